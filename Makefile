@@ -78,7 +78,8 @@ soak: $(STAMP) java  ## crash rounds of every kind, SOAK_MINUTES (10) for each l
 docs: $(STAMP)  ## docs/_build/html, warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
-demo: $(STAMP) java  ## word counts of a real text on Spark; kill it in the middle and start it again
+demo: $(STAMP) java  ## word counts of a real text, embedded and on Spark; kill it in the middle and start it again
+	$(BIN)/python examples/demo.py --engine embedded --data-dir .demo/embedded
 	$(BIN)/python examples/demo.py
 
 demo-kafka: $(STAMP) java  ## the same against a real Kafka broker; GUARANTEE=at_least_once for the other guarantee

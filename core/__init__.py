@@ -11,7 +11,8 @@ from .program.builder import Topology
 from .program.program import Program
 from .record import Record, RecordMetadata
 from .serde import Serde
-from .settings.application import Application
+from .settings.application import Application, run
+from .settings.running import Running
 from .settings.secret import Secret
 from .settings.settings import Settings
 from .store import ValueAndTimestamp
@@ -42,6 +43,7 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "Retry",
+    "Running",
     "STREAM_TIME",
     "Secret",
     "Serde",
@@ -64,6 +66,7 @@ __all__ = [
     "key_value_store",
     "list_store",
     "lru_map",
+    "run",
     "session_store",
     "skip",
     "versioned_store",

@@ -77,7 +77,11 @@ class LogError(PenstockError):
     partition: TopicPartition | None = None
 
 
-class LeaseHeldError(LogError):
+class LeaseTakenError(LogError):
+    """Another driver runs the application."""
+
+
+class LeaseHeldError(LeaseTakenError):
     """Another driver holds the application's lease; it may have been killed, and then the lease ends soon."""
 
 

@@ -1,4 +1,4 @@
-"""What `make demo` runs: 02_word_count.py on Spark over a real text, with topics and state under `.demo`.
+"""What `make demo` runs: 02_word_count.py over a real text, on the embedded engine and on Spark; all is in `.demo`.
 
 Kill it in the middle, however you like, and start it again: it continues from its last commits, and ends with the same
 counts. The text is Python's own language reference, which is part of every CPython.
@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock import Application, OutputBatch, TopicPartition
+from penstock import Application, OutputBatch, TopicPartition, run
 from penstock.errors import LogError, PenstockError
 from penstock.log import Log
 from penstock.plugins.cli.target import load_application
 from penstock.plugins.runtime.locations import open_log
 from penstock.serde import IntSerde
-from penstock.spark import RunProgress, run
+from penstock.spark import RunProgress
 from penstock.testing.kafka_broker import KafkaBroker
 
 WORD_COUNT = Path(__file__).with_name("02_word_count.py")
@@ -80,7 +80,7 @@ def count(arguments: argparse.Namespace, location: str) -> int:
         counts = Counts(log)
         counts.read_on()
         say_where_it_stands(log, counts)
-        Watching(application, counts).run(arguments.master)
+        Watching(application, counts).run(arguments.engine, arguments.master)
         return check(log, counts, arguments.guarantee)
     finally:
         log.close()
@@ -88,9 +88,7 @@ def count(arguments: argparse.Namespace, location: str) -> int:
 
 def parse_arguments() -> argparse.Namespace:
     """Return the options."""
-    parser = argparse.ArgumentParser(
-        description="Counts the words of a real text on Spark; kill it and start it again."
-    )
+    parser = argparse.ArgumentParser(description="Counts the words of a real text; kill it and start it again.")
     parser.add_argument(
         "--data-dir", type=Path, default=Path(".demo"), help="where topics and state are kept (default: .demo)"
     )
@@ -105,6 +103,9 @@ def parse_arguments() -> argparse.Namespace:
         help="at_least_once, with --kafka: a kill may have words counted again (default: exactly_once)",
     )
     parser.add_argument("--lines", type=int, metavar="N", help="take the first N lines of the text only")
+    parser.add_argument(
+        "--engine", default="spark", help="spark (the default), or embedded: this machine, without Java"
+    )
     parser.add_argument("--master", default="local[2]", help="Spark's master (default: local[2])")
     arguments = parser.parse_args()
     if arguments.guarantee != "exactly_once" and not arguments.kafka:
@@ -201,13 +202,14 @@ class Watching:
         self._counts = counts
         self._batches = 0
 
-    def run(self, master: str) -> None:
+    def run(self, engine: str, master: str) -> None:
         """Count until everything is counted."""
-        print("Starting Spark ...", flush=True)
+        options = {"master": master} if engine == "spark" else {}
+        print(f"Starting {'Spark' if engine == 'spark' else f'the engine {engine}'} ...", flush=True)
         deadline = time.monotonic() + LEASE_SECONDS
         while True:
             try:
-                summary = run(self._application, master=master, on_progress=self._show)
+                summary = run(self._application, engine=engine, on_progress=self._show, **options)
                 break
             except LogError as error:
                 # Kafka does not show that a run was killed: its lease has to expire.

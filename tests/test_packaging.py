@@ -35,6 +35,7 @@ each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda file: str(fi
 # Library -> the parts that may import it. Core is not among them: it has the standard library and pluggy.
 LIBRARIES = {
     "click": {"plugins/cli"},
+    "cloudpickle": {"plugins/runtime"},
     "confluent_kafka": {"plugins/logs"},
     "hypothesis": {"plugins/testing"},
     "lmdb": {"stores", "plugins/logs"},
@@ -47,7 +48,7 @@ LIBRARIES = {
     "prometheus_client": {"plugins/runs"},
     "pyarrow": {"plugins/spark", "plugins/changelogs", "plugins/applications"},
     "pydantic": {"plugins/serdes"},
-    "pyspark": {"plugins/runtime", "plugins/spark"},
+    "pyspark": {"plugins/spark"},
     "pytest": {"plugins/testing"},
     "rich": {"plugins/cli"},
     "rocksdict": {"contrib/rocksdb"},
@@ -55,6 +56,7 @@ LIBRARIES = {
 }
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 HEAVY = {
+    "cloudpickle",
     "confluent_kafka",
     "hypothesis",
     "lmdb",

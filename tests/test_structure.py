@@ -89,7 +89,7 @@ def test_no_circle_of_files() -> None:
     assert found is None, " -> ".join(found)
 
 
-ENGINE = tuple(f"penstock.plugins.{name}." for name in ("hosts", "runs", "runtime", "spark"))
+ENGINE = tuple(f"penstock.plugins.{name}." for name in ("embedded", "hosts", "runs", "runtime", "spark"))
 """What runs tasks is built with core's modules."""
 
 

@@ -77,6 +77,11 @@ class Hooks:
         """Return renderers by name: functions that take a Program and return text."""
         raise NotImplementedError
 
+    @_gives("engine")
+    def penstock_engines(self) -> Components:
+        """Return engines by name, which run applications: classes, made without arguments, of `Engine`s."""
+        raise NotImplementedError
+
     @_gives("setting")
     def penstock_settings(self) -> Components:
         """Return settings by name: each a Setting, which the plugin that declares it reads (`Setting.of`)."""

@@ -13,6 +13,7 @@ from ..program.serdes import find_serde
 from ..serde import Serde
 from .dead_letters import check_dead_letters
 from .layers import CODE, Layer
+from .running import Running
 from .settings import Settings, add_origins_to_errors
 from .topology_builder import TopologyBuilder
 
@@ -72,6 +73,15 @@ class Application:
     def __repr__(self) -> str:
         return f"Application({self.id!r}, {self.settings!r})"
 
+    def start(self, trigger: str = "continuous", *, engine: str | None = None, **options: Any) -> Running:
+        """Start this application in a thread of this process, and return the handle of its run.
+
+        The run handles no signals and leaves logging alone: it is for services. Use the handle in a `with` or `async
+        with` block. Arguments are those of `penstock.run`.
+        """
+        running: Running = _engine(self, engine).start(self, trigger, **options)
+        return running
+
     def with_settings(self, config: Mapping[str, Any] | None = None, **settings: Any) -> Application:
         """Return this application with some settings replaced."""
         given = {**(config or {}), **settings}
@@ -86,6 +96,29 @@ class Application:
         made = object.__new__(Application)
         made._prepare(layer.values.get("application_id", self.id), self.topology, layer)
         return made
+
+
+def run(application: Application, trigger: str = "available_now", *, engine: str | None = None, **options: Any) -> Any:
+    """Run an application on the engine of its settings, or on `engine`; return the run's summary.
+
+    `trigger` "available_now": process what the topics hold now, and return. A duration such as "10s": a batch that
+    often (as often as possible with "0s"), until SIGTERM, Ctrl-C or `stop`; each ends it after the running batch.
+    "continuous": tasks read, process and commit on their own, every `commit_interval`, until the same; each ends it
+    after one more commit.
+
+    `options`: `on_progress`, a function that is called after each batch, and twice a second within one; `clock`, the
+    wall clock that tasks see; `stop`, an event that ends the run; `wait`: True waits while another driver runs the
+    application, and takes over when that ends; and those of the engine, such as `master` of Spark.
+
+    Raises TopologyError for topics that are missing, IncompatibleStateError when the program no longer fits what it
+    saved, LogError when another driver runs the application, and what a task failed with. Raises PluginError for an
+    engine that is not installed, and ConfigError for an option that is not the engine's.
+    """
+    return _engine(application, engine).run_with(application, trigger, **options)
+
+
+def _engine(application: Application, name: str | None) -> Any:
+    return registry().load("engine", application.settings["engine"] if name is None else name)()
 
 
 def _check_installed(settings: Settings) -> None:

@@ -7,8 +7,9 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 
-from penstock import FencedError, Lease, LeaseHeldError, Log, PenstockError
+from penstock import FencedError, Lease, LeaseHeldError, LeaseTakenError, Log, PenstockError
 
 _TTL_SECONDS = 15.0
 _SPARE_SECONDS = 2.0
@@ -19,11 +20,12 @@ _log = logging.getLogger("penstock.applications")
 class LeaseKeeper:
     """Takes the lease when it is made, and renews it from a thread. Raises LogError with the present owner.
 
-    A killed owner cannot release its lease: wait until it has expired (LeaseHeldError).
+    A killed owner cannot release its lease: wait until it has expired (LeaseHeldError). `is_wanted`: for as long as it
+    returns True, wait for an owner that lives as well.
     """
 
-    def __init__(self, log: Log, application_id: str) -> None:
-        self._lease: Lease = _take(log, application_id, driver_name())
+    def __init__(self, log: Log, application_id: str, is_wanted: Callable[[], bool] = lambda: False) -> None:
+        self._lease: Lease = _take(log, application_id, driver_name(), is_wanted)
         self.lost: PenstockError | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="penstock-lease", daemon=True)
@@ -71,16 +73,21 @@ def driver_name() -> str:
     return f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}, process {os.getpid()}"
 
 
-def _take(log: Log, application_id: str, owner: str) -> Lease:
+def _take(log: Log, application_id: str, owner: str, is_wanted: Callable[[], bool]) -> Lease:
     deadline = time.monotonic() + _TTL_SECONDS + _SPARE_SECONDS
     said = False
     while True:
         try:
             return log.lease(application_id, owner, int(_TTL_SECONDS * 1000))
-        except LeaseHeldError as error:
-            if time.monotonic() > deadline:
+        except LeaseTakenError as error:
+            waits = is_wanted()
+            may_be_dead = isinstance(error, LeaseHeldError) and time.monotonic() <= deadline
+            if not (waits or may_be_dead):
                 raise
             if not said:
                 said = True
-                _log.warning("%s; if it was killed, its lease ends within %.0f s: waiting", error, _TTL_SECONDS)
+                if waits:
+                    _log.info("%s: waiting until that ends, to take over", error)
+                else:
+                    _log.warning("%s; if it was killed, its lease ends within %.0f s: waiting", error, _TTL_SECONDS)
         time.sleep(0.5)

@@ -18,6 +18,7 @@ from penstock import DeltaChangelog, LogChangelog, PenstockError, PluginError, S
 from penstock.hooks import GROUP, KINDS, MARK, PACKAGE, Component
 from penstock.hooks.plugin_code import plugin_code
 from penstock.hooks.rules import normal_name
+from penstock.plugins.runs.engine import Engine
 from penstock.program.checks import OF_NODES, check_builder, check_class, try_supplier
 from penstock.program.provided import check_provider, provided_stores
 from penstock.settings.names import Vocabulary
@@ -187,6 +188,12 @@ def _setting(found: Any) -> str | None:
     return None
 
 
+def _engine(found: Any) -> str | None:
+    if not (inspect.isclass(found) and issubclass(found, Engine)):
+        return f"expected a class of Engine (`penstock.plugins.runs.engine`), found {found!r}"
+    return _abstract(found) or _takes(found)
+
+
 def _vocabulary(found: Any) -> str | None:
     needed = [name for name in dir(Vocabulary) if not name.startswith("_")]
     missing = [name for name in needed if not hasattr(found, name)]
@@ -224,6 +231,7 @@ _CHECKS: Mapping[str, Callable[[Any], str | None]] = {
     "log": _called_with("location", "settings"),
     "changelog": _changelog,
     "renderer": _renderer,
+    "engine": _engine,
     "setting": _setting,
     "settings vocabulary": _vocabulary,
     "command": _command,

@@ -1,4 +1,4 @@
-"""The verb `run`: an application on Spark."""
+"""The verb `run`: an application on Spark, or on another engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .options import application_options, find_application
 from .output import Meter, count, note, print_json
 
 if TYPE_CHECKING:
-    from penstock.plugins.spark import RunProgress, RunSummary
+    from penstock.plugins.runs.progress import RunProgress, RunSummary
 
 AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
 
@@ -27,6 +27,7 @@ AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
         ("Process what the topics hold, then end", "penstock run wordcount:application"),
         ("A batch every ten seconds until Ctrl-C, on four cores", "penstock run wordcount:application --trigger 10s --master 'local[4]'"),
         ("Records as they come, in milliseconds, until Ctrl-C", "penstock run wordcount:application --trigger continuous"),
+        ("The same on this machine alone, without Spark and Java", "penstock run wordcount:application --trigger continuous --engine embedded"),
         ("A topology from a file, with an id and settings from here", "penstock run wordcount.py:topology --application-id counts --set commit_interval=5s"),
         ("Log lines for a collector of logs, and memory for Spark's JVM", "penstock run wordcount:application --log-format json --conf spark.driver.memory=4g"),
         ("What was done, for a program", "penstock run wordcount:application --json | jq .records_in"),
@@ -42,11 +43,23 @@ AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
     "The last two until Ctrl-C or SIGTERM.",
 )
 @click.option(
+    "--engine",
+    metavar="NAME",
+    help="What runs the application: spark, embedded (this machine alone, without Spark and Java), or a plugin's. "
+    "[default: the setting engine, which is spark]",
+)
+@click.option(
     "--master",
     metavar="URL",
     help="Spark's master, e.g. local[4] or spark://host:7077. [default: all cores of this host]",
 )
 @click.option("--conf", "given_conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark. Repeatable.")
+@click.option(
+    "--wait",
+    "waits",
+    is_flag=True,
+    help="While another driver runs the application, wait until it ends, and take over.",
+)
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
@@ -76,8 +89,10 @@ def run(
     /,
     target: str,
     trigger: str,
+    engine: str | None,
     master: str | None,
     given_conf: tuple[str, ...],
+    waits: bool,
     metrics_port: int | None,
     log_level: str | None,
     log_format: str,
@@ -85,7 +100,7 @@ def run(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Run the application MODULE:ATTR on Spark.
+    """Run the application MODULE:ATTR, on Spark unless --engine says otherwise.
 
     MODULE is a module or the path of a Python file; ATTR is an Application, a Topology (then
     --application-id is needed), or a function without arguments that returns one. Each record counts
@@ -97,30 +112,41 @@ def run(
 
     if metrics_port is not None:
         where["given"] = [*where["given"], f"metrics_port={metrics_port}"]
+    if engine is not None:
+        where["given"] = [*where["given"], f"engine={engine}"]
     application = find_application(target, **where)
 
-    from penstock.plugins.spark import run as run_on_spark
-    from penstock.plugins.spark.session.spark_conf import parse_conf
+    from penstock.hooks import registry
+    from penstock.plugins.runs.engine import Engine
+    from penstock.plugins.runs.order import RunOrder
+    from penstock.plugins.runs.trigger import Trigger
 
-    conf = parse_conf(given_conf)
+    options: dict[str, Any] = {}
+    if master is not None:
+        options["master"] = master
+    if given_conf:
+        options["conf"] = _parsed(given_conf)
+    found: Engine = registry().load("engine", application.settings["engine"])()
+    found.check_options(application, options)
     say = note if log_format == TEXT else cli_log.info
     # The runner handles signals once it runs. Until then a SIGTERM must release the lease.
     with ended_by_sigterm(), log_lines(log_level or ("warning" if quiet else "info"), log_format, application.id):
         with Meter(f"running {application.id}", quiet=quiet, say=say) as meter:
-            meter.say("starting Spark")
-            summary = run_on_spark(
-                application,
-                trigger=trigger,
-                master=master,
-                conf=conf,
-                on_progress=lambda progress: _show(meter, progress, trigger),
-            )
+            meter.say(f"starting {found.title}")
+            order = RunOrder(Trigger.of(trigger), lambda progress: _show(meter, progress, trigger), waits=waits)
+            summary = found.run(application, order, **options)
         if as_json:
             print_json(asdict(summary))
         elif not quiet:
             say(_sentence(summary))
     if summary.stopped_by == "SIGINT":
         ctx.exit(INTERRUPTED)
+
+
+def _parsed(given_conf: tuple[str, ...]) -> dict[str, str]:
+    from penstock.plugins.spark.session.spark_conf import parse_conf
+
+    return parse_conf(given_conf)
 
 
 def _check_interval(trigger: str) -> None:

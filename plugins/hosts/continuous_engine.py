@@ -91,7 +91,7 @@ class ContinuousEngine(SlotEngine):
         else:
             check_open_files_of_process(self._application, self._log, len(plan.ends))
             self._commands.put((lambda: self._tasks().run(plan.ends, request.known), Future()))
-            if self._heartbeats is None:
+            if self._heartbeats is None and self._run_token:
                 self._heartbeats = HeartbeatSender(self._log, self._application.id, self._message, self._take_back)
         return self._message()
 

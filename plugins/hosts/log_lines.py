@@ -18,6 +18,17 @@ _FILE, _BEFORE = "host-log", "host-log.before"
 _MOST_BYTES = 4 * 1024 * 1024
 """Bytes after which the reader lets hosts begin a new file. It keeps one file before it, so twice this is there."""
 
+
+class OwnLogLines:
+    """Stands for the handler where the tasks run in the driver's process: its loggers have the lines already."""
+
+    task = ""
+
+    def take(self) -> list[dict[str, Any]]:
+        """Return nothing."""
+        return []
+
+
 _handlers: list[HostLogHandler] = []
 """The handler of this process, once it sends its lines to a driver."""
 

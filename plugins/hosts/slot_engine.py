@@ -15,7 +15,7 @@ from penstock.settings.application import Application
 
 from .claims import Claims, SlotLayout
 from .engine import Cargo, Engine, HostInfo
-from .log_lines import log_to_driver
+from .log_lines import HostLogHandler, OwnLogLines, log_to_driver
 from .plan import SlotPlan
 from .reports import TaskFailure, TaskResult
 
@@ -33,8 +33,9 @@ class SlotRequest:
 class SlotCargo(Cargo):
     """The cargo of an application's hosts: engine, application, partitions of its tasks, and where log lines go.
 
-    `layout`: None where Spark has one executor, and slots need not be claimed. `run` names the run of the query in
-    heartbeats of the continuous mode.
+    `log_directory`: "" where the tasks run in the driver's process. `layout`: None where the driver has one executor,
+    and slots need not be claimed. `run` names the run of the query in heartbeats of the continuous mode; without it
+    none are sent, and the driver asks the host instead.
     """
 
     kind: type[SlotEngine]
@@ -61,7 +62,9 @@ class SlotEngine(Engine):
         self._application = cargo.application
         self._resources = ProcessResources()
         self._resources.is_settled = False
-        self._logs = log_to_driver(Path(cargo.log_directory), cargo.log_level)
+        self._logs: HostLogHandler | OwnLogLines = OwnLogLines()
+        if cargo.log_directory:
+            self._logs = log_to_driver(Path(cargo.log_directory), cargo.log_level)
         self._log: Log = open_log(cargo.application.settings, sends_at_once=self.sends_at_once)
         self._claims = None if cargo.layout is None else Claims(self._log, self._application.id, cargo.layout)
         self._has_claimed = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -45,8 +45,13 @@ class OpenApplication:
 
 
 @contextmanager
-def prepared_application(application: Application) -> Iterator[tuple[Prepared, Log, LeaseKeeper]]:
-    """Open the log, take the lease and prepare the application; close everything at the end. Raises as `prepare`."""
+def prepared_application(
+    application: Application, is_wanted: Callable[[], bool] = lambda: False
+) -> Iterator[tuple[Prepared, Log, LeaseKeeper]]:
+    """Open the log, take the lease and prepare the application; close everything at the end.
+
+    `is_wanted`: as for LeaseKeeper. Raises as `prepare`.
+    """
     # Task hosts have working directories of their own.
     directory = str(Path(application.settings.data_dir).absolute())
     application = application.with_settings(data_dir=directory)
@@ -55,6 +60,6 @@ def prepared_application(application: Application) -> Iterator[tuple[Prepared, L
     with ExitStack() as stack:
         log = open_log(application.settings)
         stack.callback(log.close)
-        lease = LeaseKeeper(log, application.id)
+        lease = LeaseKeeper(log, application.id, is_wanted)
         stack.callback(lease.release)
         yield prepare_and_continue(application, log, lease.check), log, lease

@@ -6,9 +6,9 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import SystemClock
 from penstock.plugins.applications.lag import PartitionLag, find_lag
 from penstock.plugins.applications.preparation import resolve
 from penstock.plugins.hosts.status import HostStatus
@@ -17,13 +17,13 @@ from penstock.record import TopicPartition
 
 from .metrics.settings import METRICS_PORT
 from .open_application import OpenApplication
+from .order import RunOrder
 from .planning.rests import rest_seconds
 from .progress import EndedBatch, RunProgress, RunSummary
 from .query import Query
 from .rates import BatchRates, RecentRates
 from .statistics import RunStatistics
 from .stop_request import StopRequest
-from .trigger import Trigger
 
 _POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.05, 1.0
 _LAG_SECONDS, _LONGEST_LAG_SECONDS = 0.5, 5.0
@@ -41,16 +41,14 @@ class RunLoop(ABC):
     def __init__(
         self,
         running: OpenApplication,
-        trigger: Trigger,
-        on_progress: Callable[[RunProgress], None] | None,
-        clock: Clock | None,
+        order: RunOrder,
         stop: StopRequest,
         statistics: RunStatistics,
     ) -> None:
         self._running = running
-        self._trigger = trigger
-        self._on_progress = on_progress
-        self._clock = clock
+        self._trigger = trigger = order.trigger
+        self._on_progress = order.on_progress
+        self._clock = order.clock
         self._stop = stop
         self._query: Query | None = None
         self._began = time.monotonic()

@@ -26,12 +26,12 @@ def pack(cargo: Any) -> bytes:
     Raises ConfigError for something that cannot be pickled, such as an open file or a lock in a module or a
     processor's options.
     """
-    from pyspark import cloudpickle
+    import cloudpickle
 
     # Modules are registered for the whole process, and another thread may pack its application now.
     with _packing, _by_value(cloudpickle):
         try:
-            data: bytes = cloudpickle.dumps(cargo)  # type: ignore[no-untyped-call]
+            data: bytes = cloudpickle.dumps(cargo)
         except Exception as error:
             where = _unpicklable(getattr(cargo, "application", cargo), cloudpickle)
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""The settings of our plugins, by name, and a vocabulary of settings: Kafka Streams' names; may import core."""
+"""The settings of our plugins and the engines, by name, and a vocabulary: Kafka Streams' names; may import core."""
 
 from __future__ import annotations
 
@@ -10,12 +10,23 @@ def penstock_settings() -> Components:
     """Return the settings that one of our plugins alone reads; each is declared in that plugin."""
     planning, metrics = "penstock.plugins.runs.planning.settings", "penstock.plugins.runs.metrics.settings"
     return {
+        "engine": "penstock.plugins.runs.settings:ENGINE",
+        "processes": "penstock.plugins.embedded.settings:PROCESSES",
         "checkpoint_dir": "penstock.plugins.applications.checkpoint_files:CHECKPOINT_DIR",
         "max_records_per_batch": f"{planning}:MAX_RECORDS_PER_BATCH",
         "metrics_host": f"{metrics}:METRICS_HOST",
         "metrics_port": f"{metrics}:METRICS_PORT",
         "parallelism": "penstock.plugins.spark.settings:PARALLELISM",
         "punctuation_interval": f"{planning}:PUNCTUATION_INTERVAL",
+    }
+
+
+@hookimpl
+def penstock_engines() -> Components:
+    """Return what the setting `engine` may name."""
+    return {
+        "embedded": "penstock.plugins.embedded.engine:EmbeddedEngine",
+        "spark": "penstock.plugins.spark.engine:SparkEngine",
     }
 
 

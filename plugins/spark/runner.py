@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.clock import Clock
 from penstock.errors import ConfigError, RuntimeUnavailableError
 from penstock.plugins.runs.metrics.endpoint import metrics_endpoint
+from penstock.plugins.runs.order import RunOrder
 from penstock.plugins.runs.progress import EndedBatch, RunProgress, RunSummary
 from penstock.plugins.runs.run_loop import RunLoop
 from penstock.plugins.runs.statistics import RunStatistics
@@ -59,7 +60,19 @@ def run(
     saved, LogError when another driver runs the application, RuntimeUnavailableError when Spark cannot start or keeps
     failing, and what a task failed with.
     """
-    found = Trigger.of(trigger)
+    order = RunOrder(Trigger.of(trigger), on_progress, clock, stop)
+    return run_order(application, order, session=session, master=master, conf=conf)
+
+
+def run_order(
+    application: Application,
+    order: RunOrder,
+    *,
+    session: SparkSession | None = None,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> RunSummary:
+    """Run `application` as `run` does."""
     if session is None:
         check_conf(conf or {})
         check_java()
@@ -68,14 +81,16 @@ def run(
             raise ConfigError("conf: a session that is given has its settings already; set them where it is made")
         check_session(session)
     with ExitStack() as stack:
-        statistics = RunStatistics(application.id, trigger)
+        statistics = RunStatistics(application.id, order.trigger.text)
         stack.enter_context(metrics_endpoint(application.settings, statistics.status, lambda: statistics.lag))
         waiting = stack.enter_context(ExitStack())  # the JVM's end waits for what is left below it
-        running = stack.enter_context(RunningApplication.open(application, session, master, conf))
+        opening = RunningApplication.open(application, session, master, conf, order.is_waiting_wanted)
+        running = stack.enter_context(opening)
         stack.enter_context(StatusWriter(running.log, statistics))
-        stopped_by = stack.enter_context(StopRequest.listening(stop))
+        stopped_by = stack.enter_context(StopRequest.listening(order.stop))
         waiting.enter_context(ending_before_the_jvm(running.session, stopped_by.ask))
-        return _SparkRun(running, found, on_progress, clock, stopped_by, statistics).until_done()
+        order.note_start()
+        return _SparkRun(running, order, stopped_by, statistics).until_done()
 
 
 class _SparkRun(RunLoop):
@@ -84,13 +99,11 @@ class _SparkRun(RunLoop):
     def __init__(
         self,
         running: RunningApplication,
-        trigger: Trigger,
-        on_progress: Callable[[RunProgress], None] | None,
-        clock: Clock | None,
+        order: RunOrder,
         stop: StopRequest,
         statistics: RunStatistics,
     ) -> None:
-        super().__init__(running, trigger, on_progress, clock, stop, statistics)
+        super().__init__(running, order, stop, statistics)
         self._spark = running
         self._failures_in_a_row = 0
         self._last_query: ApplicationQuery | None = None

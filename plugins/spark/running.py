@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -43,10 +43,11 @@ class RunningApplication(OpenApplication):
         session: SparkSession | None,
         master: str | None,
         conf: Mapping[str, str] | None = None,
+        is_wanted: Callable[[], bool] = lambda: False,
     ) -> Iterator[RunningApplication]:
         """Open everything, and close it at the end. Raises what `run` does."""
         with ExitStack() as stack:
-            prepared, log, lease = stack.enter_context(prepared_application(application))
+            prepared, log, lease = stack.enter_context(prepared_application(application, is_wanted))
             application = prepared.application
             cores = local_cores(session.sparkContext.master if session is not None else master)
             given = PARALLELISM.of(application.settings)

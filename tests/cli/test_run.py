@@ -24,6 +24,7 @@ from penstock.plugins.cli.log_lines import log_lines
 from penstock.plugins.cli.options import open_log
 from penstock.plugins.cli.output import Meter
 from penstock.plugins.hosts.log_lines import forward
+from penstock.plugins.runs.progress import RunSummary
 from penstock.record import TopicPartition
 from penstock.settings.settings import Settings
 
@@ -325,14 +326,14 @@ def test_a_hosts_line_keeps_its_time(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_quiet_shows_warnings_unless_a_level_is_given(shout: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    import penstock.plugins.spark as runner
+    from penstock.plugins.spark.engine import SparkEngine
 
-    def run(application: object, **options: object) -> object:
+    def run(self: SparkEngine, application: object, order: object) -> RunSummary:
         for level in (logging.INFO, logging.WARNING):
             logging.getLogger("penstock.spark").log(level, "at %s", logging.getLevelName(level))
-        return runner.RunSummary("shouting")
+        return RunSummary("shouting")
 
-    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(SparkEngine, "run", run)
     assert "at INFO" in shout("run", "shout:application").stderr
     quiet = shout("run", "shout:application", "--quiet").stderr
     assert "at INFO" not in quiet and "at WARNING" in quiet

@@ -20,13 +20,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--topology", action="append", default=[], help="only this topology (repeatable)")
     parser.add_argument(
         "--driver",
-        choices=("ttd", "spark", "kafka"),
+        choices=("ttd", "spark", "local", "kafka"),
         default="ttd",
-        help="what runs the cases: the test driver, or Spark with the local log or a broker",
+        help="what runs the cases: the test driver, or an engine with a local log (spark: local) or a broker",
     )
-    parser.add_argument(
-        "--mode", choices=("batch", "continuous"), default="batch", help="how tasks run on Spark (batch)"
-    )
+    parser.add_argument("--engine", choices=("spark", "embedded"), default="spark", help="the engine (spark)")
+    parser.add_argument("--mode", choices=("batch", "continuous"), default="batch", help="how tasks run (batch)")
     parser.add_argument("--sample", type=int, metavar="N", help="only N cases of each family, spread over it")
     parser.add_argument(
         "--ops", type=int, metavar="N", help="only the first N inputs of each case; the test driver must pass all of it"
@@ -40,6 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--descriptions", action="store_true", help="compare describe() instead of running")
     given = parser.parse_args(arguments)
+    if given.driver == "spark":
+        given.driver = "local"
+    elif given.driver == "ttd" and given.engine != "spark":
+        parser.error(f"--engine {given.engine}: add --driver local, or kafka")
     for option in ("sample", "ops", "backlog"):
         if (number := getattr(given, option)) is not None and number < 1:
             parser.error(f"--{option} {number}: expected a number from 1 on")
@@ -58,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         chosen = [case for case in cases if wanted(case["family"], case["topology"])]
         if given.driver == "kafka":
-            from .spark_driver import for_kafka
+            from .log_driver import for_kafka
 
             chosen = [for_kafka(case) for case in chosen]
         if given.backlog is not None:
@@ -68,9 +71,10 @@ def main(arguments: list[str] | None = None) -> int:
         if given.ops is not None:
             chosen = [shortened(case, given.ops) for case in chosen]
         if given.driver != "ttd":
-            from .spark_driver import spark_drivers
+            from .log_driver import case_drivers
 
-            with spark_drivers(
+            with case_drivers(
+                engine=given.engine,
                 on_kafka=given.driver == "kafka",
                 is_continuous=given.mode == "continuous",
                 brokers=1 if given.backlog is None else 2,
@@ -100,7 +104,9 @@ def sample(cases: list[Case], count: int) -> list[Case]:
 
 def described(given: argparse.Namespace) -> str:
     """Return what was run."""
-    where = {"ttd": "in the test driver", "spark": "on Spark with the local log", "kafka": "on Spark with Kafka"}
+    engine = {"spark": "Spark", "embedded": "the embedded engine"}[given.engine]
+    with_log = {"local": f"on {engine} with the local log", "kafka": f"on {engine} with Kafka"}
+    where = {"ttd": "in the test driver", **with_log}
     mode = "" if given.driver == "ttd" else f", mode {given.mode}"
     most = "" if given.sample is None else f", at most {given.sample} cases of a family"
     first = "" if given.ops is None else f", the first {given.ops} inputs of each"

@@ -5,15 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.plugins.embedded.engine import stepping_embedded
+from penstock.plugins.spark.stepping import stepping_on_spark
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from .backlog import with_backlog
 from .differences import KINDS, LISTED, explained
+from .log_driver import CaseDriver
 from .runner import BUILDERS, Case, TestDriver, check, check_description, difference, load, play, shortened, table
 
 VECTORS = Path(__file__).parent / "vectors"
@@ -53,10 +57,19 @@ FIRST_OF_EACH = list({case["family"]: case for case in reversed(CASES)}.values()
 
 @pytest.mark.parametrize("case", FIRST_OF_EACH, ids=lambda case: case["family"])
 def test_sample_on_spark(case: Case, spark: Any) -> None:
-    from .spark_driver import SparkCaseDriver
-
     cut = shortened(case, OPS_ON_SPARK)
-    driver = SparkCaseDriver(cut, spark)
+    driver = CaseDriver(cut, partial(stepping_on_spark, session=spark))
+    try:
+        assert difference(cut, play(cut, driver)) == ""
+    finally:
+        driver.close()
+
+
+@pytest.mark.parametrize("is_continuous", [False, True], ids=["batches", "continuous"])
+@pytest.mark.parametrize("case", FIRST_OF_EACH, ids=lambda case: case["family"])
+def test_sample_on_the_embedded_engine(case: Case, is_continuous: bool) -> None:
+    cut = shortened(case, OPS_ON_SPARK)
+    driver = CaseDriver(cut, partial(stepping_embedded, is_continuous=is_continuous))
     try:
         assert difference(cut, play(cut, driver)) == ""
     finally:
@@ -72,10 +85,8 @@ OPS_ON_KAFKA = 5
     "case", [case for case in FIRST_OF_EACH if case["family"] in ON_KAFKA], ids=lambda case: case["family"]
 )
 def test_sample_on_kafka(case: Case, spark: Any, broker: KafkaBroker) -> None:
-    from .spark_driver import SparkCaseDriver
-
     cut = shortened(case, OPS_ON_KAFKA)
-    driver = SparkCaseDriver(cut, spark, broker)
+    driver = CaseDriver(cut, partial(stepping_on_spark, session=spark), broker)
     try:
         assert difference(cut, play(cut, driver)) == ""
     finally:

@@ -30,8 +30,12 @@ def main(arguments: list[str] | None = None) -> int:
         default="exactly_once",
         help="at_least_once, on Kafka only: nothing may be lost",
     )
+    parser.add_argument("--mode", choices=("batch", "continuous"), default="batch", help="how its tasks run (batch)")
     parser.add_argument(
-        "--mode", choices=("batch", "continuous"), default="batch", help="how its tasks run on Spark (batch)"
+        "--engine",
+        choices=("spark", "embedded", "both"),
+        default="spark",
+        help="what runs it; both: each start is on the other one (spark)",
     )
     parser.add_argument(
         "--changelog", choices=("directory", "topic"), default="directory", help="where history is kept"
@@ -52,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("the program 'dsl' is judged exactly once, and not with lost offsets")
     options = Options(
         given.log, given.rounds, given.seed, given.guarantee, given.changelog, given.minutes, tuple(given.fault),
-        given.program, given.mode, given.store_backend, given.brokers,
+        given.program, given.mode, given.store_backend, given.brokers, given.engine,
     )  # fmt: skip
     # That the broker is away is no news.
     logging.getLogger("penstock.kafka").setLevel(logging.CRITICAL)

@@ -38,9 +38,18 @@ class Driver:
     """
 
     def __init__(
-        self, directory: Path, log: str, guarantee: str, changelog: str, program: str, mode: str, backend: str = "lmdb"
+        self,
+        directory: Path,
+        log: str,
+        guarantee: str,
+        changelog: str,
+        program: str,
+        mode: str,
+        backend: str = "lmdb",
+        engine: str = "spark",
     ) -> None:
         self.directory = directory
+        self._engine = engine
         self.trigger = TRIGGERS[mode]
         self.settings = Settings(log=log, data_dir=str(directory / "data"), processing_guarantee=guarantee)
         self.log_file = directory / "driver.log"
@@ -92,8 +101,10 @@ class Driver:
         self._started.append(self.process)
 
     def how(self) -> list[str]:
-        """Return the options of `penstock run`."""
-        return ["--trigger", self.trigger, "--master", "local[2]", "--metrics-port", str(self.metrics_port)]
+        """Return the options of `penstock run`; with the engines "both", each start has the other one."""
+        is_embedded = self._engine == "embedded" or (self._engine == "both" and self.starts % 2)
+        engine = ["--engine", "embedded"] if is_embedded else ["--master", "local[2]"]
+        return ["--trigger", self.trigger, *engine, "--metrics-port", str(self.metrics_port)]
 
     def environment(self, host: str) -> dict[str, str]:
         """Return the environment of a process that runs on a host."""

@@ -520,8 +520,8 @@ NEEDS_HOSTS = (
 )  # fmt: skip
 
 
-def kinds(log: str, mode: str) -> list[str]:
-    """Return the faults that apply to a log and a mode, unless others are named.
+def kinds(log: str, mode: str, engine: str = "spark") -> list[str]:
+    """Return the faults that apply to a log, a mode and an engine, unless others are named.
 
     Lost offsets are left to those who ask for them: what is processed again because of them is judged less strictly. So
     is having no input, with a broker that soon forgets offsets: other faults keep an application away for longer; and
@@ -533,4 +533,6 @@ def kinds(log: str, mode: str) -> list[str]:
         left_out |= {"kill broker", "freeze broker", "take over", "stuck host", "rival", "hosts past lease"}
     if mode != "continuous":
         left_out |= {"outlive lease", "hosts past lease"}
+    if engine != "spark":
+        left_out |= {"kill jvm", "freeze jvm", *NEEDS_WORKERS, *NEEDS_HOSTS}
     return [kind for kind in FAULTS if kind not in left_out]

@@ -62,10 +62,11 @@ class Options:
     mode: str = "batch"
     backend: str = "lmdb"
     brokers: int = 1
+    engine: str = "spark"
 
     def kinds(self) -> list[str]:
         """Return the faults to choose from."""
-        return list(self.faults) or kinds(self.log, self.mode)
+        return list(self.faults) or kinds(self.log, self.mode, self.engine)
 
 
 @dataclass
@@ -118,8 +119,9 @@ class Harness:
         try:
             changelog = f"{plugin.CHANGELOG}:changelog" if options.changelog == "directory" else "topic:"
             self.driver = Driver(
-                directory, location, options.guarantee, changelog, options.program, options.mode, options.backend
-            )
+                directory, location, options.guarantee, changelog, options.program, options.mode, options.backend,
+                options.engine,
+            )  # fmt: skip
             self.log = open_log(self.driver.settings)
             program = PROGRAMS[options.program]
             create_topics(self.log, {**program.inputs, **program.outputs}, self.kafka)
@@ -429,8 +431,9 @@ def _goes_on(options: Options, tally: Tally, number: int, began: float) -> bool:
 def _arguments(options: Options) -> str:
     faults = "".join(f" --fault '{each}'" for each in options.faults)
     return (
-        f"--program {options.program} --mode {options.mode} --store-backend {options.backend} "
-        f"--log {options.log} --brokers {options.brokers} --changelog {options.changelog} "
+        f"--engine {options.engine} --program {options.program} --mode {options.mode} "
+        f"--store-backend {options.backend} --log {options.log} --brokers {options.brokers} "
+        f"--changelog {options.changelog} "
         f"--guarantee {options.guarantee} --rounds {options.rounds} --seed {options.seed}{faults}"
     )
 

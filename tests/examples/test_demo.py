@@ -19,8 +19,14 @@ from .running import EXAMPLES
 COMMAND = [sys.executable, "-u", str(EXAMPLES / "demo.py"), "--lines", "1500", "--data-dir", "demo"]
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("options", [(), pytest.param(("--kafka",), marks=pytest.mark.broker)], ids=["local", "kafka"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(("--engine", "embedded"), id="embedded"),
+        pytest.param((), marks=pytest.mark.spark, id="local"),
+        pytest.param(("--kafka",), marks=[pytest.mark.spark, pytest.mark.broker], id="kafka"),
+    ],
+)
 def test_the_demo_goes_on_after_a_kill(options: tuple[str, ...], tmp_path: Path) -> None:
     command = [*COMMAND, *options]
     killed = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True)

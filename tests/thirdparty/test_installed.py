@@ -86,7 +86,7 @@ def test_its_parts_are_listed_with_their_package(acme: Installation, tmp_path: P
         ("store backend", "acme.sqlite"), ("store kind", "acme.set"),
         ("serde", "acme.framed"), ("serde", "acme.upper"),
         ("changelog", "acme.history"), ("changelog", "acme.topics"),
-        ("renderer", "acme.names"), ("setting", "acme.ignore_case"), ("command", "acme"),
+        ("renderer", "acme.names"), ("engine", "acme.audited"), ("setting", "acme.ignore_case"), ("command", "acme"),
     ]  # fmt: skip
     assert {each["version"] for each in listed["components"] if each["package"] == "penstock-acme"} == {"1.2.3"}
 
@@ -117,6 +117,32 @@ with TopologyTestDriver(application, reopen_tasks=True) as driver:
     changes, last = map(json.loads, acme.python("-c", program, cwd=project).splitlines())
     assert changes == [["a", "ONE"], ["b", "ONE"], ["a", "TWO"], ["a", "ONE"]]
     assert last == {"a": "one", "b": "one"}
+
+
+ENGINE = """
+from pipeline import application
+from penstock import ConfigError, run
+
+audited = application.with_settings(engine="acme.audited")
+print(run(audited, file="audit.txt").records_in)
+with audited.start("0s", file="audit.txt"):
+    pass
+try:
+    run(audited, master="local[2]")
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_an_engine_is_chosen_by_its_name(acme: Installation, project: Path) -> None:
+    acme.penstock("topics", "create", "readings", "changes", cwd=project)
+    acme.penstock("produce", "readings", "--key-separator", ":", cwd=project, input="a:one\nb:one\na:one\n")
+    records, refused = acme.python("-c", ENGINE, cwd=project).splitlines()
+    assert records == "3"
+    assert "'master' is no option of Acme's engine: its options are file" in refused
+    assert (project / "audit.txt").read_text() == "acme: 3 in, 2 out\nacme: 0 in, 0 out\n"
+    said = acme.penstock("run", "pipeline:application", "--set", "engine=acme.audited", cwd=project, code=2)
+    assert "expected the option file=PATH" in said
 
 
 FRAMED = """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgpack
 
-from penstock import Lease, LeaseHeldError, LogError
+from penstock import Lease, LeaseHeldError, LeaseTakenError, LogError
 from penstock.support.file_lock import lock_open_file
 from penstock.support.private_files import FILE_MODE
 
@@ -93,11 +93,11 @@ class LocalLease(Lease):
         self._unlock()
 
     def _check_gone(self, holder: _Holder, now_ms: int) -> None:
-        """Return if the holder's process has ended. Raises LogError if it runs, LeaseHeldError if that is not known."""
+        """Return if the holder's process has ended. Raises LeaseTakenError if it runs, LeaseHeldError if it may run."""
         runs = _is_locked(self._lock_path(holder.token))
         if runs is False:
             return
-        kind = LeaseHeldError if runs is None else LogError
+        kind = LeaseHeldError if runs is None else LeaseTakenError
         raise kind(
             f"application {self._application_id!r} is already run by {holder.owner} (process {holder.process} on "
             f"{holder.host}); its lease in the local log {self._storage.directory} ends in "

@@ -28,6 +28,12 @@ def penstock_serdes() -> Components:
 
 
 @hookimpl
+def penstock_engines() -> Components:
+    """Name the engine."""
+    return {"acme.audited": "penstock_acme.engine:AuditedEngine"}
+
+
+@hookimpl
 def penstock_settings() -> Components:
     """Name the setting."""
     return {"acme.ignore_case": "penstock_acme.settings:IGNORE_CASE"}

@@ -1,14 +1,16 @@
-"""Runs a case on Spark with the local log: a batch for each op, at the time that the case says it is."""
+"""Runs a case on an engine, with the local log or Kafka: a step for each op, at the time that the case says it is."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from penstock import Application, Record
 from penstock.log import Log
+from penstock.plugins.embedded.engine import stepping_embedded
 from penstock.plugins.runs.stepping import SteppingDriver
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
@@ -25,20 +27,27 @@ from ..kafka.clients import create_topics
 from ..waiting import readable_end
 from .runner import Case, application_of, changed, headers_of, output_of
 
+Stepping = Callable[[Application], AbstractContextManager[SteppingDriver]]
+"""Opens an application on an engine."""
+
 
 @contextmanager
-def spark_drivers(
-    *, on_kafka: bool = False, is_continuous: bool = False, brokers: int = 1
-) -> Iterator[Callable[[Case], SparkCaseDriver]]:
-    """Start Spark, and brokers if asked, and yield what makes a driver for a case; all share them."""
+def case_drivers(
+    *, engine: str = "spark", on_kafka: bool = False, is_continuous: bool = False, brokers: int = 1
+) -> Iterator[Callable[[Case], CaseDriver]]:
+    """Start Spark, if it is the engine, and brokers if asked, and yield a function from a case to its driver."""
     with ExitStack() as stack:
         kafka: KafkaBroker | KafkaCluster | None = None
         if on_kafka:
             kafka = KafkaBroker() if brokers == 1 else KafkaCluster(brokers)
             stack.enter_context(kafka)
-        session = make_session("local[2]")
-        stack.callback(session.stop)
-        yield lambda case: SparkCaseDriver(case, session, kafka, is_continuous)
+        if engine == "embedded":
+            step: Stepping = partial(stepping_embedded, is_continuous=is_continuous)
+        else:
+            session = make_session("local[2]")
+            stack.callback(session.stop)
+            step = partial(stepping_on_spark, session=session, is_continuous=is_continuous)
+        yield lambda case: CaseDriver(case, step, kafka)
 
 
 def for_kafka(case: Case) -> Case:
@@ -48,8 +57,8 @@ def for_kafka(case: Case) -> Case:
     return changed(case, [{**op, "ts": op["ts"] or 1} if "ts" in op else op for op in case["inputs"]], "1 for time 0")
 
 
-class SparkCaseDriver:
-    """Runs one case in a data directory of its own, from and to the local log or Kafka.
+class CaseDriver:
+    """Runs one case on the engine that `step` opens, in a data directory of its own, from and to a log.
 
     On several brokers, each topic has another leader than the one before.
     """
@@ -59,9 +68,8 @@ class SparkCaseDriver:
     def __init__(
         self,
         case: Case,
-        session: Any,
+        step: Stepping,
         kafka: KafkaBroker | KafkaCluster | None = None,
-        is_continuous: bool = False,
     ) -> None:
         self._stack = ExitStack()
         try:
@@ -90,7 +98,7 @@ class SparkCaseDriver:
                 if isinstance(node, SinkNode) and isinstance(node.topic, str)
             }
             self._value_serde = resolve_serde(None, settings.value_serde, "values")
-            self._session, self._is_continuous = session, is_continuous
+            self._open = step
             self._running = self._stack.enter_context(ExitStack())
             self._starts = 0
             self._driver = self._start()
@@ -103,9 +111,7 @@ class SparkCaseDriver:
         # Steps are counted from each start on, and a checkpoint has those of the one before.
         self._starts += 1
         application = self._application.with_settings(checkpoint_dir=f"checkpoint-{self._starts}")
-        return self._running.enter_context(
-            stepping_on_spark(application, self._session, is_continuous=self._is_continuous)
-        )
+        return self._running.enter_context(self._open(application))
 
     def _step(self) -> None:
         for report in self._driver.step(self._clock_ms):

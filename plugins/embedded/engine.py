@@ -1,0 +1,88 @@
+"""EmbeddedEngine: runs an application on this machine, without Spark and Java."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from penstock.errors import LeaseTakenError
+from penstock.plugins.applications.open_files import check_open_files
+from penstock.plugins.runs.engine import Engine
+from penstock.plugins.runs.metrics.endpoint import metrics_endpoint
+from penstock.plugins.runs.open_application import OpenApplication, prepared_application
+from penstock.plugins.runs.order import RunOrder
+from penstock.plugins.runs.progress import RunSummary
+from penstock.plugins.runs.run_loop import RunLoop
+from penstock.plugins.runs.statistics import RunStatistics
+from penstock.plugins.runs.status_writer import StatusWriter
+from penstock.plugins.runs.stepping import SteppingDriver, stepping
+from penstock.plugins.runs.stop_request import StopRequest
+from penstock.settings.application import Application
+
+from .query import EmbeddedQuery
+from .settings import PROCESSES
+
+_OF_SPARK = ("parallelism", "checkpoint_dir")
+
+_log = logging.getLogger("penstock.embedded")
+
+
+class EmbeddedEngine(Engine):
+    """The engine `embedded`: the tasks of an application run in this process, or in task hosts of this machine."""
+
+    title = "the embedded engine"
+
+    def run(self, application: Application, order: RunOrder, **options: Any) -> RunSummary:
+        for name in _OF_SPARK:
+            if name in application.settings.of_plugins:
+                _log.info("application %r: the embedded engine does not read the setting %r", application.id, name)
+        try:
+            return self._run(application, order)
+        except LeaseTakenError:
+            if order.waits and order.stop is not None and order.stop.is_set():
+                return RunSummary(application.id, stopped_by="stop")
+            raise
+
+    def _run(self, application: Application, order: RunOrder) -> RunSummary:
+        with ExitStack() as stack:
+            statistics = RunStatistics(application.id, order.trigger.text)
+            stack.enter_context(metrics_endpoint(application.settings, statistics.status, lambda: statistics.lag))
+            running = stack.enter_context(opened(application, order.is_waiting_wanted))
+            stack.enter_context(StatusWriter(running.log, statistics))
+            stop = stack.enter_context(StopRequest.listening(order.stop))
+            order.note_start()
+            loop = _EmbeddedRun(running, order, stop, statistics)
+            return loop.until_done()
+
+
+class _EmbeddedRun(RunLoop):
+    def new_query(self, clock_ms: int | None) -> EmbeddedQuery:
+        processes = PROCESSES.of(self._running.application.settings)
+        return EmbeddedQuery(self._running, processes, clock_ms=clock_ms, is_continuous=self._trigger.is_continuous)
+
+
+@contextmanager
+def opened(application: Application, is_wanted: Callable[[], bool] = lambda: False) -> Iterator[OpenApplication]:
+    """Open an application, and close it at the end. Raises what `Engine.run` does."""
+    with prepared_application(application, is_wanted) as (prepared, log, lease):
+        check_open_files(prepared, log, max(1, PROCESSES.of(prepared.application.settings)))
+        running = OpenApplication(prepared, log, lease)
+        try:
+            yield running
+        finally:
+            running.repeats.write_rest()
+
+
+@contextmanager
+def stepping_embedded(application: Application, *, is_continuous: bool = False) -> Iterator[SteppingDriver]:
+    """Open an application that processes records only in a test's steps, in this process.
+
+    `is_continuous`: the tasks run as with the trigger "continuous", but only within steps.
+    """
+    with (
+        opened(application) as running,
+        stepping(running, EmbeddedQuery(running, clock_ms=0, step=-1, is_continuous=is_continuous)) as driver,
+    ):
+        yield driver

@@ -1,0 +1,252 @@
+"""EmbeddedQuery: the tasks of an application on this machine; a thread of its own stands where Spark's query does."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from penstock.clock import SystemClock
+from penstock.errors import PenstockError
+from penstock.log import Commit
+from penstock.plugins.hosts.application_engine import ApplicationEngine
+from penstock.plugins.hosts.client import HostSpec
+from penstock.plugins.hosts.continuous_engine import ContinuousEngine
+from penstock.plugins.hosts.executor_identity import ExecutorIdentity
+from penstock.plugins.hosts.log_lines import HostLogReader
+from penstock.plugins.hosts.plan import STUCK_SECONDS, SlotPlan
+from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
+from penstock.plugins.hosts.slot_engine import SlotCargo, SlotEngine, SlotRequest
+from penstock.plugins.runs.host_messages import HostMessages
+from penstock.plugins.runs.open_application import OpenApplication
+from penstock.plugins.runs.planning.control import Control, ControlFile
+from penstock.plugins.runs.planning.planner import BatchPlanner, Plan
+from penstock.plugins.runs.planning.spreading import slots
+from penstock.plugins.runs.progress import EndedBatch
+from penstock.plugins.runs.query import Query
+from penstock.plugins.runs.slots import Slots
+from penstock.plugins.runs.trigger import Trigger
+from penstock.plugins.runtime.shipping import pack
+from penstock.plugins.runtime.temporary import TemporaryDirectory
+
+from .machine_host import MachineHost
+from .own_host import OwnHost
+
+T = TypeVar("T")
+
+_RENEWAL_SECONDS = 0.5
+"""Seconds between two questions to the hosts of the continuous mode; each also renews the host's lease."""
+_CLOSE_SECONDS = 40.0
+"""Seconds that `close` waits for the batch or the commits that are under way."""
+
+_log = logging.getLogger("penstock.embedded")
+
+
+class EmbeddedQuery(Query):
+    """The query of a prepared application, in as many task hosts as `processes`; 0: in this process.
+
+    With `clock_ms` and `step` the caller sets the planner's clock and steps (see Control). `is_continuous`: tasks work
+    on their own, and are asked twice a second what they did.
+    """
+
+    def __init__(
+        self,
+        running: OpenApplication,
+        processes: int = 0,
+        *,
+        clock_ms: int | None = None,
+        step: int | None = None,
+        is_continuous: bool = False,
+    ) -> None:
+        self._running = running
+        self._prepared = prepared = running.prepared
+        self._is_continuous = is_continuous
+        self._number = max(1, min(processes, len(prepared.assignment.tasks)))
+        self._by_slot = slots(prepared.tasks(), self._number)
+        self.slots = Slots(self._by_slot)
+        self._messages = HostMessages(self.slots, running.repeats)
+        self._executor = ExecutorIdentity("embedded", socket.gethostname(), os.getpid(), "", "").text
+        self._temporary = TemporaryDirectory("query")
+        self._control_file = ControlFile(self._temporary.path)
+        owners = {str(slot): self._executor for slot in self._by_slot}
+        self._control = Control(clock_ms=clock_ms, step=step, owners=owners)
+        self._control_file.write(self._control)
+        self._control_lock = threading.Lock()
+        kind = ContinuousEngine if is_continuous else ApplicationEngine
+        self._logs: HostLogReader | None = None
+        self._hosts: Mapping[int, OwnHost | MachineHost]
+        if processes:
+            self._logs = HostLogReader(self._temporary.path)
+            self._hosts = self._machine_hosts(kind)
+        else:
+            self._hosts = {0: OwnHost(SlotCargo(kind, prepared.application, prepared.tasks(), "", 0))}
+        self._callers = ThreadPoolExecutor(self._number, "penstock-callers") if self._number > 1 else None
+        self._known: dict[str, Commit] = {}
+        self._stopping = threading.Event()
+        self._batches: SimpleQueue[EndedBatch] = SimpleQueue()
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def _machine_hosts(self, kind: type[SlotEngine]) -> dict[int, MachineHost]:
+        application = self._prepared.application
+        level = min(logging.getLogger(name).getEffectiveLevel() for name in ("", "penstock"))
+        cargo = pack(SlotCargo(kind, application, self._prepared.tasks(), str(self._temporary.path), level))
+        title, digest = f"application {application.id!r}", hashlib.sha256(cargo).hexdigest()
+        return {
+            slot: MachineHost(application.id, HostSpec(secrets.token_hex(10), slot, digest, cargo, title, ()))
+            for slot in self._by_slot
+        }
+
+    # ------------------------------------------------------------------ called by the run
+
+    def start(self, trigger: Trigger) -> None:
+        renews = self._is_continuous and self._control.step is None
+        work = self._renew if renews else self._run_batches
+        self._thread = threading.Thread(target=self._run, args=(work, trigger), name="penstock-driver", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_active(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def poll(self) -> list[EndedBatch]:
+        self._running.repeats.write_due()
+        if self._logs is not None:
+            self._logs.forward()
+        if not self.is_active and self._error is not None:
+            raise self._error
+        found = []
+        with suppress(Empty):
+            while True:
+                found.append(self._batches.get_nowait())
+        return found
+
+    def set_control(self, **changes: Any) -> None:
+        with self._control_lock:
+            changed = replace(self._control, **changes)
+            if changed != self._control:
+                self._control = changed
+                self._control_file.write(changed)
+
+    def drained_step(self) -> int:
+        return self._control_file.read_drained()
+
+    def drain(self) -> None:
+        self._stopping.set()
+        self.set_control(stopping=True)
+
+    def is_at_rest(self) -> bool:
+        return not self.is_active
+
+    def stop(self) -> None:
+        self.drain()
+
+    def close(self) -> None:
+        self.drain()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_SECONDS)
+            if self._thread.is_alive():
+                _log.warning(
+                    "application %r: what is processed now did not end within %.0f s: nothing of it is committed",
+                    self._prepared.application.id, _CLOSE_SECONDS,
+                )  # fmt: skip
+        if self._logs is not None:
+            self._logs.close()
+        self._temporary.close()
+
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self, work: Any, trigger: Trigger) -> None:
+        try:
+            work(trigger)
+        except BaseException as error:
+            self._error = error
+        finally:
+            try:
+                self._of_each(lambda slot: self._hosts[slot].close())
+            except BaseException as error:
+                self._error = self._error or error
+            if self._callers is not None:
+                self._callers.shutdown()
+
+    def _run_batches(self, trigger: Trigger) -> None:
+        """Plan batches and run them, as Spark's query does."""
+        plan = Plan.of(self._prepared, self._number, str(self._temporary.path), trigger.interval_ms)
+        planner = BatchPlanner(plan, self._running.log)
+        if trigger.drains:
+            planner.drain_only()
+        offset = planner.first()
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            following = planner.next(offset, plan.max_records)
+            if following is not offset:
+                offset = following
+                messages = self._call({each.slot: each for each in planner.plans(offset)})
+                self._note(offset["seq"], time.monotonic() - began, messages)
+            elif trigger.drains:
+                return
+            self._stopping.wait(max(0.0, began + trigger.interval_ms / 1000 - time.monotonic()))
+
+    def _renew(self, trigger: Trigger) -> None:
+        """Let the tasks work on their own, and ask what they did, until the end."""
+        number, opens, clock, asked_at = 0, True, SystemClock(), time.monotonic()
+        while True:
+            stopping = self._stopping.is_set()
+            plans = {
+                slot: SlotPlan(
+                    slot,
+                    self._executor,
+                    clock.now_ms(),
+                    {task: {} for task in tasks} if opens else {},
+                    stopping=stopping,
+                    is_settled=self._control.unopened == [],
+                )
+                for slot, tasks in self._by_slot.items()
+            }
+            messages = self._call(plans)
+            self._check_turns(messages)
+            number += opens
+            seconds, asked_at = time.monotonic() - asked_at, time.monotonic()
+            # Tasks that were taken over, and those of a host that was lost, are opened again.
+            opens = self._note(number if opens else None, seconds, messages) or any(each.losses for each in messages)
+            if stopping:
+                return
+            self._stopping.wait(_RENEWAL_SECONDS)
+
+    def _call(self, plans: Mapping[int, SlotPlan]) -> list[SlotMessage]:
+        """Hand the hosts their plans, side by side; return what they did."""
+        known = dict(self._known)
+        messages = self._of_each(lambda slot: self._hosts[slot].call(SlotRequest(plans[slot], known, self._executor)))
+        for result in (result for message in messages for result in message.results):
+            if result.report is not None:
+                self._known[result.task_id] = Commit(result.report.positions, result.report.version)
+        return messages
+
+    def _of_each(self, work: Callable[[int], T]) -> list[T]:
+        return list((map if self._callers is None else self._callers.map)(work, self._hosts))
+
+    def _note(self, number: int | None, seconds: float, messages: list[SlotMessage]) -> bool:
+        """Note what the hosts did; return whether a task was taken over. Raises what a task failed with."""
+        failures: list[TaskFailure] = []
+        batch = self._messages.batch(number, seconds, messages, failures)
+        self._batches.put(batch)
+        error: PenstockError | None = self._messages.judge(failures, [batch])
+        if error is not None:
+            raise error
+        self.set_control(next_tick=self.slots.next_tick(), unopened=self.slots.unopened())
+        return bool(failures)
+
+    def _check_turns(self, messages: list[SlotMessage]) -> None:
+        for each in messages:
+            if each.stuck_seconds > STUCK_SECONDS:
+                self._hosts[each.slot].end_stuck(each)

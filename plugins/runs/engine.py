@@ -1,0 +1,77 @@
+"""Engine: what runs applications: Spark, the embedded engine, or another package's. Plugins name theirs in a hook."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from typing import Any, ClassVar
+
+from penstock.clock import Clock
+from penstock.errors import ConfigError
+from penstock.settings.application import Application
+
+from .order import RunOrder
+from .progress import RunProgress, RunSummary
+from .started_run import StartedRun
+from .trigger import Trigger
+
+
+class Engine(ABC):
+    """Runs applications. `options` names what `run` takes besides an order; the engine's settings are Settings."""
+
+    title: ClassVar[str] = "the engine"
+    """How people call it."""
+    options: ClassVar[Collection[str]] = ()
+
+    @abstractmethod
+    def run(self, application: Application, order: RunOrder, **options: Any) -> RunSummary:
+        """Run `application` until it is done or stopped, and return what it did.
+
+        Raises TopologyError for topics that are missing, IncompatibleStateError when the program no longer fits what it
+        saved, LogError when another driver runs the application, and what a task failed with.
+        """
+
+    def run_with(
+        self,
+        application: Application,
+        trigger: str,
+        *,
+        on_progress: Callable[[RunProgress], None] | None = None,
+        clock: Clock | None = None,
+        stop: threading.Event | None = None,
+        wait: bool = False,
+        **options: Any,
+    ) -> RunSummary:
+        """Run `application` as `penstock.run` does."""
+        self.check_options(application, options)
+        return self.run(application, RunOrder(Trigger.of(trigger), on_progress, clock, stop, wait), **options)
+
+    def start(
+        self,
+        application: Application,
+        trigger: str,
+        *,
+        on_progress: Callable[[RunProgress], None] | None = None,
+        clock: Clock | None = None,
+        wait: bool = False,
+        **options: Any,
+    ) -> StartedRun:
+        """Start `application` as `Application.start` does."""
+        self.check_options(application, options)
+        when = Trigger.of(trigger)
+
+        def work(stop: threading.Event, on_start: Callable[[], None]) -> RunSummary:
+            return self.run(application, RunOrder(when, on_progress, clock, stop, wait, on_start), **options)
+
+        return StartedRun(application.id, work)
+
+    def check_options(self, application: Application, options: Collection[str]) -> None:
+        """Raise ConfigError for options that are not the engine's."""
+        for option in options:
+            if option not in self.options:
+                known = f"its options are {', '.join(sorted(self.options))}" if self.options else "it has no options"
+                raise ConfigError(
+                    f"application {application.id!r}: {option!r} is no option of {self.title}: {known}. Leave it out, "
+                    "or choose another engine (setting 'engine')"
+                )

@@ -1,0 +1,39 @@
+"""RunOrder: what the caller of a run gives besides the application."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.clock import Clock
+
+from .progress import RunProgress
+from .trigger import Trigger
+
+
+@dataclass(frozen=True)
+class RunOrder:
+    """A run as its caller wants it.
+
+    `on_progress` is called after each batch, and twice a second within one. `clock`: the wall clock that tasks see.
+    `stop` ends the run when it is set, as SIGTERM and SIGINT do where the run is in the main thread. `waits`: while
+    another driver runs the application, wait until that ends, and take over. `on_start` is called when the application
+    is prepared, and its tasks begin to run.
+    """
+
+    trigger: Trigger
+    on_progress: Callable[[RunProgress], None] | None = None
+    clock: Clock | None = None
+    stop: threading.Event | None = None
+    waits: bool = False
+    on_start: Callable[[], None] | None = None
+
+    def is_waiting_wanted(self) -> bool:
+        """Return whether to wait for another driver's end."""
+        return self.waits and not (self.stop is not None and self.stop.is_set())
+
+    def note_start(self) -> None:
+        """Tell the caller that the tasks begin to run."""
+        if self.on_start is not None:
+            self.on_start()

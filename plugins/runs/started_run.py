@@ -1,0 +1,197 @@
+"""StartedRun: the handle of a run in a thread of this process, for services that have an application inside."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+
+from penstock.errors import RuntimeUnavailableError
+
+from .progress import RunSummary
+
+STARTING, RUNNING, STOPPING, STOPPED, FAILED = "starting", "running", "stopping", "stopped", "failed"
+_EXIT_SECONDS = 30.0
+"""How long the end of the process waits for a run that nobody has stopped."""
+
+Work = Callable[[threading.Event, Callable[[], None]], RunSummary]
+"""Runs an application until the event is set; calls the function when its tasks begin to run."""
+
+_left: weakref.WeakSet[_Run] = weakref.WeakSet()
+"""The runs of this process that have not ended."""
+
+
+class _Run:
+    """The thread of a run, and what came of it. It does not know the handle, which may be forgotten."""
+
+    def __init__(self, application_id: str, work: Work) -> None:
+        self.application_id = application_id
+        self.process = os.getpid()
+        self.stop = threading.Event()
+        self.has_started = threading.Event()
+        self.has_ended = threading.Event()
+        self.is_running = False
+        self.error: BaseException | None = None
+        self.summary: RunSummary | None = None
+        self._work = work
+        self._thread = threading.Thread(target=self._run, name=f"penstock-run-{application_id}", daemon=True)
+
+    def start(self) -> None:
+        _stop_at_exit()
+        _left.add(self)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.summary = self._work(self.stop, self._note_start)
+        except BaseException as error:
+            self.error = error
+        finally:
+            _left.discard(self)
+            self.has_ended.set()
+            self.has_started.set()
+
+    def _note_start(self) -> None:
+        self.is_running = True
+        self.has_started.set()
+
+    def end(self, seconds: float | None) -> bool:
+        self.stop.set()
+        return self.has_ended.wait(seconds)
+
+
+class StartedRun:
+    """A run in the background. Leaving its `with` or `async with` block stops it.
+
+    Entering the block waits until the tasks begin to run, and raises what prevented that. Leaving it raises what the
+    application failed with, unless the block itself failed.
+    """
+
+    def __init__(self, application_id: str, work: Work) -> None:
+        self._run = _Run(application_id, work)
+        self._run.start()
+        self._forgotten = weakref.finalize(self, _forgotten, self._run)
+        self._forgotten.atexit = False
+
+    @property
+    def state(self) -> str:
+        """Return "starting", "running", "stopping", "stopped" or "failed"."""
+        run = self._run
+        if run.has_ended.is_set():
+            return STOPPED if run.error is None else FAILED
+        if run.stop.is_set():
+            return STOPPING
+        return RUNNING if run.is_running else STARTING
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error that ended the run; None while it runs, and when it ended without one."""
+        return self._run.error
+
+    def wait(self, timeout: float | None = None) -> RunSummary:
+        """Wait until the run ends by itself, or is stopped; return what it did.
+
+        Raises what the application failed with, and TimeoutError after `timeout` seconds.
+        """
+        self._check_process()
+        if not self._run.has_ended.wait(timeout):
+            raise TimeoutError(f"application {self._run.application_id!r} still runs after {timeout:g} s")
+        self._forgotten.detach()
+        if self._run.error is not None:
+            raise self._run.error
+        assert self._run.summary is not None
+        return self._run.summary
+
+    def stop(self, timeout: float | None = None) -> RunSummary:
+        """Let tasks commit, stop the run, and return what it did; again, it changes nothing. Raises as `wait`."""
+        self._check_process()
+        self._run.stop.set()
+        return self.wait(timeout)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._run.process:
+            raise RuntimeUnavailableError(
+                f"application {self._run.application_id!r} runs in process {self._run.process}, and this process "
+                f"({os.getpid()}) was forked from it: a fork has no threads, so nothing runs here. Start the "
+                "application after the fork, in one of the processes"
+            )
+
+    def _enter(self) -> None:
+        self._check_process()
+        self._run.has_started.wait()
+        if self._run.error is not None:
+            self._forgotten.detach()
+            raise self._run.error
+
+    def _leave(self, error: BaseException | None) -> None:
+        if os.getpid() != self._run.process:
+            return  # a fork that leaves the block, and in which nothing runs
+        try:
+            self.stop()
+        except BaseException as failure:
+            if error is None:
+                raise
+            error.add_note(f"The application failed as well: {type(failure).__name__}: {failure}")
+
+    def __enter__(self) -> StartedRun:
+        self._enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave(error)
+
+    async def __aenter__(self) -> StartedRun:
+        import asyncio  # takes longer than all of this module, and few need it
+
+        await asyncio.to_thread(self._enter)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import asyncio
+
+        await asyncio.to_thread(self._leave, error)
+
+
+def _forgotten(run: _Run) -> None:
+    """Stop a run whose handle is gone: nobody else can."""
+    if os.getpid() == run.process and not run.stop.is_set():
+        run.stop.set()
+        _warn(run)
+
+
+def _warn(run: _Run) -> None:
+    warnings.warn(
+        f"application {run.application_id!r} was started and never stopped: use `with application.start() as "
+        "running:`, or call `running.stop()`",
+        ResourceWarning,
+        stacklevel=2,
+    )
+
+
+def _stop_at_exit() -> None:
+    """Let the end of this process stop what still runs, before Python ends its pools of threads."""
+    global _is_registered
+    if not _is_registered:
+        _is_registered = True
+        # `atexit` comes too late: threads cannot be started any more then, and commits need them.
+        threading._register_atexit(_stop_left)  # type: ignore[attr-defined]
+
+
+_is_registered = False
+
+
+def _stop_left() -> None:
+    runs = [each for each in _left if each.process == os.getpid()]
+    for each in runs:
+        if not each.stop.is_set():
+            _warn(each)
+        each.stop.set()
+    for each in runs:
+        each.end(_EXIT_SECONDS)

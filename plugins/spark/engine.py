@@ -1,0 +1,24 @@
+"""SparkEngine: the engine `spark`, the default."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.plugins.runs.engine import Engine
+from penstock.plugins.runs.order import RunOrder
+from penstock.settings.application import Application
+
+if TYPE_CHECKING:
+    from penstock.plugins.runs.progress import RunSummary
+
+
+class SparkEngine(Engine):
+    """Runs applications on Spark; its options are those of `penstock.plugins.spark.run`."""
+
+    title = "Spark"
+    options = ("session", "master", "conf")
+
+    def run(self, application: Application, order: RunOrder, **options: Any) -> RunSummary:
+        from .runner import run_order
+
+        return run_order(application, order, **options)

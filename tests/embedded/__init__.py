@@ -1,0 +1,1 @@
+"""Tests of the embedded engine; none starts Spark."""
