@@ -18,7 +18,7 @@ from penstock import Clock, SystemClock
 from .failures import ReaderGone
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
 PLAIN_INTERVAL_MS, LONG_INTERVAL_MS, SHORT_MS = 5_000, 60_000, 30_000
 """Time between two lines of progress when stderr is no terminal; the second without news, and once what is done takes
@@ -118,7 +118,6 @@ class Meter:
         self._started = self._shown = self._clock.now_ms()
         self._line = ""
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
         self.records = 0
 
     def __enter__(self) -> Meter:
@@ -137,7 +136,7 @@ class Meter:
                 refresh_per_second=4,
             )
             self._bar.start()
-            self._task = self._bar.add_task(self._title, total=self._total, text="")
+            self._bar.add_task(self._title, total=self._total, text="")
         return self
 
     def __exit__(
@@ -158,8 +157,8 @@ class Meter:
 
     def say(self, text: str) -> None:
         """Show a text beside the bar, before the first record."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, text=text)
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], text=text)
 
     def update(
         self,
@@ -183,14 +182,14 @@ class Meter:
         speed = f"{rate:,.0f} records/s" + ("" if rate_out is None else f" in, {rate_out:,.0f} out")
         parts = [text, count(records), speed, "" if lag is None else f"lag {lag:,}"]
         line = " · ".join(part for part in parts if part)
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, total=self._total if total is None else total, text=line)
+        whole = self._total if total is None else total
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done, total=whole, text=line)
             return
         now = self._clock.now_ms()
         is_early = now - self._started <= SHORT_MS
         interval = PLAIN_INTERVAL_MS if is_early and line != self._line else LONG_INTERVAL_MS
         if now - self._shown >= interval:
             self._shown, self._line = now, line
-            whole = self._total if total is None else total
             share = f" {done / whole:.0%}" if done is not None and whole else ""
             self._say(f"{self._title}{share} · {line}")

@@ -15,6 +15,7 @@ from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from penstock.plugins.testing.backend_speed import Speed
+    from penstock.plugins.upgrade.saved_stores import SavedStore
 
 
 @click.group(
@@ -53,17 +54,17 @@ def list_stores(target: str, as_json: bool, **where: Any) -> None:
         print_table(
             ["store", "sub-topology", "backend", "logged", "state"],
             [
-                (each.name, each.subtopology, each.backend, "yes" if each.logged else "no",
-                 _state(each.parked, each.missed, each.accepted))
+                (each.name, each.subtopology, each.backend, "yes" if each.logged else "no", _state(each))
                 for each in found
             ],
-        )  # fmt: skip
+        )
 
 
-def _state(parked: bool, missed: Sequence[str], accepted: bool) -> str:
-    if not parked:
+def _state(store: SavedStore) -> str:
+    if not store.parked:
         return "in use"
-    return "parked" + (f", missed {', '.join(missed)}" if missed else "") + (", accepted" if accepted else "")
+    missed = f", missed {', '.join(store.missed)}" if store.missed else ""
+    return f"parked{missed}{', accepted' if store.accepted else ''}"
 
 
 @stores.command(

@@ -61,13 +61,13 @@ def load_program(target: str) -> Program:
 def load(target: str) -> Any:
     """Return the Application, Topology or StreamsBuilder that `target` names."""
     runnable = _runnable()
-    module, module_name, attribute, found = _find(target)
+    module, module_name, found = _find(target)
     if isinstance(found, runnable):
         return found
     if not callable(found) or inspect.isclass(found):
         raise ApplicationError(
             f"{target} is {_describe(found)}; expected {EXPECTED}.{_of_builder(found)}"
-            + _candidates(module, module_name, but=attribute)
+            + _candidates(module, module_name)
         )
     made = _call(found, target)
     if not isinstance(made, runnable):
@@ -86,13 +86,13 @@ def _runnable() -> tuple[type[Any], ...]:
 
 def load_function(target: str) -> Any:
     """Return the function that MODULE:ATTR names, without calling it."""
-    found = _find(target)[3]
+    found = _find(target)[2]
     if not callable(found):
         raise ApplicationError(f"{target} is {_describe(found)}; expected a function")
     return found
 
 
-def _find(target: str) -> tuple[ModuleType, str, str, Any]:
+def _find(target: str) -> tuple[ModuleType, str, Any]:
     module_name, colon, attribute = target.rpartition(":")
     if not colon:
         module_name, attribute = target, ""
@@ -104,7 +104,7 @@ def _find(target: str) -> tuple[ModuleType, str, str, Any]:
             f"{target!r} names no attribute: expected MODULE:ATTR, where ATTR is {EXPECTED}."
             + _candidates(module, module_name)
         )
-    return module, module_name, attribute, _attribute(module, module_name, attribute)
+    return module, module_name, _attribute(module, module_name, attribute)
 
 
 # -- modules
@@ -185,12 +185,12 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
     return found
 
 
-def _candidates(module: ModuleType, module_name: str, but: str = "") -> str:
+def _candidates(module: ModuleType, module_name: str) -> str:
     """Return the names in a module that could be run."""
     names = [
         f"{module_name}:{name} ({type(value).__name__})"
         for name, value in vars(module).items()
-        if isinstance(value, _runnable()) and name != but
+        if isinstance(value, _runnable())
     ]
     return f" In it: {', '.join(names)}." if names else " There is no Application, Topology or StreamsBuilder in it."
 

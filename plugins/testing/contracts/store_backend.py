@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock import StaleStoreError, StoreBackend, StoreError
 from penstock.store import Changes
@@ -404,17 +404,13 @@ class _History(RuleBasedStateMachine):
         self.model: State = {store: {} for store in STORES}
         self.version: str | None = None
         self.written = 0
-
-    @initialize()
-    def start(self) -> None:
         self.temporary = tempfile.TemporaryDirectory(prefix="penstock-contract-")
         self.directory = Path(self.temporary.name)
         self.backend = self.opener(self.directory, STORES)
 
     def teardown(self) -> None:
-        if hasattr(self, "backend"):
-            self.backend.destroy()
-            self.temporary.cleanup()
+        self.backend.destroy()
+        self.temporary.cleanup()
 
     def next_version(self) -> str:
         self.written += 1
@@ -506,7 +502,6 @@ class _History(RuleBasedStateMachine):
 
     @invariant()
     def is_at_version(self) -> None:
-        if hasattr(self, "backend"):
-            assert self.backend.version() == self.version
-            for store in STORES:
-                assert (self.backend.approximate_count(store) > 0) == bool(self.model[store])
+        assert self.backend.version() == self.version
+        for store in STORES:
+            assert (self.backend.approximate_count(store) > 0) == bool(self.model[store])
