@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -12,7 +15,6 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from ..errors import PluginError
-from .plugin_code import plugin_code
 from .rules import checked_components, has_prefix, prefixes_of, wrong_hooks
 from .specs import GROUP, KINDS, MARK, PACKAGE
 
@@ -173,3 +175,25 @@ def _said(error: Exception) -> str:
 
 def _distribution(point: EntryPoint) -> tuple[str, str]:
     return (point.dist.name, point.dist.version) if point.dist is not None else ("unknown", "unknown")
+
+
+_redirecting = threading.Lock()
+
+
+@contextmanager
+def plugin_code() -> Iterator[None]:
+    """Run code of a plugin: `sys.exit` is a PluginError, and what it prints goes to stderr.
+
+    Stdout is the output of a command. The text is not kept for a log line: a logging handler that a module makes when
+    it is imported keeps the stream that it found, and has to write to one that lasts.
+    """
+    # Stdout is the process's, so one thread at a time redirects it; plugins that load others are within the first one.
+    first = _redirecting.acquire(blocking=False)
+    try:
+        with redirect_stdout(sys.stderr) if first else nullcontext():
+            yield
+    except SystemExit as error:
+        raise PluginError(f"it called sys.exit({error.code!r}); a plugin raises errors instead") from error
+    finally:
+        if first:
+            _redirecting.release()

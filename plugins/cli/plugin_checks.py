@@ -16,7 +16,7 @@ import click
 
 from penstock import DeltaChangelog, LogChangelog, PenstockError, PluginError, Serde, Setting, StoreBackend, Topology
 from penstock.hooks import GROUP, KINDS, MARK, PACKAGE, Component
-from penstock.hooks.plugin_code import plugin_code
+from penstock.hooks.registry import plugin_code
 from penstock.hooks.rules import normal_name
 from penstock.plugins.runs.engine import Engine
 from penstock.program.checks import OF_NODES, check_builder, check_class, try_supplier

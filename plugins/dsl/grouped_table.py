@@ -17,9 +17,8 @@ from .graph.with_key import StoreWithKey, StoreWithoutKey
 from .graph.writer import RepartitionNames, Writer
 from .missing_verbs import Verbs
 from .operators.aggregate.aggregator import Aggregator
-from .operators.aggregate.change_serde import ChangeSerde
 from .operators.aggregate.several import Column, columns_of, removable
-from .operators.aggregate.table_aggregate import TableAggregate
+from .operators.aggregate.table_aggregate import ChangeSerde, TableAggregate
 from .operators.reading import StoreGetter, WrittenTable
 from .stream_base import K, V
 

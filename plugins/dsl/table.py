@@ -14,7 +14,7 @@ from .graph.names import checked
 from .graph.serdes import Serdes
 from .graph.step import Flow, ProcessorStep
 from .graph.with_key import GroupingWithKey, GroupingWithoutKey, WithKey, WithoutKey
-from .operators.aggregate.table_select import TableSelect
+from .operators.aggregate.table_aggregate import TableSelect
 from .operators.stateless.table_values import ToStream
 from .operators.suppress import SuppressedTable, suppress_options, suppress_step
 from .stream_base import K, V

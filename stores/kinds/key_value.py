@@ -1,15 +1,26 @@
-"""What a declared key-value store becomes: one of the stores of its kind, over the layers below."""
+"""Builds a declared key-value store: a PlainStore, StampedStore, HeadersStore or ExpiringStore."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import FunctionType
+from typing import Any
 
-from penstock import BytesStore, KeyValueStoreSpec, StateStore, StoreContext
+from penstock import (
+    BytesStore,
+    HeadersKeyValueStore,
+    KeyValueStoreSpec,
+    StateStore,
+    StoreContext,
+    TimestampedKeyValueStore,
+    ValueAndTimestamp,
+)
 
+from ..rows.headers_form import HeadersForm
+from ..rows.value_form import INT64_MAX, TimestampedForm
 from .caching import cache_key_value_store
 from .expiring import ExpiringStore
 from .plain import PlainStore
-from .stamped import HeadersStore, StampedStore
 
 _HINT = "entries have no TTL; declare it as key_value_store(NAME, expires=True) or with ttl=... for the whole store"
 
@@ -31,3 +42,45 @@ def _build(spec: KeyValueStoreSpec, bytes_store: BytesStore, context: StoreConte
         setattr(store.get, "__qualname__", f"store {spec.name!r}: get")  # noqa: B010
     setattr(store.put, "__qualname__", f"store {spec.name!r}: {_HINT}: put")  # noqa: B010
     return store
+
+
+class StampedStore(PlainStore, TimestampedKeyValueStore[Any]):
+    """A TimestampedKeyValueStore: values are ValueAndTimestamp."""
+
+    form_of_values = TimestampedForm
+
+    def _compile_put(self) -> Callable[[Any, Any], None]:
+        pending, clean, slow = self.pending, self.clean, self._put
+        key_types, free_types, fits = self.keys.types, self.values.free_types, self.values.fits
+
+        def put(key: Any, value: Any) -> None:
+            if type(value) is ValueAndTimestamp and type(key) in key_types and (key in pending or key in clean):
+                content, timestamp = value
+                if (
+                    (type(content) in free_types or fits(content))
+                    and type(timestamp) is int
+                    and 0 <= timestamp <= INT64_MAX
+                ):
+                    pending[key] = value
+                    return
+            slow(key, value)
+
+        return put
+
+
+class HeadersStore(PlainStore, HeadersKeyValueStore[Any]):
+    """A HeadersKeyValueStore: values are ValueTimestampHeaders."""
+
+    form_of_values = HeadersForm
+
+    def _compile_put(self) -> Callable[[Any, Any], None]:
+        pending, clean, slow = self.pending, self.clean, self._put
+        key_types, can_wait = self.keys.types, self.values.compile_test()
+
+        def put(key: Any, value: Any) -> None:
+            if type(key) in key_types and (key in pending or key in clean) and can_wait(value):
+                pending[key] = value
+            else:
+                slow(key, value)
+
+        return put

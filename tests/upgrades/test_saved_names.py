@@ -22,7 +22,7 @@ from penstock.plugins.dsl import (
     tumbling,
     unlimited,
 )
-from penstock.plugins.dsl.operators.aggregate.change_serde import ChangeSerde
+from penstock.plugins.dsl.operators.aggregate.table_aggregate import ChangeSerde
 from penstock.plugins.dsl.operators.foreign_key.messages import ResponseSerde, SubscriptionSerde
 from penstock.plugins.dsl.operators.suppress import BufferedSerde
 from penstock.plugins.dsl.operators.waiting import (

@@ -11,14 +11,13 @@ from ...graph.materialized import Materialized, TableStoreSpec
 from ...graph.serdes import Serdes, WindowedKey
 from ...graph.step import ProcessorStep
 from ...graph.writer import Writer
-from ..reading import StoreGetter, WrittenTable
+from ..reading import StoreGetter, WindowGetter, WrittenTable
 from ..updates import updating_step
 from .aggregate import Aggregate
 from .folds import Fold
 from .sessions import SessionAggregate
 from .sliding import SlidingAggregate
 from .time_windows import WindowAggregate
-from .window_getter import WindowGetter
 from .windows import SessionWindows, SlidingWindows, TimeWindows
 
 AnyWindows = TimeWindows | SlidingWindows | SessionWindows

@@ -1,16 +1,96 @@
-"""TableAggregate: keeps an aggregate for each group of a table's rows."""
+"""TableSelect and TableAggregate: groups of a table's rows, and their aggregates; ChangeSerde between the two."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any
 
-from penstock import ProcessorContext, Record
-from penstock.operator import Run
+from penstock import Change, ProcessorContext, Record, Serde, SerdeError, WrappingSerde
+from penstock.operator import Operator, Run, new
+from penstock.program.serdes import SerdeLike, resolve_serde
 
-from ..table_store import TableOperator
+from ..table_store import NotLatest, TableOperator
 from .aggregator import Aggregator
+
+
+@dataclass(kw_only=True, eq=False)
+class TableSelect(Operator):
+    """Forwards what a group loses, and then what a group gets; both in one record where the group stays (KIP-904).
+
+    `select_key` and `select_value` are functions of key and value. A row without a group key is in no group.
+    """
+
+    select_key: Callable[[Any, Any], Any]
+    select_value: Callable[[Any, Any], Any] | None = None
+    ignores_older: bool = False
+
+    def bind(self, context: ProcessorContext) -> Run:
+        forward, ignores_older = context.send, self.ignores_older
+        select_key, select_value = self.select_key, self.select_value
+
+        def selected(key: Any, value: Any) -> tuple[Any, Any]:
+            """Return the group's key and value; both None if the row is in no group."""
+            if value is None:
+                return (None, None)
+            group = select_key(key, value)
+            if select_value is not None:
+                value = select_value(key, value)
+            return (None, None) if group is None or value is None else (group, value)
+
+        def run(record: Record) -> None:
+            key, change, timestamp, headers = record
+            if ignores_older and type(change) is NotLatest:
+                return
+            group, value = selected(key, change[0])
+            old_group, old = selected(key, change[1])
+            # 1 and True are equal, and are not the same key.
+            if group is not None and type(group) is type(old_group) and group == old_group:
+                forward((group, new(Change, (value, old)), timestamp, headers))
+                return
+            if old_group is not None:
+                forward((old_group, new(Change, (None, old)), timestamp, headers))
+            if group is not None:
+                forward((group, new(Change, (value, None)), timestamp, headers))
+
+        return run
+
+
+_LENGTH = Struct(">i")
+_NONE = -1
+
+
+class ChangeSerde(WrappingSerde[Change]):
+    """New and old value of an update, each written by `inner`: the length of the new one (-1: none), it, the old one.
+
+    The byte after the length says whether there is an old value. Only the application itself reads the topic.
+
+    >>> serde = ChangeSerde("str")
+    >>> serde.deserialize(serde.serialize(Change("new", None)))
+    Change(new='new', old=None)
+    """
+
+    def __init__(self, inner: SerdeLike) -> None:
+        self.inner: Serde[Any] = resolve_serde(inner, None, "ChangeSerde: inner")
+
+    def serialize(self, value: Change) -> bytes:
+        new = None if value[0] is None else self.inner.serialize(value[0])
+        old = b"\x00" if value[1] is None else b"\x01" + self.inner.serialize(value[1])
+        return _LENGTH.pack(_NONE if new is None else len(new)) + old[:1] + (new or b"") + old[1:]
+
+    def deserialize(self, data: bytes) -> Change:
+        start = _LENGTH.size + 1
+        if len(data) < start:
+            raise SerdeError(f"ChangeSerde expects at least {start} bytes, found {len(data)}")
+        length = _LENGTH.unpack_from(data)[0]
+        end = start + max(length, 0)
+        if len(data) < end:
+            raise SerdeError(f"ChangeSerde expects {length} bytes of the new value, found {len(data) - start}")
+        return Change(
+            None if length == _NONE else self.inner.deserialize(data[start:end]),
+            self.inner.deserialize(data[end:]) if data[_LENGTH.size] else None,
+        )
 
 
 @dataclass(kw_only=True, eq=False)
