@@ -1,4 +1,4 @@
-"""Drawn: what a notebook shows as a drawing of its program."""
+"""Drawn: what has a program, and shows it as text, and in a notebook as a drawing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,20 @@ from .program import Program
 
 class Drawn(ABC):
     """A program under construction; in a notebook it is shown as `Program` is."""
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        try:
+            return repr(self._program_to_draw()).replace("Program", name, 1)
+        except PenstockError as error:
+            return f"<{name}, which is not complete: {error}>"
+
+    def describe(self) -> str:
+        """Return the program as text, as Kafka Streams' `Topology.describe()` prints it; see `Program.describe`.
+
+        Raises TopologyError for a program that is not complete.
+        """
+        return self._program_to_draw().describe()
 
     @abstractmethod
     def _program_to_draw(self) -> Program:

@@ -18,6 +18,11 @@ class Program(Graph):
     `Topology.build` makes it.
     """
 
+    def __repr__(self) -> str:
+        reads, writes = ", ".join(self.topics()), ", ".join(self.sink_topics())
+        text = f"{len(self.nodes)} nodes, {len(self.all_stores())} stores, {len(self.subtopologies)} sub-topologies"
+        return f"<Program: {text}{reads and f'; reads {reads}'}{writes and f'; writes {writes}'}>"
+
     # ---------------------------------------------------------------- on a log
 
     def resolve(self, partitions: Mapping[str, int], application_id: str) -> Assignment:

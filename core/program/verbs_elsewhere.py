@@ -11,7 +11,6 @@ from .drawn import Drawn
 _ELSEWHERE = {
     "add_state_store": "add_store(STORE, PROCESSOR), or add_processor(..., stores=[STORE])",
     "connect_processor_and_state_stores": "connect(PROCESSOR, STORE)",
-    "describe": "build().describe()",
     **{each: f"StreamsBuilder().{each}(...)" for each in ("stream", "table", "global_table")},
 }
 

@@ -58,6 +58,7 @@ class StreamsBuilder(Verbs, TopologyBuilder):
     """
 
     kind = "builder"
+    __repr__ = TopologyBuilder.__repr__
 
     def __init__(self) -> None:
         self._recorder = Recorder(KINDS)

@@ -121,6 +121,9 @@ class Verbs:
         if cls.kind:
             _verbs[cls.kind] |= {name for name in dir(cls) if not name.startswith("_") and callable(getattr(cls, name))}
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
     if not TYPE_CHECKING:  # A type checker knows the verbs.
 
         def __getattr__(self, name: str) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from penstock import TopologyError
 from penstock.program.serdes import SerdeLike
 
 from .graph.functions import check_mapper
@@ -71,24 +72,34 @@ class KStream(Stateless[K, V], Joining[K, V]):
         serdes = Serdes(None, self.flow.serdes.value).given(key_serde, value_serde)
         return self.recorder.kinds.grouped_stream(self.recorder, Flow(step, serdes, self.flow.sources, True), name)
 
-    def print_table(self, *, name: str | None = None) -> None:
+    def print_table(
+        self, *, label: str | None = None, columns: Sequence[str] | None = None, name: str | None = None
+    ) -> None:
         """Print each record as a row: key, value (a column for each entry of a dict), and timestamp in UTC.
 
-        A deletion has "-" in place of its value. On Spark, rows go to the logs of its workers.
+        The table begins with `label`, by default the node that makes the records, and has its header again after rows
+        of other tables. `columns` are the entries to show, by default all. A deletion has "-" in place of its value. On
+        Spark, rows go to the logs of its workers.
 
         >>> from penstock.dsl import StreamsBuilder
         >>> builder = StreamsBuilder()
-        >>> builder.stream("clicks", value_serde="json").print_table()
+        >>> builder.stream("clicks", value_serde="json").print_table(label="clicks")
         >>> from penstock.testing import TopologyTestDriver
         >>> with TopologyTestDriver(builder) as driver:
         ...     driver.pipe("clicks", "anna", {"page": "/home", "ms": 5}, 0)
         ...     driver.pipe("clicks", "ben", {"page": "/", "ms": 125}, 1_500)
-        key  | page  | ms | timestamp
-        -----+-------+----+------------------------
-        anna | /home |  5 | 1970-01-01 00:00:00.000
-        ben  | /     | 125 | 1970-01-01 00:00:01.500
+        [clicks]
+        key      | page     | ms       | timestamp
+        ---------+----------+----------+------------------------
+        anna     | /home    |        5 | 1970-01-01 00:00:00.000
+        ben      | /        |      125 | 1970-01-01 00:00:01.500
         """
-        self._processed("KSTREAM-PRINTER-", name, TablePrinter, {}, self.flow.serdes)
+        options: dict[str, Any] = {"label": label or self.flow.step.name}
+        if columns is not None:
+            if isinstance(columns, str) or not all(isinstance(each, str) for each in columns):
+                raise TopologyError(f"print_table: columns: expected names of entries in a list, found {columns!r}")
+            options["columns"] = tuple(columns)
+        self._processed("KSTREAM-PRINTER-", name, TablePrinter, options, self.flow.serdes)
 
     def to_pandas(self, inputs: Mapping[str, Iterable[Any]], *, limit: int | None = None, **settings: Any) -> DataFrame:
         """Run the program so far in the test driver, and return this stream's records: at most `limit`, the first.

@@ -29,6 +29,9 @@ class StreamBase(Verbs, Drawn, Generic[K, V]):
         self.recorder = recorder
         self.flow = flow
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.flow.step.name}>"
+
     def _program_to_draw(self) -> Program:
         return self.recorder.program_to_draw()
 

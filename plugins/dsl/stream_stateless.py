@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from penstock import TopologyError
@@ -139,12 +140,25 @@ class Stateless(StreamBase[K, V]):
         self._processed("KSTREAM-FOREACH-", name, Peek, options, self.flow.serdes)
 
     def print(
-        self, *, label: str | None = None, text: Callable[[K, V], str] | None = None, name: str | None = None
+        self,
+        *,
+        label: str | None = None,
+        text: Callable[[K, V], str] | None = None,
+        file: str | Path | None = None,
+        name: str | None = None,
     ) -> None:
-        """Print each record, as `[label]: key, value` or as `text` returns it; on Spark, to the logs of its workers."""
+        """Print each record, as `[label]: key, value` or as `text` returns it; on Spark, to the logs of its workers.
+
+        With `file`, append the lines to this file, of the machine that runs the task; a path that is not absolute is in
+        the directory in which the program is written. Semantics: Kafka Streams' Printed.
+        """
         if text is not None:
             check_function("print", text, "key", "value")
-        options = {"label": label or self.flow.step.name, "function": text}
+        options: dict[str, Any] = {"label": label or self.flow.step.name, "function": text}
+        if file is not None:
+            if not isinstance(file, (str, Path)) or not str(file):
+                raise TopologyError(f"print: file: expected the path of a file, found {file!r}")
+            options["file"] = str(Path(file).absolute())
         self._processed("KSTREAM-PRINTER-", name, Printer, options, self.flow.serdes)
 
     # ------------------------------------------------------------------ several streams

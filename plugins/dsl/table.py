@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
@@ -23,6 +23,8 @@ from .table_joins import TableJoins
 from .table_stateless import TableStateless
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from .grouped_table import KGroupedTable
     from .stream import KStream
 
@@ -61,6 +63,24 @@ class KTable(TableStateless[K, V], TableJoins[K, V]):
             return made
         check_mapper("to_stream", select_key, with_key=with_key, what="select_key")
         return made.select_key(select_key, with_key=with_key)  # type: ignore[call-overload]
+
+    def to_pandas(self, inputs: Mapping[str, Iterable[Any]], *, limit: int | None = None, **settings: Any) -> DataFrame:
+        """Run the program so far in the test driver, and return the rows of this table at the end, as a DataFrame.
+
+        The rows are in the order in which their keys were first there, each with the timestamp of its last update;
+        `limit` is the highest number of updates that are looked at. The arguments are those of `KStream.to_pandas`.
+
+        >>> from penstock.dsl import StreamsBuilder
+        >>> counts = StreamsBuilder().stream("words").group_by(lambda word: word).count("counts")
+        >>> counts.to_pandas({"words": [("a", "to", 0), ("b", "be", 1_000), ("c", "to", 2_000)]})
+          key  value                 timestamp
+        0  to      2 1970-01-01 00:00:02+00:00
+        1  be      1 1970-01-01 00:00:01+00:00
+        """
+        # Only here: whoever runs a program does not need what tests it.
+        from penstock.plugins.testing.frames import to_pandas
+
+        return to_pandas(self, inputs, limit=limit, only_latest=True, **settings)
 
     @overload
     def group_by(

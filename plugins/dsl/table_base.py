@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic
 
-from penstock import Program
+from penstock import Program, Settings, Topology
 from penstock.program.drawn import Drawn
 
 from .graph.recorder import Recorder
@@ -12,6 +12,7 @@ from .graph.serdes import Serdes
 from .graph.step import Flow
 from .missing_verbs import Verbs
 from .operators.reading import TableSource
+from .operators.stateless.table_values import ToStream
 from .stream_base import K, V
 
 if TYPE_CHECKING:
@@ -32,8 +33,16 @@ class TableBase(Verbs, Drawn, Generic[K, V]):
         self.source = source
         self.store = store
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.flow.step.name}{_stored(self.store)}>"
+
     def _program_to_draw(self) -> Program:
         return self.recorder.program_to_draw()
+
+    def _tapped(self, settings: Settings) -> tuple[Topology, str]:
+        """Return the topology of the program so far, and a node that forwards the updates of this table as records."""
+        topology, node = self.recorder.tapped(settings, self.flow.step)
+        return topology.add_processor("to-pandas-updates", ToStream, node), "to-pandas-updates"
 
     if not TYPE_CHECKING:
 
@@ -62,3 +71,10 @@ class GlobalKTable(Verbs, Generic[K, V]):
         self.recorder = recorder
         self.store = store
         self.serdes = serdes
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}{_stored(self.store)}>"
+
+
+def _stored(store: str | None) -> str:
+    return "" if store is None else f", store {store!r}"

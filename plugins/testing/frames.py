@@ -24,9 +24,14 @@ class Stream(Protocol):
 
 
 def to_pandas(
-    stream: Stream, inputs: Mapping[str, Iterable[Any]], *, limit: int | None = None, **settings: Any
+    stream: Stream,
+    inputs: Mapping[str, Iterable[Any]],
+    *,
+    limit: int | None = None,
+    only_latest: bool = False,
+    **settings: Any,
 ) -> pd.DataFrame:
-    """Return the records of `stream` for `inputs` as a DataFrame; see `KStream.to_pandas`."""
+    """Return the records of `stream` for `inputs` as a DataFrame; see `KStream.to_pandas` and `KTable.to_pandas`."""
     if not isinstance(inputs, Mapping):
         raise ConfigError(
             f"to_pandas: expected records by topic, {{TOPIC: [(key, value, timestamp)]}}, found {inputs!r}"
@@ -39,7 +44,7 @@ def to_pandas(
             if limit is not None and len(records) >= limit:
                 break
             driver.pipe(topic, *record)
-    return _frame(records[:limit])
+    return _frame(_latest(records[:limit]) if only_latest else records[:limit])
 
 
 class _Tapped(TopologyBuilder):
@@ -58,6 +63,19 @@ class _Collect(Processor):
 
     def process(self, record: Record) -> None:
         self._records.append(record)
+
+
+def _latest(updates: list[Record]) -> list[Record]:
+    """Return the last update of each key; a deletion takes its key away."""
+    rows: dict[Any, Record] = {}
+    for update in updates:
+        # Keys may be of any type, also dicts, which cannot be keys here.
+        key = repr(update.key)
+        if update.value is None:
+            rows.pop(key, None)
+        else:
+            rows[key] = update
+    return list(rows.values())
 
 
 def _in_order(inputs: Mapping[str, Iterable[Any]]) -> Iterator[tuple[str, tuple[Any, ...]]]:

@@ -87,7 +87,6 @@ NO_SUCH_VERB = {
     "addSource": "add_source",
     "addStateStore": "add_store",
     "add_state_store": "add_store",
-    "describe": "build().describe()",
     "connectProcessorAndStateStores": "connect(PROCESSOR, STORE)",
     "stream": "StreamsBuilder().stream(...)",
     "add_procesor": "did you mean 'add_processor'",

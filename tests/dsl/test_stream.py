@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
-from penstock import ConfigError, Record, Topology, UnknownTopicError, Windowed, key_value_store
+from penstock import ConfigError, Record, Topology, TopologyError, UnknownTopicError, Windowed, key_value_store
 from penstock.plugins.dsl import KStream, StreamsBuilder
 from penstock.plugins.testing import TopologyTestDriver
 
@@ -56,26 +56,78 @@ def printed(capsys: pytest.CaptureFixture[str], *values: Any, key: Callable[[Any
 
 
 def test_a_table_has_a_column_for_each_entry_and_gets_wider(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, {"a": 1, "name": "x"}, {"name": "longer"}, None, {"a": 2, "new": True})
-    assert [line.removesuffix(f"1970-01-01 00:00:00.00{number}") for number, line in enumerate(lines[2:5])] == [
-        "0   | 1 | x    | ",
-        "1   | - | longer | ",
-        "2   | - | -      | ",
+    lines = printed(capsys, {"a": 1, "name": "x"}, {"name": "longer name"}, None, {"a": 2, "new": True})
+    assert [line.partition("| 1970")[0].rstrip() for line in lines] == [
+        "[KSTREAM-MAP-0000000001]",
+        "key      | a        | name     | timestamp",
+        "---------+----------+----------+------------------------",
+        "0        |        1 | x",
+        "key      | a        | name        | timestamp",
+        "---------+----------+-------------+------------------------",
+        "1        | -        | longer name",
+        "2        | -        | -",
+        "key      | a        | name        | new      | timestamp",
+        "---------+----------+-------------+----------+------------------------",
+        "3        |        2 | -           | True",
     ]
-    assert lines[0] == "key | a | name | timestamp"
-    assert lines[5:] == [
-        "key | a | name   | new  | timestamp",
-        "----+---+--------+------+------------------------",
-        "3   | 2 | -      | True | 1970-01-01 00:00:00.003",
+
+
+def test_every_row_has_its_columns_above_it_whatever_other_tables_print(capsys: pytest.CaptureFixture[str]) -> None:
+    builder = StreamsBuilder()
+    for topic in ("one", "two"):
+        builder.stream(topic, value_serde="json").print_table(label=topic, columns=["b"])
+    with TopologyTestDriver(builder) as driver:
+        for topic in ("one", "one", "two", "one"):
+            driver.pipe(topic, topic, {"a": 1, "b": 2}, 0)
+    lines = capsys.readouterr().out.splitlines()
+    heads = ["key      | b        | timestamp", "---------+----------+------------------------"]
+    row = "{}      |        2 | 1970-01-01 00:00:00.000"
+    assert lines == [
+        *("[one]", *heads, row.format("one"), row.format("one")),
+        *("[two]", *heads, row.format("two")),
+        *("[one]", *heads, row.format("one")),
     ]
 
 
 def test_values_without_columns_and_keys_with_a_window(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, 5, None, "a\nb" + 80 * "c", key=lambda number: Windowed(number, 0, 10))
-    assert lines[0] == "key    | value | timestamp"
-    assert lines[2] == "0@0/10 |     5 | 1970-01-01 00:00:00.000"
-    assert lines[3] == "1@0/10 | -     | 1970-01-01 00:00:00.001"
-    assert lines[4].split(" | ")[1] == "a b" + 56 * "c" + "…"
+    assert lines[1] == "key      | value    | timestamp"
+    assert lines[3] == "[0@0/10] |        5 | 1970-01-01 00:00:00.000"
+    assert lines[4] == "[1@0/10] | -        | 1970-01-01 00:00:00.001"
+    assert lines[7].split(" | ")[1] == "a b" + 56 * "c" + "…"
+
+
+def test_columns_of_a_table_are_names() -> None:
+    with pytest.raises(TopologyError, match="print_table: columns: expected names of entries in a list, found 'b'"):
+        StreamsBuilder().stream("in").print_table(columns="b")
+
+
+# -- what a terminal shows of a part of a program
+
+
+def test_a_part_of_a_program_says_what_it_is() -> None:
+    builder = StreamsBuilder()
+    assert repr(builder).startswith("<StreamsBuilder, which is not complete: the topology is empty")
+    stream = builder.stream("words")
+    grouped = stream.group_by(lambda word: word, name="by-word")
+    table = grouped.count("counts")
+    table.to_stream().to("counts", value_serde="int")
+    assert repr(stream) == "<KStream of KSTREAM-SOURCE-0000000000>"
+    assert repr(grouped) == "<KGroupedStream>"
+    assert repr(table) == "<KTable of KSTREAM-AGGREGATE-0000000002, store 'counts'>"
+    assert repr(builder.global_table("users", "users")) == "<GlobalKTable, store 'users'>"
+    shown = "10 nodes, 2 stores, 2 sub-topologies; reads words, users; writes counts>"
+    assert repr(builder) == f"<StreamsBuilder: {shown}"
+    assert repr(builder.build()) == f"<Topology: {shown}"
+    assert repr(builder.build().build()) == f"<Program: {shown}"
+
+
+def test_a_topology_describes_itself() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    assert builder.describe() == builder.build().describe() == builder.build().build().describe()
+    with pytest.raises(TopologyError, match="the topology is empty"):
+        StreamsBuilder().describe()
 
 
 # -- data frames
@@ -104,6 +156,20 @@ def test_a_data_frame_has_the_records_of_any_stream_of_a_program() -> None:
     ]
     assert rows(builder.stream("words").to_pandas({"words": records}, limit=1)) == [("k", "a b", 5)]
     assert builder._repr_mimebundle_()["text/plain"].count("Processor") == shown["text/plain"].count("Processor")
+
+
+def test_a_data_frame_of_a_table_has_its_rows_at_the_end() -> None:
+    builder = StreamsBuilder()
+    table = builder.table("users", value_serde="json", key_serde="json").filter(lambda user: user["age"] > 17)
+    given = [
+        ({"id": 1}, {"age": 20}, 1),
+        ({"id": 2}, {"age": 30}, 2),
+        ({"id": 1}, {"age": 40}, 3),
+        ({"id": 2}, None, 4),
+    ]
+    assert rows(table.to_pandas({"users": given})) == [({"id": 1}, 40, 3)]
+    assert rows(table.to_pandas({"users": given}, limit=2)) == [({"id": 1}, 20, 1), ({"id": 2}, 30, 2)]
+    assert "to-pandas" not in builder.describe()
 
 
 def test_topics_are_read_in_the_order_of_time_and_no_further_than_needed() -> None:

@@ -15,6 +15,10 @@ class Windowed(NamedTuple):
     start: int
     end: int
 
+    def __str__(self) -> str:
+        """Return `[key@start/end]`, as Kafka Streams prints it."""
+        return f"[{self.key}@{self.start}/{self.end}]"
+
 
 Windowed.__module__ = "penstock"  # pickled values name it, so it does not follow the file
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import Application, Processor, ProcessorContext, Record, TopologyError, ValueTransformer, key_value_store
+from penstock import (
+    Application,
+    PenstockError,
+    Processor,
+    ProcessorContext,
+    Record,
+    TopologyError,
+    ValueTransformer,
+    key_value_store,
+)
 from penstock.operator import Operator, Run
 from penstock.plugins.dsl import KStream, StreamsBuilder
 from penstock.plugins.testing import TopologyTestDriver
@@ -172,6 +182,25 @@ def test_printing(capsys: pytest.CaptureFixture[str]) -> None:
         with TopologyTestDriver(builder) as driver:
             driver.pipe("in", "k", "v")
     assert capsys.readouterr().out == "[here]: k, v\n[KSTREAM-SOURCE-0000000000]: k!v\n"
+
+
+def test_printing_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").print(label="here", file=tmp_path / "printed.txt")
+    for value in ("one", "zwölf"):
+        with TopologyTestDriver(builder) as driver:
+            driver.pipe("in", "k", value)
+    assert (tmp_path / "printed.txt").read_text(encoding="utf-8") == "[here]: k, one\n[here]: k, zwölf\n"
+    assert not capsys.readouterr().out
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").print(file=tmp_path / "missing" / "printed.txt", name="shown")
+    with pytest.raises(PenstockError, match=r"node 'shown': print cannot append to the file .*name a file in a dir"):
+        TopologyTestDriver(builder)
+    with pytest.raises(TopologyError, match="print: file: expected the path of a file, found 7"):
+        builder.stream("other").print(file=7)  # type: ignore[arg-type]
 
 
 MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
