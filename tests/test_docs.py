@@ -27,7 +27,6 @@ import pytest
 from click.testing import CliRunner
 
 import penstock
-import penstock.dsl
 import penstock.errors
 from penstock.hooks import KINDS, Hooks
 from penstock.plugins.cli.group import penstock as program
@@ -224,12 +223,19 @@ def test_every_setting_is_documented_with_its_default() -> None:
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    core, _, dsl = (DOCS / "api.md").read_text().partition(".. currentmodule:: penstock.dsl\n")
+    core, *doors = re.split(
+        r"^\.\. currentmodule:: (penstock\.\w+)$", (DOCS / "api.md").read_text(), flags=re.MULTILINE
+    )
     listed = re.compile(r"^\.\. auto(?:class|data|function):: (\w+)$", re.MULTILINE)
     classes = {name: each for name, each in vars(penstock.errors).items() if inspect.isclass(each)}
     errors = {name for name, each in classes.items() if each.__module__ == "penstock.errors"}  # by automodule
     assert set(listed.findall(core)) == set(penstock.__all__ + penstock.for_plugins.__all__) - errors
-    assert set(listed.findall(dsl)) == set(penstock.dsl.__all__)
+    found = {name: set(listed.findall(text)) for name, text in zip(doors[::2], doors[1::2], strict=True)}
+    found["penstock.spark"] |= set(
+        re.findall(r"penstock\.spark\.(\w+)$", (DOCS / "dataframes.md").read_text(), re.MULTILINE)
+    )
+    assert found == {name: set(importlib.import_module(name).__all__) for name in found}
+    assert set(found) == {"penstock.dsl", "penstock.spark", "penstock.testing"}
 
 
 def commands(group: click.Group, path: str) -> list[tuple[str, click.Command]]:

@@ -1,6 +1,6 @@
 """The public methods of Kafka Streams, read from its jars: `python -m tests.conformance.methods JAR...` writes them.
 
-They are in methods.txt, a class a line. docs/kafka_streams.md answers each, and tests/test_kafka_streams_page.py holds
+They are in methods.txt, a class a line. docs/kafka_streams.md answers each, and test_methods.py beside this file holds
 the page to the list and to the code. `javap` of a JDK reads the jars.
 """
 

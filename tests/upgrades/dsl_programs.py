@@ -12,6 +12,7 @@ from penstock import (
     Processor,
     Record,
     ValueTransformer,
+    Windowed,
     key_value_store,
     versioned_store,
     window_store,
@@ -334,5 +335,12 @@ def program(verb: str, chosen: Chosen = PLAIN) -> StreamsBuilder:
         right = right.peek(lambda value: None)
     made: Any = PROGRAMS[verb](builder, left, right, chosen)
     stream = made.to_stream() if isinstance(made, KTable) else made
-    stream.map(lambda key, value: (str(key), str(value)), with_key=True).to("out", key_serde="str", value_serde="str")
+    stream.map(lambda key, value: (written(key), str(value)), with_key=True).to(
+        "out", key_serde="str", value_serde="str"
+    )
     return builder
+
+
+def written(key: Any) -> str:
+    """Return a key as the saved programs wrote it: `str` of a window has had another form since."""
+    return repr(key) if isinstance(key, Windowed) else str(key)
