@@ -25,6 +25,13 @@ class SerdeError(PenstockError):
     """A value cannot be turned into bytes, or bytes into a value, by the serde in charge."""
 
 
+class SerdeUnavailableError(PenstockError):
+    """A serde lacks something from outside, such as its schema registry.
+
+    The record is not at fault: no handler is asked, and the task fails.
+    """
+
+
 class ProcessingError(PenstockError):
     """A record could not be processed and the handler in charge said to fail."""
 

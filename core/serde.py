@@ -81,6 +81,14 @@ class Serde(ABC, Generic[T]):
         """Return the serde to use for keys or values of one topic; registries look schemas up here."""
         return self
 
+    def prepare(self, *, writes: bool) -> None:
+        """Check at a start what the serde needs from outside, and whether its schema fits what is there.
+
+        Called once in the process that starts the application, for the serde of a topic (bound) or of a store.
+        `writes`: values are written with it. Raises SerdeError for what does not fit, SerdeUnavailableError if nothing
+        answers.
+        """
+
     def written_form(self) -> str:
         """Return a name for the bytes that this serde writes; only a serde of the same name may read saved ones.
 
@@ -137,6 +145,11 @@ class WrappingSerde(Serde[T]):
         """Return the name of the class, with the written forms of the serdes inside."""
         name = vars(type(self)).get("saved_name", type(self).__name__)
         return f"{name}({', '.join(inner.written_form() for _, inner in self._inner())})"
+
+    def prepare(self, *, writes: bool) -> None:
+        """Prepare the serdes inside."""
+        for _, inner in self._inner():
+            inner.prepare(writes=writes)
 
     def unreadable(self, form: str) -> str:
         """Return why one of the serdes inside cannot read its part; see `Serde.unreadable`."""

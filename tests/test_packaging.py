@@ -35,8 +35,9 @@ each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda file: str(fi
 # Library -> the parts that may import it. Core is not among them: it has the standard library and pluggy.
 LIBRARIES = {
     "click": {"plugins/cli"},
+    "avro": {"plugins/serdes"},
     "cloudpickle": {"plugins/runtime"},
-    "confluent_kafka": {"plugins/logs"},
+    "confluent_kafka": {"plugins/logs", "plugins/serdes"},
     "hypothesis": {"plugins/testing"},
     "lmdb": {"stores", "plugins/logs"},
     "msgpack": {"plugins/serdes", "plugins/logs", "plugins/changelogs"},
@@ -56,6 +57,7 @@ LIBRARIES = {
 }
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 HEAVY = {
+    "avro",
     "cloudpickle",
     "confluent_kafka",
     "hypothesis",

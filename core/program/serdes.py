@@ -132,6 +132,9 @@ class _CheckedSerde(Serde[T]):
     def bind(self, topic: str, *, is_key: bool) -> Serde[T]:
         return checked(self._serde.bind(topic, is_key=is_key))
 
+    def prepare(self, *, writes: bool) -> None:
+        self._serde.prepare(writes=writes)
+
     def written_form(self) -> str:
         return self._serde.written_form()
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from ..clock import duration_ms
 from ..context import NodeMetrics
-from ..errors import PenstockError, ProcessingError, ProductionError, SerdeError, TopologyError
+from ..errors import PenstockError, ProcessingError, ProductionError, SerdeError, SerdeUnavailableError, TopologyError
 from ..handlers import Fail, Failure, Handler, RetryAfter, SendToDeadLetter, Skip, Stage
 from ..record import Record, RecordBatch
 from ..settings.settings import Settings
@@ -140,6 +140,12 @@ class Failures:
         )
 
     def _decide(self, failure: Failure, handler: Handler, reason: str, doing: str = "") -> None:
+        if _is_unavailable(failure.error):
+            where = describe_place(failure, self._application_id, doing)
+            raise _FAILED[failure.stage](
+                f"{where}: {describe_error(failure.error)}. The record is not at fault, so no handler was asked. Start "
+                "again when it answers: nothing since the last commit counts, and nothing is lost"
+            ) from failure.error
         failure = replace(failure, attempt=self._attempt(key_of(failure)))
         where = describe_place(failure, self._application_id, doing)
         asked = (
@@ -199,6 +205,15 @@ def _as_exception(error: Exception | SystemExit) -> Exception:
     if isinstance(error, Exception):
         return error
     return ProcessingError(f"it called sys.exit({error.code!r}), which ends no application: raise an error instead")
+
+
+def _is_unavailable(error: BaseException | None) -> bool:
+    """Return whether an error, or what caused it in a store, is that a serde lacks something from outside."""
+    while error is not None:
+        if isinstance(error, SerdeUnavailableError):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _not_a_record(forwarded: object) -> ProcessingError | None:

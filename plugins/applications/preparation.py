@@ -14,6 +14,7 @@ from penstock.settings.dead_letters import dead_letter_topics
 from .changelog_location import check_location
 from .committed import CommittedPartitions
 from .heartbeat_topic import heartbeat_topic
+from .serdes import prepare_serdes
 from .status_topic import status_topic
 
 _REPARTITION_CONFIG: Mapping[str, str] = {
@@ -73,6 +74,7 @@ def prepare(application: Application, log: Log) -> Prepared:
     now, application = check_saved(application, assignment, before, log)
     committed = CommittedPartitions(log, application.id, now["identity"])
     committed.check(application, assignment)
+    prepare_serdes(application)  # it may register schemas, so not for a start that is refused
     _check_repartition_topics(assignment, log)
     make_repartition_topics(assignment, log)
     assignment = replace(assignment, missing={})

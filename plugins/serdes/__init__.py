@@ -22,6 +22,7 @@ def penstock_serdes() -> Components:
         "list": "penstock.plugins.serdes.list:list_serde",
         "json": "penstock.plugins.serdes.json:JsonSerde",
         "msgpack": "penstock.plugins.serdes.msgpack:MsgpackSerde",
+        "avro": "penstock.plugins.serdes.registry.by_name:avro",
         "pickle": "penstock.plugins.serdes.pickle:PickleSerde",
         "windowed": "penstock.plugins.dsl.graph.windowed_serdes:windowed",
         "session": "penstock.plugins.dsl.graph.windowed_serdes:session",

@@ -35,6 +35,8 @@ from penstock.plugins.serdes.json import JsonSerde
 from penstock.plugins.serdes.list import ListSerde
 from penstock.plugins.serdes.msgpack import MsgpackSerde
 from penstock.plugins.serdes.pickle import PickleSerde
+from penstock.plugins.serdes.registry.avro import AvroSerde
+from penstock.plugins.serdes.registry.base import RegistrySerde
 from penstock.plugins.serdes.typed.base import TypedSerde
 from penstock.plugins.serdes.typed.models import ModelSerde
 from penstock.plugins.serdes.typed.standard import StandardSerde
@@ -69,6 +71,7 @@ SERDES: dict[str, Serde[Any]] = {
     "penstock.plugins.serdes.pickle.PickleSerde": PickleSerde(),
     "penstock.plugins.serdes.uuid.UuidSerde": UuidSerde(),
     "penstock.plugins.serdes.void.VoidSerde": VoidSerde(),
+    'avro({"type":"string"})': AvroSerde('"string"', registry="mock://names"),
     'of({"type":"integer"})': StandardSerde(int, refuses_extra=False),
     'of({"type":"number"})': ModelSerde(float, refuses_extra=False),
     "ListSerde(penstock.serde.StrSerde)": ListSerde(STR),
@@ -126,7 +129,7 @@ def test_every_serde_is_listed() -> None:
         if re.search(r"^class .*Serde\b.*\(", source.read_text(), re.MULTILINE):
             import_module(name)
     ours = {each for each in subclasses(Serde) if each.__module__.startswith("penstock.")}
-    bases = {each for each in ours if each.__name__.startswith("_")} | {TypedSerde, WrappingSerde}
+    bases = {each for each in ours if each.__name__.startswith("_")} | {RegistrySerde, TypedSerde, WrappingSerde}
     assert ours - bases == set(map(type, SERDES.values()))
 
 

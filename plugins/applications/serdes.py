@@ -1,0 +1,47 @@
+"""What serdes need at a start: a schema registry that answers, and schemas that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.errors import ConfigError, SerdeError, SerdeUnavailableError
+from penstock.program.nodes import SinkNode, SourceNode, decorate
+from penstock.program.serdes import resolve_serde
+from penstock.serde import Serde
+from penstock.settings.application import Application
+from penstock.store.specs import declared_serdes
+
+
+def prepare_serdes(application: Application) -> None:
+    """Prepare the serdes of all topics and stores. Raises ConfigError with the node and topic, or the store."""
+    for where, serde, writes in _serdes(application):
+        try:
+            serde.prepare(writes=writes)
+        except (SerdeError, SerdeUnavailableError) as error:
+            raise ConfigError(f"application {application.id!r}, {where}: {error}") from error
+
+
+def _serdes(application: Application) -> Iterator[tuple[str, Serde[Any], bool]]:
+    """Yield each serde with where it is used, and whether values are written with it.
+
+    Topics of patterns are left out: which they are is known when records come.
+    """
+    program, settings = application.program, application.settings
+    for node in program.nodes.values():
+        if isinstance(node, SourceNode):
+            kind, topics = "source", node.topics
+        elif isinstance(node, SinkNode) and isinstance(node.topic, str):
+            kind, topics = "sink", (node.topic,)
+        else:
+            continue
+        what = f"{kind} {node.name!r}"
+        for topic in topics:
+            name = decorate(application.id, topic, program.internal_topics)
+            key = resolve_serde(node.key_serde, settings.key_serde, what).bind(name, is_key=True)
+            value = resolve_serde(node.value_serde, settings.value_serde, what).bind(name, is_key=False)
+            yield f"{what}, keys of topic {name!r}", key, kind == "sink"
+            yield f"{what}, values of topic {name!r}", value, kind == "sink"
+    for store in program.all_stores():
+        for name, given in declared_serdes(store).items():
+            yield f"store {store.name!r}, {name}", resolve_serde(given, settings.state_serde, store.name), True

@@ -1,0 +1,1 @@
+"""Serdes whose schemas are in a schema registry, in the wire format of Confluent's serializers."""

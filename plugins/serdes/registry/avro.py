@@ -1,0 +1,151 @@
+"""The `avro` serde: Avro with its schemas in a registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TypeVar, overload
+from uuid import UUID
+
+from penstock.errors import ConfigError
+
+try:
+    import msgspec
+    from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
+    from avro.schema import parse
+    from confluent_kafka.schema_registry import Schema
+    from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+except ImportError as error:
+    raise ConfigError(f"the serde 'avro' needs more packages: pip install 'penstock[avro]' ({error})") from error
+
+from .base import RegistrySerde, Strategy
+
+T = TypeVar("T")
+_STRICT = {"validate.strict.allow.default": True}
+"""A field that the schema does not have is an error, and so is one that is missing and has no default."""
+_NATURAL = (bytes, date, datetime, time, Decimal, UUID)
+"""Types that Avro's logical types take as they are."""
+
+
+class AvroSerde(RegistrySerde[T]):
+    """Avro, as Confluent's KafkaAvroSerializer writes it.
+
+    `schema`: the path of a file (`order.avsc`), the schema's text, or None: values are then read by the schema that
+    wrote them, and written by the newest one of the subject. Records are dicts, or values of the type `kind`.
+    """
+
+    name = "avro"
+    extra = "avro"
+
+    @overload
+    def __init__(
+        self: AvroSerde[Any],
+        schema: str | Path | None = None,
+        kind: None = None,
+        *,
+        registry: str | Mapping[str, Any] | None = None,
+        subject: str | None = None,
+        subject_strategy: Strategy = "topic",
+        register: bool = True,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        schema: str | Path | None,
+        kind: type[T],
+        *,
+        registry: str | Mapping[str, Any] | None = None,
+        subject: str | None = None,
+        subject_strategy: Strategy = "topic",
+        register: bool = True,
+    ) -> None: ...
+    def __init__(self, schema: str | Path | None = None, kind: Any = None, **options: Any) -> None:
+        """Take the schema and where it is registered. Raises ConfigError for a schema that is none."""
+        super().__init__(None if schema is None else _text_of(schema), **options)
+        self.kind = kind
+
+    def record_name(self) -> str | None:
+        declared = None if self.schema is None else json.loads(self.schema)
+        if not isinstance(declared, dict) or "name" not in declared:
+            return None
+        space, name = declared.get("namespace"), declared["name"]
+        return f"{space}.{name}" if space and "." not in name else str(name)
+
+    def written_form(self) -> str:
+        """Return the schema in its canonical form: rows have the id of the schema that wrote them."""
+        return "avro" if self.schema is None else f"avro({self.schema})"
+
+    def unreadable(self, form: str) -> str:
+        """Return why the schema cannot read what that of `form` wrote, by Avro's rules; "" if it can."""
+        if not form.startswith("avro(") and form != "avro":
+            return super().unreadable(form)
+        found = "" if form == "avro" or self.schema is None else self._differences(Schema(form[5:-1], "AVRO"))
+        return f"another schema, and {found}" if found else ""
+
+    def _as_schema(self) -> Schema:
+        return Schema(self.schema, "AVRO")
+
+    def _functions(
+        self, writing: dict[str, Any], reading: dict[str, Any]
+    ) -> tuple[Callable[..., bytes], Callable[..., Any]]:
+        kind = self.kind
+        if kind is None:
+            to_plain, of_plain = None, None
+        else:
+            to_plain = lambda value, _: msgspec.to_builtins(value, builtin_types=_NATURAL)  # noqa: E731
+            of_plain = lambda value, _: msgspec.convert(value, kind, builtin_types=_NATURAL)  # noqa: E731
+        return (
+            AvroSerializer(self.client, self._as_schema() if self.schema else None, to_plain, {**writing, **_STRICT}),
+            AvroDeserializer(self.client, self.schema, of_plain, conf=reading),
+        )
+
+    def _differences(self, written: Schema) -> str:
+        if written.references or self.schema is None or written.schema_str is None:
+            return ""
+        reader, writer = parse(self.schema), parse(written.schema_str)
+        found = ReaderWriterCompatibilityChecker().get_compatibility(reader, writer)  # type: ignore[no-untyped-call]
+        if found.compatibility == SchemaCompatibilityType.compatible:
+            return ""
+        declared = json.loads(self.schema)
+        places = sorted({_path(declared, location.split("/")) for location in found.locations})
+        said = sorted(each if " " in each else f"{each!r} is new and has no default" for each in found.messages)
+        return f"{', '.join(filter(None, places)) or 'the value'}: {'; '.join(said)}"
+
+
+def _text_of(schema: str | Path) -> str:
+    """Return the canonical text of a schema, or of the file with it. Raises ConfigError."""
+    text = str(schema)
+    where = "serde 'avro': the schema"
+    if isinstance(schema, Path) or text.endswith(".avsc"):
+        where = f"serde 'avro': file {text!r}"
+        try:
+            text = Path(schema).read_text()
+        except OSError as error:
+            raise ConfigError(f"{where} cannot be read: {error.strerror}; expected an Avro schema in JSON") from error
+    try:
+        declared = json.loads(text)
+        parse(text)
+    except Exception as error:
+        raise ConfigError(f"{where} is no Avro schema: {type(error).__name__}: {error}") from error
+    declared = {"type": declared} if isinstance(declared, str) else declared  # as Confluent's serializers take it
+    return json.dumps(declared, separators=(",", ":"))
+
+
+def _path(schema: Any, location: list[str]) -> str:
+    """Return the path of a field, such as lines[].sku, for a location in the schema, fields/1/type/items/fields/0."""
+    path = ""
+    for step in filter(None, location):
+        try:
+            schema = schema[int(step)] if isinstance(schema, list) else schema[step]
+        except (KeyError, ValueError, IndexError, TypeError):
+            break
+        if step == "items":
+            path += "[]"
+        elif step == "values":
+            path += "[...]"
+        elif isinstance(schema, dict) and "name" in schema and "type" in schema and step.isdecimal():
+            path += f".{schema['name']}"
+    return path.removeprefix(".")

@@ -1,0 +1,144 @@
+"""The client of a schema registry, with errors that say what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+from confluent_kafka.schema_registry import RegisteredSchema, Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry._sync.mock_schema_registry_client import MockSchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+from penstock.errors import SerdeError, SerdeUnavailableError
+
+T = TypeVar("T")
+_NOT_FOUND, _CONFLICT = 404, 409
+_REFUSED = frozenset({400, 422})
+
+
+class _Explained:
+    """Methods of a client that raise SerdeError for what the registry refuses.
+
+    They raise SerdeUnavailableError if it does not answer as a registry does.
+    """
+
+    url: str
+
+    def get_schema(self, schema_id: int, *arguments: Any, **options: Any) -> Schema:
+        """Return the schema of an id."""
+        return self._ask(
+            f"schema {schema_id}",
+            lambda: _checked(_client_under(self).get_schema(schema_id, *arguments, **options)),
+            "the record was written with another registry or another serde",
+        )
+
+    def register_schema_full_response(self, subject_name: str, *arguments: Any, **options: Any) -> RegisteredSchema:
+        """Register a schema under a subject, or find it there; return it with its id."""
+        return self._ask(
+            f"the schema under subject {subject_name!r}",
+            lambda: _checked_id(_client_under(self).register_schema_full_response(subject_name, *arguments, **options)),
+            "register it first",
+        )
+
+    def lookup_schema(self, subject_name: str, *arguments: Any, **options: Any) -> RegisteredSchema:
+        """Return a schema under a subject with its id."""
+        return self._ask(
+            f"the schema under subject {subject_name!r}",
+            lambda: _checked_id(_client_under(self).lookup_schema(subject_name, *arguments, **options)),
+            "register it first, or let the serde do so (register=True)",
+        )
+
+    def get_latest_version(self, subject_name: str, *arguments: Any, **options: Any) -> RegisteredSchema:
+        """Return the newest schema under a subject."""
+        return self._ask(
+            f"subject {subject_name!r}",
+            lambda: _checked_id(_client_under(self).get_latest_version(subject_name, *arguments, **options)),
+            "register a schema under it, or give the serde one (a file or text)",
+        )
+
+    def latest(self, subject_name: str) -> RegisteredSchema | None:
+        """Return the newest schema under a subject; None if there is none."""
+        try:
+            return self.get_latest_version(subject_name)
+        except SerdeError as error:
+            if isinstance(error.__cause__, SchemaRegistryError) and error.__cause__.http_status_code == _NOT_FOUND:
+                return None
+            raise
+
+    def _ask(self, what: str, call: Callable[[], T], if_missing: str) -> T:
+        try:
+            return call()
+        except SchemaRegistryError as error:
+            said = f"schema registry {self.url}, {what}: {error.error_message}"
+            if error.http_status_code == _NOT_FOUND:
+                raise SerdeError(f"{said}: {if_missing}") from error
+            if error.http_status_code == _CONFLICT:
+                raise SerdeError(
+                    f"{said}: it does not fit the versions that are there. Give new fields a default, keep the types "
+                    "of the others, or choose another subject"
+                ) from error
+            if error.http_status_code in _REFUSED:
+                raise SerdeError(said) from error
+            raise SerdeUnavailableError(
+                f"{said} (HTTP status {error.http_status_code}): check its address and what the user may do "
+                "(basic.auth.user.info)"
+            ) from error
+        except Exception as error:
+            raise SerdeUnavailableError(
+                f"schema registry {self.url}, {what}: {type(error).__name__}: {error}: start the registry, or give its "
+                "address (registry=..., or the environment variable SCHEMA_REGISTRY_URL)"
+            ) from error
+
+
+def _client_under(client: _Explained) -> Any:
+    return super(_Explained, client)
+
+
+class RegistryClient(_Explained, SchemaRegistryClient):
+    """Confluent's client."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__(settings)
+        self.url = str(settings.get("url"))
+
+
+class MockRegistryClient(_Explained, MockSchemaRegistryClient):
+    """Confluent's client of a registry in this process, for tests (`mock://NAME`)."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__(settings)
+        self.url = str(settings.get("url"))
+
+
+def settings_of(given: str | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the client's settings: those given, an address alone, or those of the environment. Raises KeyError."""
+    if given is None:
+        made = {"url": os.environ["SCHEMA_REGISTRY_URL"]}
+        user = os.environ.get("SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO")
+        return made if user is None else {**made, "basic.auth.user.info": user}
+    return {"url": given} if isinstance(given, str) else dict(given)
+
+
+def client_of(settings: Mapping[str, Any]) -> RegistryClient | MockRegistryClient:
+    """Return the client of this process for these settings: all serdes have one cache of schemas."""
+    return _client(os.getpid(), tuple(sorted(settings.items())))
+
+
+@cache
+def _client(process: int, settings: tuple[tuple[str, Any], ...]) -> RegistryClient | MockRegistryClient:
+    made = dict(settings)
+    return MockRegistryClient(made) if str(made.get("url")).startswith("mock://") else RegistryClient(made)
+
+
+def _checked(found: Schema) -> Schema:
+    if not isinstance(found, Schema) or not isinstance(found.schema_str, str):
+        raise ValueError(f"expected a schema, found {found!r}")
+    return found
+
+
+def _checked_id(found: RegisteredSchema) -> RegisteredSchema:
+    if not isinstance(getattr(found, "schema_id", None), int):
+        raise ValueError(f"expected a schema with its id, found {found!r}")
+    return found
