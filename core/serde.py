@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import reprlib
 import struct
 from abc import ABC, abstractmethod
@@ -12,6 +11,7 @@ from hashlib import sha256
 from typing import Any, ClassVar, Generic, TypeVar
 
 from .errors import SerdeError
+from .support.written_forms import parts_of_form
 
 T = TypeVar("T")
 
@@ -156,37 +156,14 @@ class WrappingSerde(Serde[T]):
         now = self.written_form()
         if form == now:
             return ""
-        name, parts = _parts_of_form(form)
+        name, parts = parts_of_form(form)
         inner = [each for _, each in self._inner()]
-        if name != _parts_of_form(now)[0] or len(parts) != len(inner) or len(_parts_of_form(now)[1]) != len(inner):
+        if name != parts_of_form(now)[0] or len(parts) != len(inner) or len(parts_of_form(now)[1]) != len(inner):
             return super().unreadable(form)
         return "; ".join(filter(None, map(lambda each, part: each.unreadable(part), inner, parts)))
 
     def _inner(self) -> Iterator[tuple[str, Serde[Any]]]:
         return ((name, each) for name, each in vars(self).items() if isinstance(each, Serde))
-
-
-def _parts_of_form(form: str) -> tuple[str, list[str]]:
-    """Return the name and the parts of "Name(part, part)"; parts may have brackets, and text in quotes, as JSON has.
-
-    >>> _parts_of_form('Pair(of({"a":[1, 2]}), Listed(x, y))')
-    ('Pair', ['of({"a":[1, 2]})', 'Listed(x, y)'])
-    """
-    name, _, rest = form.partition("(")
-    parts, depth, quoted, start = [], 0, False, 0
-    for match in re.finditer(r'\\.|["()\[\]{}]|, ', rest):
-        token = match.group()
-        if token == '"':
-            quoted = not quoted
-        elif quoted or token.startswith("\\"):
-            continue
-        elif token == ", ":
-            if depth == 0:
-                parts.append(rest[start : match.start()])
-                start = match.end()
-        else:
-            depth += 1 if token in "([{" else -1
-    return name, [*parts, rest[start:-1]] if rest else []
 
 
 class BytesSerde(Serde[bytes]):

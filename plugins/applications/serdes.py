@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.errors import ConfigError, SerdeError, SerdeUnavailableError
-from penstock.program.nodes import SinkNode, SourceNode, decorate
+from penstock import Application, ConfigError, Serde, SerdeError, SinkNode, SourceNode
+from penstock.errors import SerdeUnavailableError
+from penstock.program.nodes import decorate
 from penstock.program.serdes import resolve_serde
-from penstock.serde import Serde
-from penstock.settings.application import Application
 from penstock.store.specs import declared_serdes
 
 

@@ -23,6 +23,7 @@ def penstock_serdes() -> Components:
         "json": "penstock.plugins.serdes.json:JsonSerde",
         "msgpack": "penstock.plugins.serdes.msgpack:MsgpackSerde",
         "avro": "penstock.plugins.serdes.registry.by_name:avro",
+        "json_schema": "penstock.plugins.serdes.registry.by_name:json_schema",
         "pickle": "penstock.plugins.serdes.pickle:PickleSerde",
         "windowed": "penstock.plugins.dsl.graph.windowed_serdes:windowed",
         "session": "penstock.plugins.dsl.graph.windowed_serdes:session",

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from penstock import ConfigError, Serde
 
+from .typed.base import TypedSerde
 from .typed.shipped import classes_inside, is_model, pin_annotations
 
 T = TypeVar("T")
@@ -38,6 +39,11 @@ def of(kind: Any, *, extra: Literal["ignore", "refuse"] = "ignore") -> Serde[Any
         raise ConfigError(f"of: extra: expected 'ignore' or 'refuse', found {extra!r}")
     if isinstance(kind, str):
         raise ConfigError(f"of: expected a type, found the text {kind!r}: pass the class itself")
+    return typed_serde(kind, refuses_extra=extra == "refuse")
+
+
+def typed_serde(kind: Any, *, refuses_extra: bool = False) -> TypedSerde[Any]:
+    """Return the serde that `of` returns. Raises ConfigError for a type that cannot be written as JSON."""
     try:
         classes = classes_inside(kind)
         pin_annotations(classes)
@@ -49,7 +55,7 @@ def of(kind: Any, *, extra: Literal["ignore", "refuse"] = "ignore") -> Serde[Any
     if any(map(is_model, classes)):
         from .typed.models import ModelSerde
 
-        return ModelSerde(kind, refuses_extra=extra == "refuse")
+        return ModelSerde(kind, refuses_extra=refuses_extra)
     from .typed.standard import StandardSerde
 
-    return StandardSerde(kind, refuses_extra=extra == "refuse")
+    return StandardSerde(kind, refuses_extra=refuses_extra)

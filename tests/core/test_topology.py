@@ -253,12 +253,12 @@ NOT_INSTALLED: dict[str, tuple[Callable[[], object], str]] = {
         r"store 's': no store backend named 'acme\.disc' .*acme\.disk",
     ),
     "state serde": (
-        lambda: base().add_store(key_value_store("s", value_serde="avro"), "p"),
-        "'s', value_serde: no serde named 'avro'",
+        lambda: base().add_store(key_value_store("s", value_serde="thrift"), "p"),
+        "'s', value_serde: no serde named 'thrift'",
     ),
-    "source serde": (lambda: base().add_source("s", "x", key_serde="avro"), "source 's', key_serde: no serde"),
-    "sink serde": (lambda: base().add_sink("s", "x", "p", value_serde="avro"), "sink 's', value_serde: no serde"),
-    "repartition serde": (lambda: base().add_repartition("r", "p", key_serde="avro"), "'r', key_serde: no serde"),
+    "source serde": (lambda: base().add_source("s", "x", key_serde="thrift"), "source 's', key_serde: no serde"),
+    "sink serde": (lambda: base().add_sink("s", "x", "p", value_serde="thrift"), "sink 's', value_serde: no serde"),
+    "repartition serde": (lambda: base().add_repartition("r", "p", key_serde="thrift"), "'r', key_serde: no serde"),
 }
 
 

@@ -8,6 +8,8 @@ from typing import Any, assert_type
 from penstock import Serde
 from penstock.plugins.dsl import KStream, StreamsBuilder
 from penstock.plugins.serdes.of import of
+from penstock.plugins.serdes.registry.avro import AvroSerde
+from penstock.plugins.serdes.registry.json_schema import JsonSchemaSerde
 
 
 @dataclass
@@ -27,3 +29,10 @@ def typed(builder: StreamsBuilder) -> None:
     orders.to("out", value_serde=of(Order))
     of(Order).serialize("text")  # type: ignore[arg-type]
     of(Order, extra="allow")  # type: ignore[call-overload]
+
+
+def of_a_registry(builder: StreamsBuilder) -> None:
+    assert_type(AvroSerde("order.avsc"), AvroSerde[Any])
+    assert_type(JsonSchemaSerde("order.json"), JsonSchemaSerde[Any])
+    assert_type(builder.stream("orders", value_serde=AvroSerde("order.avsc", Order)), KStream[Any, Order])
+    assert_type(builder.stream("orders", value_serde=JsonSchemaSerde(Order)), KStream[Any, Order])

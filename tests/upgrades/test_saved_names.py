@@ -37,6 +37,8 @@ from penstock.plugins.serdes.msgpack import MsgpackSerde
 from penstock.plugins.serdes.pickle import PickleSerde
 from penstock.plugins.serdes.registry.avro import AvroSerde
 from penstock.plugins.serdes.registry.base import RegistrySerde
+from penstock.plugins.serdes.registry.json_schema import JsonSchemaSerde
+from penstock.plugins.serdes.registry.protobuf import ProtobufSerde
 from penstock.plugins.serdes.typed.base import TypedSerde
 from penstock.plugins.serdes.typed.models import ModelSerde
 from penstock.plugins.serdes.typed.standard import StandardSerde
@@ -56,6 +58,8 @@ from penstock.serde import (
 )
 from tests.test_structure import MODULES
 
+from ..serdes.shop_messages import Line
+
 STR = StrSerde()
 SERDES: dict[str, Serde[Any]] = {
     "penstock.serde.BytesSerde": BytesSerde(),
@@ -72,6 +76,10 @@ SERDES: dict[str, Serde[Any]] = {
     "penstock.plugins.serdes.uuid.UuidSerde": UuidSerde(),
     "penstock.plugins.serdes.void.VoidSerde": VoidSerde(),
     'avro({"type":"string"})': AvroSerde('"string"', registry="mock://names"),
+    'json_schema({"type":"integer"})': JsonSchemaSerde(int, registry="mock://names"),
+    'protobuf(["shop.Line",{"shop.Line":{"1":["sku","string"],"2":["cents","int64"]}}])': ProtobufSerde(
+        Line, registry="mock://names"
+    ),
     'of({"type":"integer"})': StandardSerde(int, refuses_extra=False),
     'of({"type":"number"})': ModelSerde(float, refuses_extra=False),
     "ListSerde(penstock.serde.StrSerde)": ListSerde(STR),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 from uuid import UUID
 
-from penstock.errors import ConfigError
+from penstock import ConfigError
 
 try:
     import msgspec

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from confluent_kafka.schema_registry import Schema
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from penstock.errors import ConfigError, PenstockError, SerdeError
-from penstock.serde import Serde
+from penstock import ConfigError, PenstockError, Serde, SerdeError
 
 from .client import MockRegistryClient, RegistryClient, client_of, settings_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.serde import Serde
+from penstock import Serde
 
 
 def avro(argument: str) -> Serde[Any]:
@@ -17,3 +17,12 @@ def avro(argument: str) -> Serde[Any]:
     if argument.endswith(".avsc"):
         return AvroSerde(argument)
     return AvroSerde(subject=argument or None)
+
+
+def json_schema(argument: str) -> Serde[Any]:
+    """Return the serde named "json_schema:FILE.json" or "json_schema:SUBJECT", or "json_schema:" as for Avro."""
+    from .json_schema import JsonSchemaSerde
+
+    if argument.endswith(".json"):
+        return JsonSchemaSerde(argument)
+    return JsonSchemaSerde(subject=argument or None)

@@ -11,7 +11,8 @@ from confluent_kafka.schema_registry import RegisteredSchema, Schema, SchemaRegi
 from confluent_kafka.schema_registry._sync.mock_schema_registry_client import MockSchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from penstock.errors import SerdeError, SerdeUnavailableError
+from penstock import SerdeError
+from penstock.errors import SerdeUnavailableError
 
 T = TypeVar("T")
 _NOT_FOUND, _CONFLICT = 404, 409

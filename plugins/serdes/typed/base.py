@@ -25,7 +25,7 @@ class TypedSerde(Serde[T], Generic[T]):
         self.name = f"of({kind_name(kind)})"
         # The class of a NamedTuple, an Enum or a model is exact; a subclass would come back as its base.
         self._exact = kind if _is_class(kind) and not is_typeddict(kind) else None
-        self._form = f"{_FORM}({_compact(essence(self._schema()))})"
+        self._form = f"{_FORM}({_compact(essence(self.json_schema()))})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _sent, (type(self), self.kind, self.refuses_extra, self._form)
@@ -68,7 +68,7 @@ class TypedSerde(Serde[T], Generic[T]):
             return ""
         if not form.startswith(f"{_FORM}({{"):
             return super().unreadable(form)
-        found = changes(json.loads(form[len(_FORM) + 1 : -1]), essence(self._schema()))
+        found = changes(json.loads(form[len(_FORM) + 1 : -1]), essence(self.json_schema()))
         return f"{self.name} as it was before, and {'; '.join(found)}" if found else ""
 
     @abstractmethod
@@ -84,7 +84,7 @@ class TypedSerde(Serde[T], Generic[T]):
         """Return the message of an error of `_write` or `_read`, with the path of the field first."""
 
     @abstractmethod
-    def _schema(self) -> Schema:
+    def json_schema(self) -> Schema:
         """Return the JSON schema of what is written."""
 
 

@@ -38,7 +38,7 @@ class ModelSerde(TypedSerde[T]):
         wrong = error.errors(include_url=False)[:3]
         return "; ".join(f"{_path(each['loc'])}{each['msg']}, found {each['input']!r}" for each in wrong)
 
-    def _schema(self) -> Schema:
+    def json_schema(self) -> Schema:
         return self._adapter.json_schema(by_alias=True)
 
 

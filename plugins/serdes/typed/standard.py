@@ -67,7 +67,7 @@ class StandardSerde(TypedSerde[T]):
         message = message.replace("`", "'").replace(", got ", ", found ")
         return f"{path}: {message}" if path else message
 
-    def _schema(self) -> Schema:
+    def json_schema(self) -> Schema:
         return msgspec.json.schema(self.kind)
 
 

@@ -1,0 +1,137 @@
+"""The `json_schema` serde: JSON with its schemas in a registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import orjson
+
+from penstock import ConfigError
+
+try:
+    from confluent_kafka.schema_registry import Schema
+    from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+    from jsonschema.validators import validator_for
+except ImportError as error:
+    raise ConfigError(
+        f"the serde 'json_schema' needs more packages: pip install 'penstock[json-schema]' ({error})"
+    ) from error
+
+from ..of import typed_serde
+from ..typed.base import kind_name
+from ..typed.json_schemas import changes, essence
+from .base import RegistrySerde, Strategy
+
+T = TypeVar("T")
+_FORM = "json_schema"
+
+
+class JsonSchemaSerde(RegistrySerde[T]):
+    """JSON that fits a schema, as Confluent's KafkaJsonSchemaSerializer writes it.
+
+    `schema`: the path of a file (`order.json`), the schema's text, or a type as for `of`, which has a schema; values
+    are of that type, else what JSON has. None: the newest schema of the subject.
+    """
+
+    name = "json_schema"
+
+    @overload
+    def __init__(
+        self: JsonSchemaSerde[Any],
+        schema: str | Path | None = None,
+        *,
+        registry: str | Mapping[str, Any] | None = None,
+        subject: str | None = None,
+        subject_strategy: Strategy = "topic",
+        register: bool = True,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        schema: type[T],
+        *,
+        registry: str | Mapping[str, Any] | None = None,
+        subject: str | None = None,
+        subject_strategy: Strategy = "topic",
+        register: bool = True,
+    ) -> None: ...
+    def __init__(self, schema: Any = None, **options: Any) -> None:
+        """Take the schema and where it is registered. Raises ConfigError for a schema that is none."""
+        is_text = schema is None or isinstance(schema, str | Path)
+        self._typed = None if is_text else typed_serde(schema)
+        text: str | None
+        if self._typed is not None:
+            text = _text({"title": kind_name(schema), **self._typed.json_schema()})
+        else:
+            text = None if schema is None else _text_of(schema)
+        super().__init__(text, **options)
+
+    def record_name(self) -> str | None:
+        declared = {} if self.schema is None else json.loads(self.schema)
+        return declared.get("title") if isinstance(declared, dict) else None
+
+    def written_form(self) -> str:
+        """Return the parts of the schema that say which values fit."""
+        return _FORM if self.schema is None else f"{_FORM}({_text(essence(json.loads(self.schema)))})"
+
+    def unreadable(self, form: str) -> str:
+        """Return why values of the schema in `form` do not fit this one; "" if they do."""
+        if form == _FORM or (self.schema is None and form.startswith(f"{_FORM}(")):
+            return ""
+        if not form.startswith(f"{_FORM}("):
+            return super().unreadable(form)
+        found = self._changes(form[len(_FORM) + 1 : -1])
+        return f"another schema, and {found}" if found else ""
+
+    def _as_schema(self) -> Schema:
+        return Schema(self.schema, "JSON")
+
+    def _functions(
+        self, writing: dict[str, Any], reading: dict[str, Any]
+    ) -> tuple[Callable[..., bytes], Callable[..., Any]]:
+        typed = self._typed
+        if typed is None:
+            to_plain, of_plain = None, None
+        else:
+            to_plain = lambda value, _: orjson.loads(typed.serialize(value))  # noqa: E731
+            of_plain = lambda value, _: typed.deserialize(orjson.dumps(value))  # noqa: E731
+        return (
+            JSONSerializer(self.schema, self.client, to_plain, writing, json_encode=orjson.dumps),
+            JSONDeserializer(self.schema, of_plain, self.client, reading, json_decode=orjson.loads),
+        )
+
+    def _differences(self, written: Schema) -> str:
+        if written.references or self.schema is None or written.schema_str is None:
+            return ""
+        return self._changes(written.schema_str)
+
+    def _changes(self, before: str) -> str:
+        now = essence(json.loads(self.schema or "{}"))
+        try:
+            return "; ".join(changes(essence(json.loads(before)), now))
+        except (KeyError, TypeError, AttributeError):  # a schema of another kind than types have: the registry decides
+            return ""
+
+
+def _text(schema: Mapping[str, Any]) -> str:
+    return json.dumps(schema, separators=(",", ":"))
+
+
+def _text_of(schema: str | Path) -> str:
+    """Return the text of a schema, or of the file with it. Raises ConfigError."""
+    text, where = str(schema), "serde 'json_schema': the schema"
+    if isinstance(schema, Path) or text.endswith(".json"):
+        where = f"serde 'json_schema': file {text!r}"
+        try:
+            text = Path(schema).read_text()
+        except OSError as error:
+            raise ConfigError(f"{where} cannot be read: {error.strerror}; expected a JSON schema") from error
+    try:
+        declared = json.loads(text)
+        validator_for(declared).check_schema(declared)
+    except Exception as error:
+        raise ConfigError(f"{where} is no JSON schema: {type(error).__name__}: {error}") from error
+    return _text(declared)

@@ -1,0 +1,139 @@
+"""The serde of Protobuf messages with their schemas in a registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from penstock import ConfigError, SerdeError
+
+try:
+    from confluent_kafka.schema_registry import Schema
+    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+    from google.protobuf.message import Message
+except ImportError as error:
+    raise ConfigError(
+        f"the serde 'protobuf' needs more packages: pip install 'penstock[protobuf]' ({error})"
+    ) from error
+
+from .base import RegistrySerde, Strategy
+
+M = TypeVar("M", bound=Message)
+_FORM = "protobuf"
+_FORMAT = {"use.deprecated.format": False}
+
+
+class ProtobufSerde(RegistrySerde[M]):
+    """Messages of one class that protoc has made, as Confluent's KafkaProtobufSerializer writes them.
+
+    The module of the class must be there on every host. Schemas that the message imports are registered as well.
+    """
+
+    name = "protobuf"
+
+    def __init__(
+        self,
+        message: type[M],
+        *,
+        registry: str | Mapping[str, Any] | None = None,
+        subject: str | None = None,
+        subject_strategy: Strategy = "topic",
+        register: bool = True,
+    ) -> None:
+        """Take the class of the messages. Raises ConfigError for another class."""
+        if not isinstance(message, type) or not issubclass(message, Message):
+            raise ConfigError(f"serde 'protobuf': expected a class that protoc has made, found {message!r}")
+        self._message = message
+        self._fields = _fields(message.DESCRIPTOR, {})
+        super().__init__(
+            message.DESCRIPTOR.full_name,
+            registry=registry,
+            subject=subject,
+            subject_strategy=subject_strategy,
+            register=register,
+        )
+
+    def serialize(self, value: M) -> bytes:
+        """Return the message behind its schema's id. Raises SerdeError for one of another class."""
+        if not isinstance(value, self._message):
+            raise SerdeError(
+                f"serde 'protobuf': expected {self.schema}, found {type(value).__name__}; return that message, or name "
+                "a serde that fits"
+            )
+        return super().serialize(value)
+
+    def record_name(self) -> str | None:
+        return self.schema
+
+    def written_form(self) -> str:
+        """Return numbers and types of all fields: names are not in the bytes."""
+        return f"{_FORM}({json.dumps([self.schema, self._fields], separators=(',', ':'), sort_keys=True)})"
+
+    def unreadable(self, form: str) -> str:
+        """Return the fields that have another type than in `form`; "" if there are none."""
+        if not form.startswith(f"{_FORM}("):
+            return super().unreadable(form)
+        root, before = json.loads(form[len(_FORM) + 1 : -1])
+        found = list(_changes(before, self._fields, root, str(self.schema), set()))
+        return f"another schema of {self.schema}, and {'; '.join(found)}" if found else ""
+
+    def _prepare_reading(self) -> None:
+        """Leave it to the registry: Protobuf reads what it can, and no field has to be there."""
+
+    def _as_schema(self) -> Schema:
+        raise NotImplementedError
+
+    def _prepare_writing(self) -> None:
+        # Confluent's serializer registers what the message imports first; it does so for an empty message, too.
+        write, _, context = self._made or self._make()
+        write(self._message(), context)
+
+    def _functions(
+        self, writing: dict[str, Any], reading: dict[str, Any]
+    ) -> tuple[Callable[..., bytes], Callable[..., Any]]:
+        return (
+            ProtobufSerializer(self._message, self.client, {**writing, **_FORMAT}),
+            ProtobufDeserializer(self._message, {**reading, **_FORMAT}, self.client),
+        )
+
+    def _differences(self, written: Schema) -> str:
+        return ""
+
+
+def _fields(message: Descriptor, known: dict[str, dict[str, list[str]]]) -> dict[str, dict[str, list[str]]]:
+    """Return for each message inside a message its fields: number -> name and type."""
+    if message.full_name not in known:
+        known[message.full_name] = fields = {}
+        for field in message.fields:
+            fields[str(field.number)] = [field.name, _type(field)]
+            if field.message_type is not None:
+                _fields(field.message_type, known)
+    return known
+
+
+def _type(field: FieldDescriptor) -> str:
+    if field.message_type is not None:
+        kind = f"message {field.message_type.full_name}"
+    else:
+        names = {number: name for name, number in vars(FieldDescriptor).items() if name.startswith("TYPE_")}
+        kind = names[field.type].removeprefix("TYPE_").lower()
+    return f"repeated {kind}" if field.is_repeated else kind
+
+
+def _changes(before: Any, now: Any, was: str, message: str, seen: set[str]) -> Any:
+    """Yield each field whose number has another type."""
+    if message in seen:
+        return
+    seen.add(message)
+    for number, (name, kind) in before.get(was, {}).items():
+        if number not in now.get(message, {}):
+            yield f"field {name!r} (number {number}) of {message} is gone: keep it, with `deprecated = true`"
+            continue
+        becomes = now[message][number][1]
+        one, two = (each.partition("message ")[2] for each in (kind, becomes))
+        if one and two and kind.startswith("repeated") == becomes.startswith("repeated"):
+            yield from _changes(before, now, one, two, seen)
+        elif kind != becomes:
+            yield f"field {name!r} (number {number}) of {message} was {kind} and is {becomes}"

@@ -1,0 +1,163 @@
+"""JSON Schema and Protobuf with their schemas in a registry; what all formats share is in test_avro.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from penstock import Topology
+from penstock.errors import ConfigError, SerdeError
+from penstock.plugins.serdes.registry.json_schema import JsonSchemaSerde
+from penstock.plugins.serdes.registry.protobuf import ProtobufSerde
+from penstock.plugins.testing import TopologyTestDriver
+from penstock.plugins.testing.contracts.serde import SerdeContract
+
+from . import shop_messages
+from .schema_registry import SchemaRegistry, running
+from .shop_messages import Changed, Line, Wider
+from .typed_values import Customer
+
+SCHEMA = json.dumps(
+    {"title": "Order", "type": "object", "properties": {"user": {"type": "string"}, "cents": {"type": "integer"}},
+     "required": ["user"]}
+)  # fmt: skip
+
+
+@pytest.fixture
+def registry() -> Iterator[SchemaRegistry]:
+    with running() as made:
+        yield made
+
+
+@dataclass
+class Payment:
+    user: str
+    amount: Decimal = Decimal(0)
+
+
+@dataclass
+class Wrong:
+    user: int
+
+
+def _orders(kind: Any) -> st.SearchStrategy[Any]:
+    lines = st.builds(lambda sku, cents: Line(sku=sku, cents=cents), st.text(max_size=3), st.integers(0, 2**63 - 1))
+    return st.builds(lambda user, of: kind(user=user, lines=of), st.text(max_size=5), st.lists(lines, max_size=2))
+
+
+class TestJsonSchema(SerdeContract):
+    serde = staticmethod(lambda: JsonSchemaSerde(SCHEMA, registry="mock://contract", subject="orders"))
+    values = st.builds(lambda user, cents: {"user": user, "cents": cents}, st.text(max_size=5), st.integers(0, 2**53))
+    refused = ({"cents": 1}, {"user": 1}, "text", None)
+
+
+class TestJsonSchemaOfDataclass(SerdeContract):
+    serde = staticmethod(lambda: JsonSchemaSerde(Payment, registry="mock://contract"))
+    values = st.builds(Payment, st.text(max_size=5), st.decimals(-999, 999, places=2))
+    refused = ({"user": "a"}, Payment(1), None)  # type: ignore[arg-type]
+
+
+class TestProtobuf(SerdeContract):
+    serde = staticmethod(lambda: ProtobufSerde(shop_messages.Order, registry="mock://contract"))
+    values = _orders(shop_messages.Order)
+    refused = (Line(sku="a"), {"user": "a"}, None)
+
+    @staticmethod
+    def same(one: Any, other: Any) -> bool:
+        return bool(one == other)
+
+
+def test_the_bytes_of_json_and_protobuf(registry: SchemaRegistry) -> None:
+    json_serde = JsonSchemaSerde(SCHEMA, registry=registry.url).bind("orders", is_key=False)
+    assert json_serde.serialize({"user": "anna"}) == b'\0\0\0\0\1{"user":"anna"}'
+    first = ProtobufSerde(Line, registry=registry.url).bind("lines", is_key=False)
+    # A zero in place of a list of indexes: the first message of its file. shop.Order is the second one: one index, 1.
+    assert first.serialize(Line(sku="tea", cents=1)) == b"\0\0\0\0\2\0\x0a\x03tea\x10\x01"
+    second = ProtobufSerde(shop_messages.Order, registry=registry.url).bind("orders2", is_key=False)
+    assert second.serialize(shop_messages.Order(user="anna")) == b"\0\0\0\0\2\x02\x02\x0a\x04anna"
+    assert registry.subjects == {"orders-value": [1], "lines-value": [2], "orders2-value": [2]}
+    assert [each.get("schemaType") for each in registry.schemas] == ["JSON", "PROTOBUF"]
+
+
+@pytest.mark.parametrize(("strategy", "subject"), [("record", "shop.Order"), ("topic-record", "orders-shop.Order")])
+def test_the_subject_of_a_message(registry: SchemaRegistry, strategy: Any, subject: str) -> None:
+    serde = ProtobufSerde(shop_messages.Order, registry=registry.url, subject_strategy=strategy)
+    serde.bind("orders", is_key=False).serialize(shop_messages.Order(user="anna"))
+    assert list(registry.subjects) == [subject]
+
+
+def test_a_message_of_a_newer_schema_is_read_by_the_older_one(registry: SchemaRegistry) -> None:
+    new = ProtobufSerde(Wider, registry=registry.url).bind("orders", is_key=False)
+    old = ProtobufSerde(shop_messages.Order, registry=registry.url).bind("orders", is_key=False)
+    assert old.deserialize(new.serialize(Wider(user="anna", note="gift"))).user == "anna"
+    assert new.deserialize(old.serialize(shop_messages.Order(user="ben"))) == Wider(user="ben")
+
+
+def test_types_take_part_in_the_registry(registry: SchemaRegistry) -> None:
+    serde = JsonSchemaSerde(Customer, registry=registry.url).bind("customers", is_key=False)
+    anna = Customer.model_validate({"name": "anna"})
+    assert serde.deserialize(serde.serialize(anna)) == anna
+    assert json.loads(registry.schemas[0]["schema"])["title"] == "Customer"
+
+
+def test_a_name_takes_a_file_of_json_schema(
+    registry: SchemaRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SCHEMA_REGISTRY_URL", registry.url)
+    Path("order.json").write_text(SCHEMA)
+    topology = Topology().add_source("in", "in", value_serde="json_schema:order.json")
+    topology.add_sink("out", "out", "in", value_serde="json_schema:in-value")
+    with TopologyTestDriver(topology) as driver:
+        driver.pipe("in", "k", {"user": "anna"})
+        assert [each.value for each in driver.read_all("out")] == [{"user": "anna"}]
+
+
+def test_mistakes_say_what_to_do(registry: SchemaRegistry) -> None:
+    for given, expected in (
+        ("gone.json", "file 'gone.json' cannot be read: No such file"),
+        ('{"type": "objekt"}', "the schema is no JSON schema"),
+        ("Order", "the schema is no JSON schema"),
+    ):
+        with pytest.raises(ConfigError, match=expected):
+            JsonSchemaSerde(given, registry=registry.url)
+    with pytest.raises(ConfigError, match="expected a class that protoc has made, found <class '.*Payment'>"):
+        ProtobufSerde(Payment, registry=registry.url)
+    serde = JsonSchemaSerde(SCHEMA, registry=registry.url)
+    with pytest.raises(SerdeError, match="'user' is a required property"):
+        serde.serialize({"cents": 1})
+    with pytest.raises(SerdeError, match="expected shop.Order, found Line; return that message"):
+        ProtobufSerde(shop_messages.Order, registry=registry.url).serialize(Line())
+
+
+def test_a_source_that_cannot_read_what_is_written_is_found_before_it_reads(registry: SchemaRegistry) -> None:
+    JsonSchemaSerde(Payment, registry=registry.url).bind("in", is_key=False).prepare(writes=True)
+    with pytest.raises(SerdeError, match="cannot read what version 1 of subject 'in-value' wrote: .*'user' was string"):
+        JsonSchemaSerde(Wrong, registry=registry.url).bind("in", is_key=False).prepare(writes=False)
+    ProtobufSerde(Line, registry=registry.url).bind("lines", is_key=False).prepare(writes=True)
+    assert list(registry.subjects) == ["in-value", "lines-value"]
+
+
+def test_what_a_store_can_read() -> None:
+    def unreadable(before: Any, now: Any) -> str:
+        found: str = now.unreadable(before.written_form())
+        return found
+
+    mock: dict[str, Any] = {"registry": "mock://names"}
+    old, wider, changed = (ProtobufSerde(each, **mock) for each in (shop_messages.Order, Wider, Changed))
+    assert unreadable(old, wider) == ""
+    assert unreadable(old, changed) == (
+        "another schema of shop.Order, and field 'user' (number 1) of shop.Order is gone: keep it, with `deprecated = "
+        "true`; field 'cents' (number 2) of shop.Line was int64 and is double"
+    )
+    plain, payment, wrong = JsonSchemaSerde(**mock), JsonSchemaSerde(Payment, **mock), JsonSchemaSerde(Wrong, **mock)
+    assert unreadable(payment, plain) == unreadable(plain, payment) == ""
+    assert unreadable(payment, wrong).startswith("another schema, and field 'user' was string and is integer; field")
+    assert "and now has" in unreadable(old, payment)
