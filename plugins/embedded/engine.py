@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -19,6 +20,7 @@ from penstock.plugins.runs.statistics import RunStatistics
 from penstock.plugins.runs.status_writer import StatusWriter
 from penstock.plugins.runs.stepping import SteppingDriver, stepping
 from penstock.plugins.runs.stop_request import StopRequest
+from penstock.plugins.runtime.process_resources import tune_garbage_collector
 from penstock.settings.application import Application
 
 from .query import EmbeddedQuery
@@ -53,6 +55,9 @@ class EmbeddedEngine(Engine):
             stack.enter_context(StatusWriter(running.log, statistics))
             stop = stack.enter_context(StopRequest.listening(order.stop))
             order.note_start()
+            if threading.current_thread() is threading.main_thread():
+                # The process is the run's own. In a service the collector is left as it is.
+                tune_garbage_collector()
             loop = _EmbeddedRun(running, order, stop, statistics)
             return loop.until_done()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
 import sys
+import threading
 import traceback
 from pathlib import Path
 from types import FrameType
@@ -22,11 +24,32 @@ _MOST_BYTES = 4 * 1024 * 1024
 class OwnLogLines:
     """Stands for the handler where the tasks run in the driver's process: its loggers have the lines already."""
 
-    task = ""
+    @property
+    def task(self) -> str:
+        """The task that this thread works for."""
+        return getattr(_own, "task", "")
+
+    @task.setter
+    def task(self, task: str) -> None:
+        _own.task = task
 
     def take(self) -> list[dict[str, Any]]:
         """Return nothing."""
         return []
+
+
+_own = threading.local()
+
+
+def with_place(record: logging.LogRecord) -> logging.LogRecord:
+    """Return a log record of a processor in this process as `forward` makes those of hosts: with task and node."""
+    task, node = getattr(_own, "task", ""), running_node(sys._getframe())
+    if hasattr(record, "said") or not (task or node):
+        return record
+    placed, said = copy.copy(record), record.getMessage()
+    placed.msg, placed.args = _placed(said, task, node), ()
+    placed.task, placed.node, placed.said = task, node, said
+    return placed
 
 
 _handlers: list[HostLogHandler] = []
@@ -166,17 +189,21 @@ def forward(line: dict[str, Any]) -> None:
     if not logger.isEnabledFor(line["level"]):
         return
     message = line["message"]
-    where = []
-    if line["task"] and f"task {line['task']}" not in message:
-        where.append(f"task {line['task']}")
-    if line["node"] and f"node {line['node']!r}" not in message:
-        where.append(f"node {line['node']!r}")
-    text = (f"{', '.join(where)}: " if where else "") + message
+    text = _placed(message, line["task"], line["node"])
     record = logger.makeRecord(line["logger"], line["level"], "host", 0, text, (), None)
     record.created = line["created"]
     record.exc_text = line["trace"].rstrip("\n") or None
     record.task, record.node, record.said = line["task"], line["node"], message
     logger.handle(record)
+
+
+def _placed(message: str, task: str, node: str) -> str:
+    where = []
+    if task and f"task {task}" not in message:
+        where.append(f"task {task}")
+    if node and f"node {node!r}" not in message:
+        where.append(f"node {node!r}")
+    return (f"{', '.join(where)}: " if where else "") + message
 
 
 def running_node(frame: FrameType | None) -> str:

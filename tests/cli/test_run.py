@@ -144,10 +144,21 @@ def is_silent_about_its_end(err: str) -> bool:
     return not re.search(r"Traceback|Exception ignored|py4j|Py4J|^\s+at [\w.$]+\(|ERROR [A-Z]\w+:", err, re.MULTILINE)
 
 
-@pytest.mark.spark
-def test_an_application_runs_until_it_is_interrupted(shout: Console) -> None:
+def test_an_embedded_run_says_the_same(shout: Console) -> None:
+    shout("produce", "lines", "-K", ":", stdin="a:say\nb:hello\na:again\n")
+    out, err = shout.process("run", "shout:application", "--engine", "embedded", "--json", "--log-format", "json")
+    summary = json.loads(out)
+    assert (summary["records_in"], summary["records_out"], summary["lag"], summary["tasks"]) == (3, 3, 0, 2)
+    lines = [json.loads(line) for line in err.splitlines()]
+    (said,) = [each for each in lines if each["logger"] == "shout"]
+    assert (said["message"], said["node"]) == ("asked to say something", "shout")
+    assert re.fullmatch(r"0_\d", said["task"])
+
+
+@pytest.mark.parametrize("trigger", ["200ms", "continuous"])
+def test_an_application_runs_until_it_is_interrupted(shout: Console, trigger: str) -> None:
     shout("produce", "lines", "--quiet", stdin="one\ntwo\n")
-    process = shout.start("run", "shout:application", "--master", "local[2]", "--trigger", "200ms")
+    process = shout.start("run", "shout:application", "--engine", "embedded", "--trigger", trigger)
     with running(shout, process, 2):
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)

@@ -30,3 +30,9 @@ def test_faults_change_nothing(options: Options) -> None:
     tally = run(replace(options, rounds=len(options.faults)))
     assert tally.rounds == len(options.faults)
     assert tally.passed, tally.verdict
+
+
+def test_faults_change_nothing_on_the_embedded_engine() -> None:
+    tally = run(Options("local", seed=5, rounds=1, faults=("kill driver",), mode="continuous", engine="embedded"))
+    assert tally.rounds == 1
+    assert tally.passed, tally.verdict

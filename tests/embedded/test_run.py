@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +20,6 @@ from penstock import (
     Application,
     ConfigError,
     LogError,
-    PenstockError,
     ProcessingError,
     Processor,
     Record,
@@ -32,6 +33,9 @@ from penstock.plugins.applications import lease
 from penstock.plugins.applications.lease import LeaseKeeper
 from penstock.plugins.applications.run_status import RunStatus
 from penstock.plugins.applications.status_topic import StatusTopic
+from penstock.plugins.embedded import query
+from penstock.plugins.hosts import continuous_engine
+from penstock.plugins.runs import run_loop
 from penstock.plugins.runs.progress import RunProgress
 
 from ..spark import apps
@@ -295,9 +299,49 @@ def test_a_fork_of_a_service(surroundings: Surroundings) -> None:
         wait_until(lambda: has_written(surroundings, 5))
 
 
-def test_topics_that_grow_and_a_stop_by_event(surroundings: Surroundings) -> None:
+def test_a_stop_by_the_event(surroundings: Surroundings) -> None:
     stop = threading.Event()
     stop.set()
     assert run(application(surroundings), "continuous", stop=stop).stopped_by == "stop"
-    with pytest.raises(PenstockError):
+    with pytest.raises(TopologyError, match="'gone'"):
         run(application(surroundings, apps.count(sink="gone")), "continuous", stop=stop)
+
+
+@pytest.mark.parametrize("trigger", ["continuous", "0s"])
+def test_a_topic_that_comes_later_is_read(
+    surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch, trigger: str
+) -> None:
+    monkeypatch.setattr(run_loop, "_REASSIGN_SECONDS", 0.05)
+    topology = Topology().add_source("in", pattern=re.compile("in.*")).add_sink("out", "out", "in")
+    with application(surroundings, topology).start(trigger) as running:
+        surroundings.put("in", records(3))
+        wait_until(lambda: has_written(surroundings, 3))
+        surroundings.create(**{"in-2": 6})
+        surroundings.put("in-2", records(4))
+        wait_until(lambda: has_written(surroundings, 7) or running.state != "running")
+    assert has_written(surroundings, 7)
+
+
+def test_a_processor_that_does_not_return_is_named(surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "STUCK_SECONDS", 1.5)
+    monkeypatch.setattr(continuous_engine, "_CLOSE_SECONDS", 0.1)
+    released = threading.Event()
+
+    class Sits(Processor):
+        def process(self, record: Record) -> None:
+            released.wait()
+
+    surroundings.put("in", records(1))
+    given = application(surroundings, Topology().add_source("in", "in").add_processor("sits", Sits, "in"))
+    try:
+        with pytest.raises(RuntimeUnavailableError, match=r"made no turn for .*node 'sits'.*does not return"):
+            run(given, "continuous")
+    finally:
+        released.set()
+
+
+def test_a_port_that_is_taken(surroundings: Surroundings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"'metrics_port': port {port} of 127.0.0.1 cannot be opened"):
+            run(application(surroundings, metrics_port=port))
