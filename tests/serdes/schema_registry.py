@@ -69,7 +69,7 @@ class SchemaRegistry:
             return number
         if versions and schema.get("schemaType", "AVRO") == "AVRO":
             reader, writer = parse(schema["schema"]), parse(self.schemas[versions[-1] - 1]["schema"])
-            checker = ReaderWriterCompatibilityChecker()  # type: ignore[no-untyped-call]
+            checker = ReaderWriterCompatibilityChecker()
             if checker.get_compatibility(reader, writer).compatibility != SchemaCompatibilityType.compatible:
                 raise Refused(
                     409, 409, f'Schema being registered is incompatible with an earlier schema for subject "{subject}"'

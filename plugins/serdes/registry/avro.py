@@ -82,11 +82,13 @@ class AvroSerde(RegistrySerde[T]):
         """Return why the schema cannot read what that of `form` wrote, by Avro's rules; "" if it can."""
         if not form.startswith("avro(") and form != "avro":
             return super().unreadable(form)
-        found = "" if form == "avro" or self.schema is None else self._differences(Schema(form[5:-1], "AVRO"))
+        if form == "avro" or self.schema is None:
+            return ""
+        found = self._differences(_schema_of(form[5:-1]))
         return f"another schema, and {found}" if found else ""
 
     def _as_schema(self) -> Schema:
-        return Schema(self.schema, "AVRO")
+        return _schema_of(self.schema)
 
     def _functions(
         self, writing: dict[str, Any], reading: dict[str, Any]
@@ -106,13 +108,17 @@ class AvroSerde(RegistrySerde[T]):
         if written.references or self.schema is None or written.schema_str is None:
             return ""
         reader, writer = parse(self.schema), parse(written.schema_str)
-        found = ReaderWriterCompatibilityChecker().get_compatibility(reader, writer)  # type: ignore[no-untyped-call]
+        found = ReaderWriterCompatibilityChecker().get_compatibility(reader, writer)
         if found.compatibility == SchemaCompatibilityType.compatible:
             return ""
         declared = json.loads(self.schema)
         places = sorted({_path(declared, location.split("/")) for location in found.locations})
         said = sorted(each if " " in each else f"{each!r} is new and has no default" for each in found.messages)
         return f"{', '.join(filter(None, places)) or 'the value'}: {'; '.join(said)}"
+
+
+def _schema_of(text: str | None) -> Schema:
+    return Schema.from_dict({"schema": text, "schemaType": "AVRO"})
 
 
 def _text_of(schema: str | Path) -> str:

@@ -87,7 +87,7 @@ class JsonSchemaSerde(RegistrySerde[T]):
         return f"another schema, and {found}" if found else ""
 
     def _as_schema(self) -> Schema:
-        return Schema(self.schema, "JSON")
+        return Schema.from_dict({"schema": self.schema, "schemaType": "JSON"})
 
     def _functions(
         self, writing: dict[str, Any], reading: dict[str, Any]
