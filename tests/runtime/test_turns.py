@@ -215,7 +215,7 @@ def test_a_commit_that_is_due_waits_for_one_record_and_a_moment(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 @given(st.sampled_from([0, 1, 5, 20, 60, 400]), st.sampled_from(["20ms", "100ms", "1s"]))
 def test_commits_of_a_task_that_is_behind_are_few(tmp_path: Path, takes_ms: int, interval: str) -> None:
-    """Each commit takes `takes_ms`: a hundredth of the time, while more waits than was done since the last one."""
+    """Each commit takes `takes_ms`: a hundredth of the time, while more than a quarter of what was done waits."""
     with world(tmp_path, takes(), 1, commit_interval=interval) as each:
         Takes.time = each.time
         each.open_all()
@@ -246,10 +246,10 @@ def test_commits_of_a_task_that_is_behind_are_few(tmp_path: Path, takes_ms: int,
             # A place in the interval moves a commit by up to half of it.
             assert at - earlier <= apart + wanted / 2 + 0.2
             done = before - waiting
-            if waiting > done:
+            if 4 * waiting > done:
                 assert at - earlier >= apart - wanted / 2
             else:
-                assert done - waiting <= (1.5 * wanted + 0.2) / 0.005, "what was done is committed, once it is half"
+                assert done - 4 * waiting <= 5 * (1.5 * wanted + 0.2) / 0.005, "most is done, so it is committed"
         assert each.time.now - begun[-1][0] <= takes_ms / 1000 + 0.06, "the end does not wait for its second"
 
 

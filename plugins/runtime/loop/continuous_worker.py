@@ -31,6 +31,8 @@ _SLOW_SECONDS = 1.0
 _BEHIND_SHARE, _BEHIND_SECONDS = 100.0, 5.0
 """The least time between two commits of a task that is behind, as a multiple of the last commit's duration, and its
 limit in seconds. The backlog decides the latency then, and more commits would make the backlog longer."""
+_BEHIND_RECORDS = 4
+"""A task is behind while more records than a quarter of those that it has processed since its last commit wait."""
 _MOVED_SECONDS = 5.0
 """Seconds after which positions are committed that have only passed offsets without a record."""
 
@@ -234,8 +236,8 @@ class ContinuousWorker(LoggedTask):
         ):
             return 0.0
         due = self._due
-        # It is behind while more records wait, here and in the log, than it has processed since the last commit.
-        if not self._waits and task.inputs.waiting() > task.records_in - self._committed_records:
+        processed = task.records_in - self._committed_records
+        if not self._waits and _BEHIND_RECORDS * task.inputs.waiting() > processed:
             due = max(due, self._committed_at + min(_BEHIND_SHARE * self._commit_took, _BEHIND_SECONDS))
         return min(due, commits.latest)
 
