@@ -1,25 +1,30 @@
-"""Where the shapes of a drawing go: in layers from left to right, sources on the left and sinks on the right."""
+"""Where the shapes of a drawing go: from top to bottom, as wide as a page, with a frame around each sub-topology.
+
+Graphviz draws as well (`penstock describe --format dot`), but it is a program that is not on every machine, and a
+notebook's drawing is the same on all of them.
+"""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
+from .layers import GAP, by_rank, in_layers, wrapped
 from .shapes import Drawing, Shape
 
 HEIGHT = 28
 """Of a box, in pixels."""
-_CHARACTER = 7.3
-_MARGIN = 24
-_BETWEEN_COLUMNS = 56
-_BETWEEN_ROWS = 14
-_TITLE = 24
-INDENT = 18
-"""How far stores are to the right of their processor, below which they are."""
-LONGEST = 48
+PAGE = 900
+"""So wide is a drawing at most, but for a name that does not fit: a page, and a notebook's cell."""
+TITLE = 26
+"""The height of a frame's title, at its top."""
+LONGEST = 44
 """So many characters of a name are shown."""
+_CHARACTER = 7.3
+_MARGIN = 20
+_STORE_GAP = 6
 
 
 @dataclass
@@ -35,39 +40,52 @@ class Box:
 
     @property
     def middle(self) -> float:
-        """Where arrows end at its sides."""
-        return self.y + self.height / 2
+        """Where arrows begin and end at its bottom and top."""
+        return self.x + self.width / 2
+
+    @property
+    def bottom(self) -> float:
+        """Where it ends."""
+        return self.y + self.height
 
     def move(self, x: float, y: float) -> None:
         """Move it by so much."""
         self.x, self.y = self.x + x, self.y + y
 
 
+Points = list[tuple[float, float]]
+
+
 @dataclass
 class _Block:
-    """A unit of the layout: a topic, or a frame with its nodes."""
+    """A unit of the layout: a topic, or a frame with its nodes, and the lines inside it.
+
+    `port`: where the lines from outside are, on the average, from its left.
+    """
 
     boxes: list[Box]
-    width: float = 0
-    height: float = 0
-    ports: dict[str, Box] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.width = max(box.x + box.width for box in self.boxes)
-        self.height = max(box.y + box.height for box in self.boxes)
-        self.ports = {box.shape.id: box for box in self.boxes if box.shape is not None}
+    width: float
+    height: float
+    port: float
+    lines: dict[tuple[str, str], Points]
 
     def move(self, x: float, y: float) -> None:
         for box in self.boxes:
             box.move(x, y)
+        for edge, points in self.lines.items():
+            self.lines[edge] = [(a + x, b + y) for a, b in points]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The boxes of a drawing by the id of their shapes, the frames around them, and the size of it all."""
+    """The boxes of a drawing by the id of their shapes, the frames around them, and the size of it all.
+
+    `lines`: for an edge (from, to), the points that its line passes, both ends included.
+    """
 
     boxes: Mapping[str, Box]
     frames: Sequence[Box]
+    lines: Mapping[tuple[str, str], Points]
     width: float
     height: float
 
@@ -75,130 +93,147 @@ class Layout:
 def lay_out(drawing: Drawing) -> Layout:
     """Return the places of everything in `drawing`; no two boxes overlap."""
     frames = [_frame(title, shapes, drawing) for title, shapes in drawing.groups]
-    blocks = [*([_Block([_box(each)]) for each in drawing.topics.values()]), *frames]
-    home = {shape: number for number, block in enumerate(blocks) for shape in block.ports}
-    edges = [(one, other) for kind, one, other in drawing.edges if home[one] != home[other]]
-    below = [{home[other] for one, other in edges if home[one] == number} for number in range(len(blocks))]
-    columns = _columns(_ranks(below))
-    x: float = _MARGIN
-    for column in columns:
-        for number in column:
-            blocks[number].move(x, 0)
-        x += max(blocks[number].width for number in column) + _BETWEEN_COLUMNS
-    # Once by what is on the left of a column, and backwards by what is on its right.
-    for order, near, far in ((columns, 1, 0), (columns[::-1], 0, 1), (columns, 1, 0)):
-        for column in order:
-            _stack(column, blocks, [(edge[far], edge[near]) for edge in edges])
-    boxes = {shape: box for block in blocks for shape, box in block.ports.items()}
-    top = min((box.y for block in blocks for box in block.boxes), default=0)
-    for block in blocks:
-        block.move(0, _MARGIN - top)
-    return Layout(
-        boxes,
-        [block.boxes[0] for block in frames],
-        max(box.x + box.width for block in blocks for box in block.boxes) + _MARGIN,
-        max(box.y + box.height for block in blocks for box in block.boxes) + _MARGIN,
-    )
+    topics = [_box(each) for each in drawing.topics.values()]
+    blocks = [*(_Block([box], box.width, box.height, box.width / 2, {}) for box in topics), *frames]
+    boxes = {box.shape.id: box for block in blocks for box in block.boxes if box.shape is not None}
+    home = {box.shape.id: number for number, block in enumerate(blocks) for box in block.boxes if box.shape is not None}
+    outside = [(one, other) for _, one, other in drawing.edges if home[one] != home[other]]
+    edges = {(home[one], home[other]) for one, other in outside}
+    sizes = [(block.width, block.height) for block in blocks]
+    limit = PAGE - 2 * _MARGIN
+    rows = _rows_of_blocks(len(topics), sizes, edges, limit)
+    layers = in_layers(sizes, [block.port for block in blocks], edges, rows, limit)
+    for block, (x, y) in zip(blocks, layers.places, strict=True):
+        block.move(_MARGIN + x, _MARGIN + y)
+    lines = {edge: points for block in blocks for edge, points in block.lines.items()}
+    width, height = layers.width + 2 * _MARGIN, layers.height + 2 * _MARGIN
+    beside = 0
+    for one, other in outside:
+        edge = home[one], home[other]
+        begin, end = (boxes[one].middle, boxes[one].bottom), (boxes[other].middle, boxes[other].y)
+        if edge not in layers.bends:  # It leads back upwards.
+            beside += 1
+            lines[one, other] = _around(begin, end, width + 8 * beside - 10, beside)
+        else:
+            # Straight down inside a frame, so what bends is between the frames.
+            leave, enter = (begin[0], blocks[edge[0]].boxes[0].bottom), (end[0], blocks[edge[1]].boxes[0].y)
+            bends = [(_MARGIN + x, _MARGIN + y) for x, y in layers.bends[edge]]
+            lines[one, other] = list(dict.fromkeys([begin, leave, *bends, enter, end]))
+    return Layout(boxes, [block.boxes[0] for block in frames], lines, width + 8 * beside, height)
 
 
-def _stack(column: Sequence[int], blocks: Sequence[_Block], edges: Iterable[tuple[str, str]]) -> None:
-    """Put the blocks of a column under each other, each beside what it is joined to, as far as there is room.
+def _rows_of_blocks(
+    topics: int, sizes: Sequence[tuple[float, float]], edges: Collection[tuple[int, int]], limit: float
+) -> list[list[int]]:
+    """Return the rows of blocks, of which the first ones are `topics`, then come frames.
 
-    `edges`: (the shape elsewhere, the shape in the column).
+    Frames are in the order of their numbers, as far as each comes after those that it reads from, and beside each other
+    where there is room. Topics are between them: above their first reader, or below the last writer.
     """
-    places = {shape: box for block in blocks for shape, box in block.ports.items()}
-    wanted = {}
-    for number in column:
-        block = blocks[number]
-        apart = [places[there].middle - block.ports[here].middle for there, here in edges if here in block.ports]
-        wanted[number] = block.boxes[0].y + (fmean(apart) if apart else 0)
-    free = float("-inf")
-    for number in sorted(column, key=lambda each: wanted[each]):
-        y = max(wanted[number], free)
-        blocks[number].move(0, y - blocks[number].boxes[0].y)
-        free = y + blocks[number].height + _BETWEEN_ROWS
+    readers = {topic: [other for one, other in edges if one == topic] for topic in range(topics)}
+    writers = {topic: [one for one, other in edges if other == topic] for topic in range(topics)}
+    before = {
+        frame: {writer for topic in range(topics) if frame in readers[topic] for writer in writers[topic]} - {frame}
+        for frame in range(topics, len(sizes))
+    }
+    lines: list[list[int]] = []
+    row_of: dict[int, int] = {}
+    while len(row_of) < len(before):
+        waiting = [frame for frame in before if frame not in row_of]
+        # Where frames read each other in a circle, the first one begins.
+        frame = next((each for each in waiting if before[each] <= row_of.keys()), waiting[0])
+        beside = wrapped([*lines[-1], frame], sizes, limit) if lines else []
+        if len(beside) != 1 or before[frame] & set(lines[-1]):
+            lines.append([])
+        lines[-1].append(frame)
+        row_of[frame] = len(lines) - 1
+    between: list[list[int]] = [[] for _ in range(len(lines) + 1)]
+    for topic in range(topics):
+        last = max((row_of[writer] for writer in writers[topic]), default=-1)
+        below = [row_of[reader] for reader in readers[topic] if row_of[reader] > last]
+        first = min(row_of[reader] for reader in readers[topic]) if readers[topic] and not below else last + 1
+        between[min(below) if below else first].append(topic)
+    rows = wrapped(between[0], sizes, limit)
+    for line, after in zip(lines, between[1:], strict=True):
+        rows += [line, *wrapped(after, sizes, limit)]
+    return rows
+
+
+def _around(begin: tuple[float, float], end: tuple[float, float], x: float, number: int) -> Points:
+    """Return the way of a line that leads back upwards: beside everything."""
+    down, up = begin[1] + 5 + 3 * number, end[1] - 8 - 3 * number
+    return [begin, (begin[0], down), (x, down), (x, up), (end[0], up), end]
 
 
 def _frame(title: str, shapes: Sequence[Shape], drawing: Drawing) -> _Block:
-    """Return a sub-topology: its nodes in layers, and below each the stores that no node before it has."""
-    inside = {shape.id: number for number, shape in enumerate(shapes)}
+    """Return a sub-topology: its nodes in layers, and at the right of each the stores that no node before it has."""
+    inside = {shape.id for shape in shapes}
     edges = [each for each in drawing.edges if each[1] in inside and each[2] in inside]
     nodes = [shape for shape in shapes if shape.kind == "node"]
-    below = [{inside[other] for kind, one, other in edges if kind == "record" and one == each.id} for each in nodes]
-    stores: dict[str, str] = {}
+    owner: dict[str, str] = {}
     for kind, one, other in edges:
         if kind == "store":
-            stores.setdefault(other, one)
-    boxes: dict[str, Box] = {}
-    x: float = _MARGIN
-    for column in _columns(_ranks(below)):
-        free, width = 0.0, 0.0
-        for number in column:
-            node = _box(nodes[number], x, free)
-            parents = [boxes[one] for kind, one, other in edges if kind == "record" and other == nodes[number].id]
-            if parents:
-                node.y = max(free, fmean(parent.y for parent in parents))
-            boxes[nodes[number].id] = node
-            free = node.y + HEIGHT + _BETWEEN_ROWS
-            cell = [node]
-            for store in (shape for shape in shapes if stores.get(shape.id) == nodes[number].id):
-                cell.append(_box(store, x + INDENT, free))
-                boxes[store.id] = cell[-1]
-                free += HEIGHT + _BETWEEN_ROWS
-            width = max(width, *(box.x + box.width - x for box in cell), 0)
-        x += width + _BETWEEN_COLUMNS
-    for box in boxes.values():
-        box.move(0, _TITLE + _BETWEEN_ROWS)
-    right = max(box.x + box.width for box in boxes.values())
-    bottom = max(box.y + box.height for box in boxes.values())
-    width = max(right, _width(title)) + _MARGIN
-    return _Block([Box(title, 0, 0, width, bottom + _BETWEEN_ROWS), *boxes.values()])
+            owner.setdefault(other, one)
+    cells = [[_box(node), *(_box(each) for each in shapes if owner.get(each.id) == node.id)] for node in nodes]
+    sizes = [_arrange(cell) for cell in cells]
+    number = {node.id: place for place, node in enumerate(nodes)}
+    records = [(number[one], number[other]) for kind, one, other in edges if kind == "record"]
+    # A node comes after its parents, so one pass finds the longest way to each.
+    ranks = [0] * len(nodes)
+    for parent, child in sorted(records, key=lambda edge: edge[1]):
+        ranks[child] = max(ranks[child], ranks[parent] + 1)
+    ends = {number[one] for _, one, other in drawing.edges if one in number and other not in inside}
+    ends -= {parent for parent, _ in records}
+    ranks = [max(ranks) if place in ends else rank for place, rank in enumerate(ranks)]
+    limit = PAGE - 4 * _MARGIN
+    ports = [cell[0].width / 2 for cell in cells]
+    layers = in_layers(sizes, ports, records, by_rank(sizes, ranks, limit), limit)
+    left = max(0.0, (_width(title) - layers.width) / 2) + _MARGIN
+    top = TITLE + GAP
+    for cell, (x, y) in zip(cells, layers.places, strict=True):
+        for box in cell:
+            box.move(left + x, top + y)
+    boxes = {box.shape.id: box for cell in cells for box in cell if box.shape is not None}
+    lines: dict[tuple[str, str], Points] = {}
+    for kind, one, other in edges:
+        begin, end = boxes[one], boxes[other]
+        if kind == "record":
+            bends = [(left + x, top + y) for x, y in layers.bends[number[one], number[other]]]
+            lines[one, other] = [(begin.middle, begin.bottom), *bends, (end.middle, end.y)]
+        else:
+            lines[one, other] = _to_store(begin, end, is_its_own=owner[other] == one)
+    width = max(layers.width, _width(title)) + 2 * _MARGIN
+    height = top + layers.height + GAP
+    port = fmean(boxes[node.id].middle for node in nodes)
+    return _Block([Box(title, 0, 0, width, height), *boxes.values()], width, height, port, lines)
 
 
-def _box(shape: Shape, x: float = 0, y: float = 0) -> Box:
+def _arrange(cell: Sequence[Box]) -> tuple[float, float]:
+    """Put the stores of a node at its right, under each other; return the size of them all."""
+    node, *stores = cell
+    for place, store in enumerate(stores):
+        store.move(node.width + GAP, place * (HEIGHT + _STORE_GAP))
+    return max(box.x + box.width for box in cell), max(box.bottom for box in cell)
+
+
+def _to_store(begin: Box, end: Box, *, is_its_own: bool) -> Points:
+    """Return the line from a node to a store at its right, or to one of another node."""
+    if is_its_own:
+        right, y = begin.x + begin.width, begin.y + HEIGHT / 2
+        return [(right, y), (right + GAP / 2, y), (right + GAP / 2, end.y + HEIGHT / 2), (end.x, end.y + HEIGHT / 2)]
+    if end.y > begin.y:
+        return [(begin.middle, begin.bottom), (end.middle, end.y)]
+    if end.y < begin.y:
+        return [(begin.middle, begin.y), (end.middle, end.bottom)]
+    return [(begin.middle, begin.bottom), (begin.middle, begin.bottom + 9), (end.middle, begin.bottom + 9),
+            (end.middle, end.bottom)]  # fmt: skip
+
+
+def _box(shape: Shape) -> Box:
     text = shape.text if len(shape.text) <= LONGEST else f"{shape.text[: LONGEST - 1]}…"
-    return Box(text, x, y, _width(text), shape=shape)
+    return Box(text, 0, 0, _width(text), shape=shape)
 
 
 def _width(text: str) -> float:
     wide = sum(unicodedata.east_asian_width(each) in "WF" for each in text)
     return round((len(text) + wide) * _CHARACTER + 24)
-
-
-def _ranks(below: Sequence[Iterable[int]]) -> list[int]:
-    """Return the layer of each vertex, 0 on the left: one more than that of any before it, circles left open.
-
-    `below`: of each vertex, those that its edges lead to.
-    """
-    ranks = [0] * len(below)
-    order: list[int] = []
-    state = [0] * len(below)  # 0: not seen, 1: on the way, 2: finished
-    kept: list[list[int]] = [[] for _ in below]
-    starts = set(range(len(below))) - {each for edges in below for each in edges}
-    for start in [*sorted(starts), *range(len(below))]:
-        if state[start]:
-            continue
-        path = [(start, iter(sorted(below[start])))]
-        state[start] = 1
-        while path:
-            at, following = path[-1]
-            for each in following:
-                if state[each] == 1:
-                    continue  # An edge back.
-                kept[at].append(each)
-                if state[each] == 0:
-                    state[each] = 1
-                    path.append((each, iter(sorted(below[each]))))
-                    break
-            else:
-                state[at] = 2
-                order.append(at)
-                path.pop()
-    for at in reversed(order):
-        for each in kept[at]:
-            ranks[each] = max(ranks[each], ranks[at] + 1)
-    return ranks
-
-
-def _columns(ranks: Sequence[int]) -> list[list[int]]:
-    return [[at for at, rank in enumerate(ranks) if rank == number] for number in range(max(ranks, default=-1) + 1)]

@@ -3,44 +3,71 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from xml.sax.saxutils import escape
 
 from penstock import Program
 
-from .layout import INDENT, Box, Layout, lay_out
+from .layout import TITLE, Box, Points, lay_out
 from .shapes import Drawing, Shape
 
 _FILLS = {"node": ("#eef4ff", "#4a6fa5"), "store": ("#fff6dd", "#a67c00"), "topic": ("#e9f7ef", "#3c8d5a")}
 _FONT = 'font-family="ui-monospace, Menlo, Consolas, monospace" font-size="12"'
 _ARROW = (
-    '<defs><marker id="penstock-arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
-    'orient="auto"><path d="M0 0 8 4 0 8z" fill="#555"/></marker></defs>'
+    '<defs><marker id="penstock-arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+    'orient="auto"><path class="head" d="M0 0 8 4 0 8z" fill="#555"/></marker></defs>'
 )
+# Where the reader's colours are dark: these rules come before the colours that the shapes have themselves.
+_DARK = """<style>@media (prefers-color-scheme: dark) {
+.penstock-drawing .page { fill: #1e1e1e }
+.penstock-drawing .frame { fill: #2a2a2a; stroke: #666 }
+.penstock-drawing text { fill: #e6e6e6 }
+.penstock-drawing .node .form { fill: #23324d; stroke: #7fa3d9 }
+.penstock-drawing .store .form { fill: #453a12; stroke: #d9ae2c }
+.penstock-drawing .topic .form, .penstock-drawing .open .form { fill: #1c3d2a; stroke: #63b783 }
+.penstock-drawing .line { stroke: #bbb }
+.penstock-drawing .kept { stroke: #d9ae2c }
+.penstock-drawing .head { fill: #bbb }
+}</style>"""
 
 
 def to_svg(program: Program) -> str:
-    """Return the program as an SVG image."""
+    """Return the program as an SVG image, as wide as a page; a narrower place shows all of it, smaller."""
     drawing = Drawing(program)
     layout = lay_out(drawing)
     size = f"{layout.width:g}", f"{layout.height:g}"
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{size[0]}" height="{size[1]}" '
-        f'viewBox="0 0 {size[0]} {size[1]}" role="img" {_FONT}>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="penstock-drawing" width="{size[0]}" height="{size[1]}" '
+        f'viewBox="0 0 {size[0]} {size[1]}" style="max-width:100%;height:auto" role="img" {_FONT}>',
         "<title>Topology</title>",
+        _DARK,
         _ARROW,
-        f'<rect width="{size[0]}" height="{size[1]}" fill="#fff"/>',
+        f'<rect class="page" width="{size[0]}" height="{size[1]}" fill="#fff"/>',
     ]
     lines += [_frame(frame) for frame in layout.frames]
-    lines += [_edge(kind, layout, one, other) for kind, one, other in drawing.edges]
+    lines += [_edge(kind, one, other, layout.lines[one, other]) for kind, one, other in drawing.edges]
     lines += [_box(box, box.shape) for box in layout.boxes.values() if box.shape is not None]
+    # Last, over the lines, each on the colour of its frame: no line goes through a title.
+    lines += [_title(frame, layout.lines.values()) for frame in layout.frames]
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
 def _frame(frame: Box) -> str:
     return (
-        f'<rect x="{frame.x:g}" y="{frame.y:g}" width="{frame.width:g}" height="{frame.height:g}" rx="6" '
-        f'fill="#f7f7f7" stroke="#bbb"/><text x="{frame.x + 12:g}" y="{frame.y + 20:g}" fill="#555">'
-        f"{_text(frame.text)}</text>"
+        f'<rect class="frame" x="{frame.x:g}" y="{frame.y:g}" width="{frame.width:g}" height="{frame.height:g}" '
+        'rx="6" fill="#f7f7f7" stroke="#bbb"/>'
+    )
+
+
+def _title(frame: Box, lines: Iterable[Points]) -> str:
+    width = len(frame.text) * 7.3 + 12
+    entering = [x for points in lines for x, y in points if y == frame.y]
+    left, right = frame.x + 6, frame.x + frame.width - width - 6
+    x = next((x for x in (left, right) if not any(x <= each <= x + width for each in entering)), left)
+    return (
+        f'<rect class="frame" x="{x:g}" y="{frame.y + 4:g}" width="{width:g}" height="{TITLE - 6:g}" '
+        f'fill="#f7f7f7" style="stroke:none"/><text x="{x + 6:g}" y="{frame.y + 18:g}" fill="#333" '
+        f'font-weight="bold">{_text(frame.text)}</text>'
     )
 
 
@@ -51,51 +78,42 @@ def _box(box: Box, shape: Shape) -> str:
     if shape.kind == "store":
         half = f"{width / 2:g} 4 0 0"
         form = (
-            f'<path d="M{x:g} {y + 4:g}a{half} 1 {width:g} 0v{height - 8:g}a{half} 1 {-width:g} 0z'
+            f'<path class="form" d="M{x:g} {y + 4:g}a{half} 1 {width:g} 0v{height - 8:g}a{half} 1 {-width:g} 0z'
             f'm0 0a{half} 0 {width:g} 0"'
         )
     else:
         rounded = 3 if shape.kind == "node" else height / 2
-        form = f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{rounded:g}"'
+        form = f'<rect class="form" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{rounded:g}"'
+    baseline = y + height / 2 + (6 if shape.kind == "store" else 4)
     # The whole name is shown when the pointer is over it.
     return (
         f'<g data-id="{shape.id}" class="{shape.kind}"><title>{_text(shape.text)}</title>'
-        f'{form} fill="{fill}" stroke="{stroke}"{dashes}/>'
-        f'<text x="{x + width / 2:g}" y="{y + height / 2 + 4:g}" text-anchor="middle">{_text(box.text)}</text></g>'
+        f'{form} fill="{fill}" stroke="{stroke}"{dashes}/><text x="{x + width / 2:g}" y="{baseline:g}" '
+        f'text-anchor="middle" fill="#111">{_text(box.text)}</text></g>'
     )
 
 
-def _edge(kind: str, layout: Layout, one: str, other: str) -> str:
-    begin, end = layout.boxes[one], layout.boxes[other]
-    if kind == "store":
-        path = _to_store(begin, end)
-    else:
-        path = _to_the_right(begin, end, layout.height)
+def _edge(kind: str, one: str, other: str, points: Points) -> str:
     style = {
-        "record": 'stroke="#555" marker-end="url(#penstock-arrow)"',
-        "store": 'stroke="#a67c00" stroke-dasharray="3 3"',
-        "chosen": 'stroke="#555" stroke-dasharray="4 3" marker-end="url(#penstock-arrow)"',
+        "record": 'class="line" stroke="#555" marker-end="url(#penstock-arrow)"',
+        "store": 'class="kept" stroke="#a67c00" stroke-dasharray="3 3"',
+        "chosen": 'class="line" stroke="#555" stroke-dasharray="4 3" marker-end="url(#penstock-arrow)"',
     }[kind]
-    return f'<path data-from="{one}" data-to="{other}" d="{path}" fill="none" {style}/>'
+    return f'<path data-from="{one}" data-to="{other}" d="{_path(points)}" fill="none" {style}/>'
 
 
-def _to_store(begin: Box, end: Box) -> str:
-    if end.x == begin.x + INDENT and end.y > begin.y:
-        # Below its processor: down, and to the right.
-        return f"M{begin.x + INDENT / 2:g} {begin.y + begin.height:g}V{end.middle:g}H{end.x:g}"
-    x, y = begin.x + begin.width / 2, begin.y if end.y < begin.y else begin.y + begin.height
-    side = end.x + end.width if x > end.x + end.width / 2 else end.x
-    return f"M{x:g} {y:g}Q{x:g} {end.middle:g} {side:g} {end.middle:g}"
-
-
-def _to_the_right(begin: Box, end: Box, height: float) -> str:
-    left, right = begin.x + begin.width, end.x
-    if right <= left:
-        # Back to a layer before: around everything, at the bottom.
-        return f"M{left:g} {begin.middle:g}h12V{height - 10:g}H{right - 12:g}V{end.middle:g}H{right:g}"
-    bend = max(28, (right - left) / 2)
-    bends = f"{left + bend:g} {begin.middle:g} {right - bend:g} {end.middle:g}"
-    return f"M{left:g} {begin.middle:g}C{bends} {right:g} {end.middle:g}"
+def _path(points: Points) -> str:
+    """Return a line through points: straight where two are above or beside each other, else a curve downwards."""
+    (x, y), *rest = points
+    path = f"M{x:g} {y:g}"
+    for a, b in rest:
+        if x == a or y == b:
+            path += f"L{a:g} {b:g}"
+        else:
+            half = (y + b) / 2
+            path += f"C{x:g} {half:g} {a:g} {half:g} {a:g} {b:g}"
+        x, y = a, b
+    return path
 
 
 def _text(text: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from itertools import combinations
+from collections.abc import Callable, Sequence
+from itertools import combinations, pairwise
 from typing import Any
 from xml.etree import ElementTree
 
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from penstock import ProcessorNode, Program, SinkNode, SourceNode, StrSerde, Topology, key_value_store
 from penstock.plugins.describe.layout import Box, lay_out
 from penstock.plugins.describe.shapes import Drawing
+from penstock.plugins.dsl import StreamsBuilder, tumbling
 
 from .programs import ChosenTopic, Pass, law, topologies
 
@@ -140,13 +141,14 @@ def test_patterns_and_chosen_topics_are_drawn() -> None:
 
 @law
 @given(topologies())
-def test_boxes_of_an_image_do_not_overlap_and_arrows_lead_to_the_right(topology: Topology) -> None:
+def test_boxes_of_an_image_do_not_overlap_and_arrows_lead_downwards(topology: Topology) -> None:
     program = topology.build()
     drawing = Drawing(program)
     layout = lay_out(drawing)
     boxes = list(layout.boxes.values())
     assert all(box.x >= 0 and box.x + box.width <= layout.width for box in [*boxes, *layout.frames])
     assert all(box.y >= 0 and box.y + box.height <= layout.height for box in [*boxes, *layout.frames])
+    assert all(0 <= x <= layout.width and 0 <= y <= layout.height for each in layout.lines.values() for x, y in each)
     for every in (boxes, layout.frames):
         assert not any(overlap(one, other) for one, other in combinations(every, 2))
     for frame, (_, shapes) in zip(layout.frames, drawing.groups, strict=True):
@@ -154,7 +156,7 @@ def test_boxes_of_an_image_do_not_overlap_and_arrows_lead_to_the_right(topology:
         assert {shape for shape, box in layout.boxes.items() if overlap(box, frame)} == inside
         for kind, one, other in drawing.edges:
             if kind == "record" and {one, other} <= inside:
-                assert layout.boxes[one].x + layout.boxes[one].width < layout.boxes[other].x
+                assert layout.boxes[one].bottom < layout.boxes[other].y
 
 
 def overlap(one: Box, other: Box) -> bool:
@@ -169,10 +171,55 @@ def overlap(one: Box, other: Box) -> bool:
 def test_an_image_of_a_program_that_feeds_itself() -> None:
     program = Topology().add_source("s", "loop").add_processor("p", Pass, "s").add_sink("t", "loop", "p").build()
     layout = lay_out(Drawing(program))
-    assert [layout.boxes[each].x for each in ("topic0", "node0", "node1", "node2")] == sorted(
-        box.x for box in layout.boxes.values()
+    assert [layout.boxes[each].y for each in ("topic0", "node0", "node1", "node2")] == sorted(
+        box.y for box in layout.boxes.values()
     )
     assert ("t", "loop") in read_svg(program.to_svg())[1]
+    # The line back goes beside everything.
+    assert max(x for x, _ in layout.lines["node2", "topic0"]) > layout.frames[0].x + layout.frames[0].width
+
+
+def wide_program(parts: int) -> Program:
+    """Return a program of so many parts, each with a join, a window and two sub-topologies, under the longest names."""
+    builder = StreamsBuilder()
+    for number in range(parts):
+        stream, table = builder.stream(f"stream-{number}"), builder.table(f"table-{number}")
+        joined = stream.filter(str.isalpha).map_values(str.upper).join(table, max)
+        windows = joined.group_by(str.lower).windowed_by(tumbling("1m", grace="5s"))
+        windows.count().suppress("window_closes").to_stream(lambda key, _: key.key, with_key=True).to("counts")
+        joined.to(f"joined-{number}")
+    return builder.build().build()
+
+
+@pytest.mark.parametrize("parts", [1, 4, 10])
+def test_an_image_fits_a_page(parts: int) -> None:
+    program = wide_program(parts)
+    layout = lay_out(Drawing(program))
+    assert layout.width <= 900 + 10 * max(0, parts - 4), f"{len(program.nodes)} nodes"
+
+
+def passes(points: Sequence[tuple[float, float]], box: tuple[float, float, float, float]) -> bool:
+    """Whether a piece of a line that goes straight down passes through a box (x, y, width, height)."""
+    x, y, width, height = box
+    return any(
+        a == b and x < a < x + width and min(c, d) < y + height and y < max(c, d) for (a, c), (b, d) in pairwise(points)
+    )
+
+
+def test_no_line_goes_through_a_title_or_past_a_frame_that_is_not_its_own() -> None:
+    program = wide_program(4)
+    layout = lay_out(Drawing(program))
+    texts = ElementTree.fromstring(program.to_svg()).findall(f"{SVG}text")
+    titles = [
+        (float(each.get("x", 0)), float(each.get("y", 0)) - 12, 7.3 * len(each.text or ""), 14.0) for each in texts
+    ]
+    assert len(titles) == len(layout.frames) == 8
+    assert not [title for title in titles for points in layout.lines.values() if passes(points, title)]
+    for frame in layout.frames:
+        around = (frame.x, frame.y, frame.width, frame.height)
+        own = {each for each, box in layout.boxes.items() if overlap(box, frame)}
+        foreign = [points for (one, other), points in layout.lines.items() if not {one, other} & own]
+        assert not any(passes(points, around) for points in foreign)
 
 
 def test_json_holds_what_its_documentation_says() -> None:
