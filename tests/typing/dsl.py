@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 from penstock import FloatSerde, IntSerde, Serde, StrSerde, Windowed, versioned_store
-from penstock.plugins.dsl import (
+from penstock.dsl import (
     CogroupedKStream,
     GlobalKTable,
     KGroupedStream,
