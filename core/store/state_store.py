@@ -41,7 +41,10 @@ class StateStore(ABC):
         return 0
 
     def discard(self) -> None:
-        """Drop what is kept as objects; called when the commit failed, or the task is re-opened."""
+        """Drop what is kept as objects; called where the store stays open and its rows were changed below it.
+
+        That is the copy of a global store, which is read anew. A task that fails closes its stores.
+        """
         return None
 
     def close(self) -> None:

@@ -3,15 +3,16 @@
 Comes in: what a task has done since its last commit. Goes out: outputs, positions, engine state and a new version of
 the state, all of it or nothing.
 
-1. Changelog: append the delta from the last version to a new one, durably. It counts only once a commit names it.
+1. Changelog: append the delta from the last version to a new one, durably. It counts only once a commit names it. A
+   changelog in topics of the log appends nothing here: its records are outputs of step 2.
 2. Commit point: one step makes outputs, positions, engine state and the name of the version visible. It is the task's
    `TaskCommitter`: a transaction of the log, or Spark's checkpoint. From here on everything counts.
 3. Store: write the delta to the store backends of this host. They are never ahead of the commit point.
 
-After an error in step 1 nothing is committed; a delta that was written is an orphan. After an error in step 2 the
-outcome is unknown: the commit may have been made. In both cases, and after an error in step 3, the task is closed, and
-the next opening reads the last commit from the commit point and brings the stores to its version. Nothing continues
-from memory.
+After an error in step 1 nothing is committed; a delta that was written is an orphan. After an error in step 2 nothing
+is committed, or the outcome is unknown (`TaskCommitter.commit` names the errors). In each case, and after an error in
+step 3, the task is closed, and the next opening reads the last commit from the commit point and brings the stores to
+its version. Nothing continues from memory.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class TaskCommits:
     ) -> None:
         self.last = last
         self.made = self.produced = 0
-        """Numbers of commits and of outputs since the driver has last set them to 0."""
+        """Numbers of commits and of outputs since the last report."""
         self.has_sent = False
         """Whether outputs of the next commit were sent ahead of it."""
         self.pending: PendingCommit | None = None

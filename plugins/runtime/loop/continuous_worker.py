@@ -38,12 +38,13 @@ _MOVED_SECONDS = 5.0
 
 
 class ContinuousWorker(LoggedTask):
-    """A task without batches. One thread calls it; others may `prepare`, `restore` and write a `PendingCommit`.
+    """A task that runs without planned ends. One thread calls it.
 
-    After `open` the driver feeds it records and calls `work`. `begin_commit` returns what is to be written; the task
-    then rests until `end_commit`. After an error that any of these raises the driver calls `abandon_after`, and opens
-    the task again, from the last commit. `phase`: where in the commit interval the task commits, from 0.0 to 1.0.
-    `seconds` is a clock that never goes back.
+    Others may `prepare`, `restore` and write a `PendingCommit`. After `open` the loop feeds it records and calls
+    `work`. `begin_commit` returns what is to be written; the task then rests until `end_commit`. After an error
+    that any of these raises the loop calls `abandon_after`, and opens the task again, from the last commit.
+    `phase`: where in the commit interval the task commits, from 0.0 to 1.0. `seconds` is a clock that never goes
+    back.
     """
 
     def __init__(
