@@ -14,9 +14,13 @@ from penstock import Serde
 from penstock.plugins.serdes.json import JsonSerde
 from penstock.plugins.serdes.msgpack import MsgpackSerde
 from penstock.plugins.serdes.of import of
+from penstock.plugins.serdes.registry.avro import AvroSerde
 
 from .result import Table
 
+SCHEMA = """{"type": "record", "name": "Order", "fields": [
+    {"name": "user", "type": "string"}, {"name": "amount", "type": "long"}, {"name": "at", "type": "double"},
+    {"name": "note", "type": ["null", "string"]}, {"name": "tags", "type": {"type": "array", "items": "string"}}]}"""
 VALUES = 50_000
 REPEATS = 5
 
@@ -33,12 +37,13 @@ class Order:
 
 
 def values() -> Table:
-    """`of` a dataclass and of pydantic's, beside a dict as JSON and as msgpack; the best of five rounds."""
+    """`of` types and Avro, beside a dict as JSON and as msgpack; the best of five rounds."""
     fields = asdict(Order())
     model: Any = pydantic_dataclass(Order)
     rows = [
         _row("of(dataclass)", of(Order), Order()),
         _row("of(pydantic dataclass)", of(model), TypeAdapter(model).validate_python(fields)),
+        _row("avro with a registry", AvroSerde(SCHEMA, registry="mock://bench"), fields),
         _row("json", JsonSerde(), fields),
         _row("msgpack", MsgpackSerde(), fields),
     ]

@@ -56,9 +56,10 @@ def test_core_count_writes_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_values_are_written_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(values, "VALUES", 10)
     monkeypatch.setattr(values, "REPEATS", 1)
+    names = ["of(dataclass)", "of(pydantic dataclass)", "avro with a registry", "json", "msgpack"]
     rows = values.values().rows
-    assert [row["serde"] for row in rows] == ["of(dataclass)", "of(pydantic dataclass)", "json", "msgpack"]
-    assert len({row["bytes"] for row in rows[:3]}) == 1  # the same JSON
+    assert [row["serde"] for row in rows] == names
+    assert len({row["bytes"] for row in rows if row["serde"] in names[:2] + names[3:4]}) == 1  # the same JSON
 
 
 def test_windowed_counts_say_what_they_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:

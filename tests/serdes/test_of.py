@@ -15,9 +15,11 @@ from uuid import UUID
 import pytest
 from hypothesis import strategies as st
 
-from penstock.errors import ConfigError, SerdeError
+from penstock import ConfigError, ProductionError, SerdeError, Topology
 from penstock.plugins.serdes.of import of
+from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.contracts.serde import SerdeContract
+from penstock.record import OutputBatch
 from penstock.serde import Serde, WrappingSerde
 
 from .typed_values import Address, Customer, Line, Order, Payment, Point, Refund, Status, Visit
@@ -298,3 +300,22 @@ def test_a_wrapped_serde_reads_what_its_parts_read(wrap: Callable[[Serde[Any]], 
     assert "and now has" in _Wrapped(of(int), of(wider)).unreadable("Other(of({}))")
     back = _Wrapped(of(dict[str, int]), wrap(of(wider))).written_form()
     assert "field 'b' is gone" in _Wrapped(of(dict[str, int]), wrap(of(before))).unreadable(back)
+
+
+# ---------------------------------------------------------------- in a program
+
+
+def test_an_error_names_the_node_the_topic_and_the_field() -> None:
+    topology = Topology().add_source("orders", "shop-orders", value_serde=of(Order)).add_sink(
+        "paid", "shop-paid", "orders", value_serde=of(Line)
+    )  # fmt: skip
+    with (
+        TopologyTestDriver(topology) as driver,
+        pytest.raises(SerdeError, match=r"node 'orders', at topic 'shop-orders' .*'of\(Order\)': id: Expected 'uuid'"),
+    ):
+        driver.pipe_raw(OutputBatch("shop-orders", [b"k"], [b'{"id": 5}'], [1], None, [[0]]))
+    with (
+        TopologyTestDriver(topology) as driver,
+        pytest.raises(ProductionError, match=r"node 'paid'.*'shop-paid'.*'of\(Line\)': expected Line, found Order"),
+    ):
+        driver.pipe("shop-orders", "k", AN_ORDER)

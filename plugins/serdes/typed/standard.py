@@ -30,7 +30,6 @@ class StandardSerde(TypedSerde[T]):
                     raise TypeError(f"JSON has nothing for {kind_name(each.cls)}")
             self._encoder = msgspec.json.Encoder(order="deterministic")
             self._decoder = msgspec.json.Decoder(kind)
-            self._forget()
             super().__init__(kind, refuses_extra=refuses_extra)
         except (TypeError, NameError, AttributeError) as error:
             raise ConfigError(f"of({kind_name(kind)}): {error}; {_advice(error)}") from error
@@ -68,7 +67,9 @@ class StandardSerde(TypedSerde[T]):
         return f"{path}: {message}" if path else message
 
     def json_schema(self) -> Schema:
-        return msgspec.json.schema(self.kind)
+        schema = msgspec.json.schema(self.kind)
+        self._forget()  # here, because this is the last question about the type when a serde is made
+        return schema
 
 
 def _inside(part: Any, seen: set[int]) -> Iterator[Any]:
