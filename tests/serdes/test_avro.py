@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.schema_registry.avro import AvroSerializer
 from hypothesis import strategies as st
 
 from penstock import Application, Processor, Record, Topology, key_value_store
@@ -167,6 +168,27 @@ def test_the_registry_is_asked_once_for_each_schema(registry: SchemaRegistry) ->
         other = pickle.loads(pickle.dumps(serde))
         assert other.deserialize(serde.serialize({"user": "anna", "amount": amount}))["amount"] == amount
     assert len(registry.asked) <= 2
+
+
+class TestBytesAlone(SerdeContract):
+    """Confluent's serializers write Avro's type bytes without its length."""
+
+    serde = staticmethod(lambda: AvroSerde('"bytes"', subject="bytes"))
+    values = st.binary(min_size=1, max_size=9)
+    refused = (1, None)
+
+
+def test_first_and_later_values_have_the_same_bytes_as_confluents(registry: SchemaRegistry) -> None:
+    serde = AvroSerde(WIDER, registry=registry.url, subject="orders")
+    slow = AvroSerializer(
+        serde.client, str(serde.schema), conf={"subject.name.strategy": lambda context, name: "orders"}
+    )
+    for amount in (1, -5, 2**62):
+        value = {"user": "anna", "amount": amount, "note": None}
+        assert serde.serialize(value) == slow(value)
+        assert serde.deserialize(serde.serialize(value)) == value
+    with pytest.raises(SerdeError, match="amnt"):
+        serde.serialize({"user": "anna", "amount": 1, "note": None, "amnt": 1})
 
 
 def test_a_name_takes_a_file_or_a_subject(served: SchemaRegistry, tmp_path: Path, monkeypatch: Any) -> None:

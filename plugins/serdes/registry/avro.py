@@ -22,6 +22,7 @@ except ImportError as error:
     raise ConfigError(f"the serde 'avro' needs more packages: pip install 'penstock[avro]' ({error})") from error
 
 from .base import RegistrySerde, Strategy
+from .fast_avro import reader_of, writer_of
 
 T = TypeVar("T")
 _STRICT = {"validate.strict.allow.default": True}
@@ -99,9 +100,13 @@ class AvroSerde(RegistrySerde[T]):
         else:
             to_plain = lambda value, _: msgspec.to_builtins(value, builtin_types=_NATURAL)  # noqa: E731
             of_plain = lambda value, _: msgspec.convert(value, kind, builtin_types=_NATURAL)  # noqa: E731
+        write = AvroSerializer(
+            self.client, self._as_schema() if self.schema else None, to_plain, {**writing, **_STRICT}
+        )
+        read = AvroDeserializer(self.client, self.schema, of_plain, conf=reading)
         return (
-            AvroSerializer(self.client, self._as_schema() if self.schema else None, to_plain, {**writing, **_STRICT}),
-            AvroDeserializer(self.client, self.schema, of_plain, conf=reading),
+            write if self.schema is None else writer_of(write, self.schema, to_plain),
+            reader_of(read, self.client, self.schema, of_plain),
         )
 
     def _differences(self, written: Schema) -> str:
