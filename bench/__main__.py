@@ -31,6 +31,7 @@ BENCHMARKS = {
     "store-size": "bench.stores:store_size",
     "commit-cost": "bench.stores:commit_cost",
     "startup": "bench.startup:startup",
+    "first-output": "bench.first_output:first_output",
     "many-tasks": "bench.many_tasks:many_tasks",
     "many-tasks-kafka": "bench.many_tasks:many_tasks_kafka",
     "latency": "bench.latency:latency",
