@@ -1,5 +1,5 @@
 """`python -m bench.kafka_app PROGRAM INPUT OUTPUT BOOTSTRAP DIRECTORY MASTER TRIGGER SETTINGS`: a measured program on
-Spark and Kafka; SETTINGS is an object of JSON."""
+Kafka; SETTINGS is an object of JSON, MASTER is Spark's, or "embedded" for the embedded engine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import secrets
 import sys
 from collections.abc import Mapping
 
-from penstock import Application, Processor, Record, Topology, key_value_store
-from penstock.plugins.spark.runner import run
+from penstock import Application, Processor, Record, Topology, key_value_store, run
 from penstock.settings.topology_builder import TopologyBuilder
 
 from .dsl_programs import dsl_program
 from .programs import Count, EchoingCount, WindowedCount, windowed_counts
 
 MASTER = "local[2]"
+EMBEDDED = "embedded"
 
 
 class FilterMap(Processor):
@@ -99,7 +99,8 @@ def main() -> None:
         statestore_cache_max_bytes=0,
         **json.loads(settings),
     )
-    summary = run(application, trigger, master=master)
+    engine = {"engine": EMBEDDED} if master == EMBEDDED else {"engine": "spark", "master": master}
+    summary = run(application, trigger, **engine)
     print({phase: round(seconds, 2) for phase, seconds in summary.phases.items()}, flush=True)
 
 

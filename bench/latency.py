@@ -19,7 +19,7 @@ import numpy as np
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
-from .kafka_app import MASTER, spark_command
+from .kafka_app import EMBEDDED, MASTER, spark_command
 from .latency_client import PARTITIONS, Load
 from .latency_local import latency_local
 from .peer import PEER, peer_command
@@ -37,10 +37,10 @@ WARM_UP = 15.0
 PATIENCE = 30.0
 """Seconds to wait for the last records."""
 _STOP_SECONDS = 60.0
-OURS, DIRECTORY, THEIRS = "", "directory_", "peer_"
-SIDES = {OURS: "penstock", DIRECTORY: "penstock, directory:", THEIRS: PEER}
-"""The sides, by what their fields of a row begin with: ours with `changelog="topic:"`, ours with `directory:`, the
-peer."""
+OURS, DIRECTORY, BY_ITSELF, THEIRS = "", "directory_", "embedded_", "peer_"
+SIDES = {OURS: "penstock", DIRECTORY: "penstock, directory:", BY_ITSELF: "penstock, embedded", THEIRS: PEER}
+"""The sides, by what their fields of a row begin with: ours with `changelog="topic:"`, ours with `directory:`, ours
+with `changelog="topic:"` on the embedded engine, the peer."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Case:
     @property
     def sides(self) -> tuple[str, ...]:
         """All sides that the case is measured on. The word count is about its repartition topic, not its changelog."""
-        return (OURS, THEIRS) if self.words else (OURS, DIRECTORY, THEIRS)
+        return (OURS, BY_ITSELF, THEIRS) if self.words else (OURS, DIRECTORY, BY_ITSELF, THEIRS)
 
 
 CASES = {
@@ -231,9 +231,10 @@ class LatencyBench:
         ours = {
             "processing_guarantee": case.guarantee,
             "commit_interval": f"{case.commit_interval_ms}ms",
-            "changelog": "topic:" if side == OURS else "directory:changelog",
+            "changelog": "directory:changelog" if side == DIRECTORY else "topic:",
         }
-        return spark_command(self.broker.bootstrap, case.program, source, self.trigger, ours, self.master)
+        master = EMBEDDED if side == BY_ITSELF else self.master
+        return spark_command(self.broker.bootstrap, case.program, source, self.trigger, ours, master)
 
 
 def measured_by_clients(command: list[str], load: Load, directory: Path) -> dict[str, int]:

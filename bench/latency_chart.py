@@ -13,14 +13,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from .latency import DIRECTORY, OURS, SIDES, THEIRS
+from .latency import BY_ITSELF, DIRECTORY, OURS, SIDES, THEIRS
 from .result import PERCENTILES
 
 WIDTH, HEIGHT, COLUMNS = 360, 240, 2
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 36, 28
 """The margins of a panel."""
 LEGEND = 28
-COLOURS = {OURS: "#0b6e4f", DIRECTORY: "#7fb69a", THEIRS: "#c2571a"}
+COLOURS = {OURS: "#0b6e4f", DIRECTORY: "#7fb69a", BY_ITSELF: "#2b5d9b", THEIRS: "#c2571a"}
 _LABELS = {"p999": "p99.9"}
 
 

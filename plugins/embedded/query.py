@@ -86,8 +86,8 @@ class EmbeddedQuery(Query):
         self._logs: HostLogReader | None = None
         self._hosts: Mapping[int, OwnHost | MachineHost]
         if processes:
-            self._logs = HostLogReader(self._temporary.path)
             self._hosts = self._machine_hosts(kind)
+            self._logs = HostLogReader(self._temporary.path)
         else:
             self._hosts = {0: OwnHost(SlotCargo(kind, prepared.application, prepared.tasks(), "", 0))}
         self._callers = ThreadPoolExecutor(self._number, "penstock-callers") if self._number > 1 else None

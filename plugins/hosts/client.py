@@ -113,7 +113,7 @@ class Client:
                     raise RuntimeUnavailableError(
                         f"{self.spec.title}: the task host of slot {self.spec.slot} was lost {len(lost)} times in one "
                         f"batch: {'; '.join(lost)}. What was committed stays. A processor may end its process, or the "
-                        "host needs more memory than the executor has for Python: see spark.executor.memoryOverhead"
+                        "host needs more memory than there is (for an executor of Spark: spark.executor.memoryOverhead)"
                     ) from error
                 continue
             if answer.error is not None:

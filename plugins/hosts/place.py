@@ -20,7 +20,7 @@ from penstock.support.system_errors import what_to_do
 _PREFIX = "penstock-host-"
 _LONGEST_PATH = 107 if sys.platform.startswith("linux") else 103
 """Bytes of the longest path of a socket."""
-_ELSEWHERE = "let the environment variable TMPDIR of Spark's workers (spark.executorEnv.TMPDIR) name another directory"
+_ELSEWHERE = "let the environment variable TMPDIR (of Spark's workers: spark.executorEnv.TMPDIR) name another directory"
 _PAUSE, _MOST_LOOKS = 0.02, 50
 
 Listening = socket.socket

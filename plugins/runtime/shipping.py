@@ -35,7 +35,7 @@ def pack(cargo: Any) -> bytes:
         except Exception as error:
             where = _unpicklable(getattr(cargo, "application", cargo), cloudpickle)
             raise ConfigError(
-                f"the application cannot be sent to Spark's workers{where}: {type(error).__name__}: {error}. Whatever "
+                f"the application cannot be sent to its task hosts{where}: {type(error).__name__}: {error}. Whatever "
                 "its topology and settings refer to must be picklable: make files, locks and connections in a "
                 "processor's init"
             ) from error

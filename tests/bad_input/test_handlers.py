@@ -121,4 +121,4 @@ def test_the_test_driver_finds_what_cannot_be_sent_to_workers() -> None:
     ):  # fmt: skip
         with pytest.raises(ConfigError) as caught:
             TopologyTestDriver(program, **settings)
-        says(caught.value, "cannot be sent to Spark's workers", where, "lock", "in a processor's init")
+        says(caught.value, "cannot be sent to its task hosts", where, "lock", "in a processor's init")

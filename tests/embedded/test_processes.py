@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from penstock import Application, ProcessingError, Processor, Record, Topology, run
+from penstock import Application, ConfigError, ProcessingError, Processor, Record, Topology, run
 from penstock.plugins.applications.status_topic import StatusTopic
 
 from ..spark import apps
@@ -87,3 +88,10 @@ def test_failures_and_log_lines_of_hosts_reach_the_engine(
         run(application(surroundings, topology, 1), trigger)
     lines = [each.getMessage() for each in caplog.records if each.name == "acme"]
     assert lines and "in process" in lines[0] and str(os.getpid()) not in lines[0]
+
+
+def test_what_cannot_be_pickled_is_named_where_it_must_be_sent(surroundings: Surroundings) -> None:
+    given = application(surroundings, apps.count(), 2).with_settings(user={"lock": threading.Lock()})
+    with pytest.raises(ConfigError, match=r"cannot be sent to its task hosts \(setting 'user'\).*lock"):
+        run(given)
+    assert run(given.with_settings(processes=0)).lag == 0

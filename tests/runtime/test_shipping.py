@@ -40,7 +40,7 @@ def test_a_program_with_functions_is_packed() -> None:
 
 def test_what_cannot_be_packed_is_explained() -> None:
     application = Application("app", apps.count(apps.DiesOnce, flag=threading.Lock()))
-    with pytest.raises(ConfigError, match=r"cannot be sent to Spark's workers.*lock.*in a processor's init"):
+    with pytest.raises(ConfigError, match=r"cannot be sent to its task hosts.*lock.*in a processor's init"):
         pack(application)
 
 
