@@ -146,8 +146,10 @@ DOORS = [name for name, folder in FOLDERS.items() if folder.startswith("doors/")
 def test_a_door_gives_the_names_of_its_plugin_and_the_same_objects(door: str) -> None:
     assert find_spec(door), f"setup.cfg has {door}, and the installation does not: run `make venv`"
     ours, behind = import_module(door), import_module(door.replace("penstock.", "penstock.plugins."))
-    assert set(behind.__all__) <= set(ours.__all__)
-    assert all(getattr(ours, name) is getattr(behind, name) for name in behind.__all__)
+    names = getattr(behind, "__all__", ())
+    assert set(names) <= set(ours.__all__)
+    assert all(getattr(ours, name) is getattr(behind, name) for name in names)
+    assert all(getattr(ours, name).__module__.startswith("penstock.plugins.") for name in ours.__all__)
 
 
 def test_importing_penstock_imports_no_plugin() -> None:

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 from penstock import Serde
-from penstock.plugins.dsl import KStream, StreamsBuilder
-from penstock.plugins.serdes.of import of
-from penstock.plugins.serdes.registry.avro import AvroSerde
-from penstock.plugins.serdes.registry.json_schema import JsonSchemaSerde
+from penstock.dsl import KStream, StreamsBuilder
+from penstock.serdes import AvroSerde, JsonSchemaSerde, of
 
 
 @dataclass
