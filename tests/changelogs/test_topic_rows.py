@@ -57,5 +57,10 @@ def test_a_kind_says_how_its_rows_are_records() -> None:
     assert list(decode(read, False, topic_rows)) == rows
 
 
-def test_the_rows_of_a_function_alone_have_the_keys_of_records() -> None:
-    assert rows_of(KeptStore("memory", kind="acme.plain")) is None
+def test_the_rows_of_another_packages_function_are_records_as_they_are() -> None:
+    topic_rows = rows_of(KeptStore("memory", kind="acme.plain"))
+    rows = [(b"key", b"any bytes"), (b"other", None)]
+    sent = encode(rows, PARTITION, False, 100, topic_rows)
+    assert (sent.keys, sent.values) == ([b"key", b"other"], [b"any bytes", None])
+    read = RecordBatch("changelog", 0, [0, 1], sent.keys, sent.values, sent.timestamps, None, 2)
+    assert list(decode(read, False, topic_rows)) == rows
