@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from penstock import Application, ConfigError, Serde, SerdeError, SinkNode, SourceNode
-from penstock.errors import SerdeUnavailableError
+from penstock import Application, ConfigError, Serde, SerdeError, SerdeUnavailableError, SinkNode, SourceNode
 from penstock.program.nodes import decorate
 from penstock.program.serdes import resolve_serde
 from penstock.store.specs import declared_serdes

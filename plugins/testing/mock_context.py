@@ -27,7 +27,6 @@ from penstock import (
 from penstock.log import ENGINE_STATE_BYTES
 from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
 from penstock.program.serdes import DEFAULTS
-from penstock.record import as_record
 from penstock.store.kinds.timers import TimerStoreSpec
 from penstock.store.record_cache import CacheBudget, RecordCache, RecordContext
 from penstock.stores.commit_buffer import CommitBuffer
@@ -162,7 +161,7 @@ class MockProcessorContext:
 
     def send(self, record: Any, to: str | None = None) -> None:
         """Capture a record, which may be a plain tuple."""
-        self.forward(as_record(record), to)
+        self.forward(Record(*record), to)
 
     def get_store(self, name: str) -> Any:
         """Return a declared store."""

@@ -11,8 +11,7 @@ from confluent_kafka.schema_registry import RegisteredSchema, Schema, SchemaRegi
 from confluent_kafka.schema_registry._sync.mock_schema_registry_client import MockSchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from penstock import SerdeError
-from penstock.errors import SerdeUnavailableError
+from penstock import SerdeError, SerdeUnavailableError
 
 T = TypeVar("T")
 _NOT_FOUND, _CONFLICT = 404, 409
