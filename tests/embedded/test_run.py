@@ -245,6 +245,18 @@ def test_unknown_engines_and_options(surroundings: Surroundings) -> None:
         application(surroundings).start("soon")
 
 
+def test_settings_of_spark_are_passed_over_and_noted(
+    surroundings: Surroundings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They may be in the program, or in the file that serves both engines."""
+    caplog.set_level("INFO", "penstock")
+    surroundings.put("in", records(5))
+    assert run(application(surroundings, parallelism=7, checkpoint_dir="elsewhere")).records_in == 5
+    said = [each.getMessage() for each in caplog.records if each.name == "penstock.embedded"]
+    assert [line.rpartition(" ")[2] for line in said] == ["'parallelism'", "'checkpoint_dir'"]
+    assert not (surroundings.directory / "elsewhere").exists()
+
+
 PROGRAM = """
 import sys
 class Blocker:

@@ -1,15 +1,13 @@
-"""Applications whose state is in a store backend of contrib: on Spark, and with a global store."""
+"""Applications whose state is in a store backend of contrib: in task hosts, and with a global store."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from penstock import Application, Processor, Record, Topology, key_value_store
+from penstock import Application, Processor, Record, Topology, key_value_store, run
 from penstock.plugins.runtime.local_state.global_copy import Copies
-from penstock.plugins.spark import run
 
 from ..spark import apps
 from ..spark.surroundings import Surroundings
@@ -20,17 +18,16 @@ class Keep(Processor):
         self.context.get_store("products").put(record.key, record.value)
 
 
-@pytest.mark.spark
-def test_counts_go_on_after_a_restart_here_and_elsewhere(tmp_path: Path, spark: Any) -> None:
+def test_counts_go_on_after_a_restart_here_and_elsewhere(tmp_path: Path) -> None:
     backend = "contrib.rocksdb"
     with Surroundings(tmp_path / "data") as surroundings:
         surroundings.create(**{"in": 2, "out": 2})
-        application = surroundings.application("counts", apps.count(), store_backend=backend)
+        application = surroundings.application("counts", apps.count(), store_backend=backend, processes=2)
         records = [(f"k{number % 7}", "v", number) for number in range(60)]
         for number, state in enumerate(("here", "here", "elsewhere")):
             surroundings.put("in", records[20 * number : 20 * (number + 1)])
             there = application.with_settings(state_dir=str(tmp_path / state))
-            assert run(there, session=spark).records_in == 20
+            assert run(there, engine="embedded").records_in == 20
         expected = {f"k{key}": [str(n + 1) for n in range(len(range(key, 60, 7)))] for key in range(7)}
         assert surroundings.values_by_key("out") == expected
         assert list((tmp_path / "here").rglob(backend)), "the state was on that backend"
