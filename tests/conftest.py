@@ -97,9 +97,9 @@ def spark() -> Iterator[Any]:
 @pytest.fixture
 def runs_here(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the command `penstock run` of this process use its session: it would start a JVM for each application."""
-    from penstock.plugins import spark as runtime
+    from penstock.plugins.spark import runner
 
-    monkeypatch.setattr(runtime, "run", partial(runtime.run, session=spark))
+    monkeypatch.setattr(runner, "run_order", partial(runner.run_order, session=spark))
 
 
 @pytest.fixture(scope="session")
