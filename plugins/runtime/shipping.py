@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import packages_distributions
+from io import BytesIO
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from penstock.errors import ConfigError
@@ -18,6 +19,8 @@ from penstock.program.checks import kind_of
 from penstock.settings.application import Application
 
 _packing = threading.Lock()
+_NO_FILE = "<dynamic-code>"
+"""The name that cloudpickle gives the file of all code, since its version 3.1.3."""
 
 
 def pack(cargo: Any) -> bytes:
@@ -31,7 +34,7 @@ def pack(cargo: Any) -> bytes:
     # Modules are registered for the whole process, and another thread may pack its application now.
     with _packing, _by_value(cloudpickle):
         try:
-            data: bytes = cloudpickle.dumps(cargo)
+            return _pickled(cargo, cloudpickle)
         except Exception as error:
             where = _unpicklable(getattr(cargo, "application", cargo), cloudpickle)
             raise ConfigError(
@@ -39,7 +42,22 @@ def pack(cargo: Any) -> bytes:
                 "its topology and settings refer to must be picklable: make files, locks and connections in a "
                 "processor's init"
             ) from error
-    return data
+
+
+def _pickled(cargo: Any, cloudpickle: ModuleType) -> bytes:
+    """Return the pickle, in which functions keep the names of their files: messages give a user's own lines."""
+    reduce_code = cloudpickle.CloudPickler.dispatch_table[CodeType]
+
+    def reduce_with_file(code: CodeType) -> tuple[Any, ...]:
+        make, arguments = reduce_code(code)
+        return make, tuple(code.co_filename if each == _NO_FILE else each for each in arguments)
+
+    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc, name-defined]
+        dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child({CodeType: reduce_with_file})
+
+    file = BytesIO()
+    Pickler(file).dump(cargo)
+    return file.getvalue()
 
 
 def _unpicklable(application: Any, cloudpickle: ModuleType) -> str:

@@ -38,6 +38,13 @@ def test_a_program_with_functions_is_packed() -> None:
     assert isinstance(application.program.nodes["sum"].supplier(), apps.Count)
 
 
+def test_functions_keep_the_names_of_their_files() -> None:
+    """Messages of task hosts name a user's own line, also where the module goes along by value."""
+    topology = Topology().add_source("in", "in").add_processor("sum", lambda: apps.Count(), "in")
+    supplier = pickle.loads(pack(Application("app", topology))).program.nodes["sum"].supplier
+    assert supplier.__code__.co_filename == __file__
+
+
 def test_what_cannot_be_packed_is_explained() -> None:
     application = Application("app", apps.count(apps.DiesOnce, flag=threading.Lock()))
     with pytest.raises(ConfigError, match=r"cannot be sent to its task hosts.*lock.*in a processor's init"):
