@@ -170,6 +170,9 @@ def test_slots_stay_at_their_executors_and_move_when_one_is_lost_added_or_decomm
 
         cluster.add_workers(HOSTS[0])
         feed_until(lambda: is_even(3, without="0"), "one more executor brings more slots, and has them")
+        # A slot that is still on its way to an executor does not move away from it.
+        before = len(news())
+        feed_until(lambda: len(news()) > before + 3 and is_even(3, without="0"), "batches in which no slot moves")
 
         lost, last = moves()["executor lost"], max(cluster.executors(), key=int)
         os.kill(cluster.executors()[last], signal.SIGPWR)
