@@ -32,7 +32,7 @@ _BEHIND_SHARE, _BEHIND_SECONDS = 100.0, 5.0
 """The least time between two commits of a task that is behind, as a multiple of the last commit's duration, and its
 limit in seconds. The backlog decides the latency then, and more commits would make the backlog longer."""
 _BEHIND_RECORDS = 4
-"""A task is behind while more records than a quarter of those that it has processed since its last commit wait."""
+"""A task is behind while so many times the records that wait are more than it has processed since its last commit."""
 _MOVED_SECONDS = 5.0
 """Seconds after which positions are committed that have only passed offsets without a record."""
 

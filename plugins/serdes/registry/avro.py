@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 from uuid import UUID
 
 from penstock import ConfigError
@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     raise ConfigError(f"the serde 'avro' needs more packages: pip install 'penstock[avro]' ({error})") from error
 
-from .base import RegistrySerde, Strategy
+from .base import RegistryOptions, RegistrySerde, declared_schema
 from .fast_avro import reader_of, writer_of
 
 T = TypeVar("T")
@@ -46,24 +46,16 @@ class AvroSerde(RegistrySerde[T]):
         self: AvroSerde[Any],
         schema: str | Path | None = None,
         kind: None = None,
-        *,
-        registry: str | Mapping[str, Any] | None = None,
-        subject: str | None = None,
-        subject_strategy: Strategy = "topic",
-        register: bool = True,
+        **options: Unpack[RegistryOptions],
     ) -> None: ...
     @overload
     def __init__(
         self,
         schema: str | Path | None,
         kind: type[T],
-        *,
-        registry: str | Mapping[str, Any] | None = None,
-        subject: str | None = None,
-        subject_strategy: Strategy = "topic",
-        register: bool = True,
+        **options: Unpack[RegistryOptions],
     ) -> None: ...
-    def __init__(self, schema: str | Path | None = None, kind: Any = None, **options: Any) -> None:
+    def __init__(self, schema: str | Path | None = None, kind: Any = None, **options: Unpack[RegistryOptions]) -> None:
         """Take the schema and where it is registered. Raises ConfigError for a schema that is none."""
         super().__init__(None if schema is None else _text_of(schema), **options)
         self.kind = kind
@@ -128,19 +120,14 @@ def _schema_of(text: str | None) -> Schema:
 
 def _text_of(schema: str | Path) -> str:
     """Return the canonical text of a schema, or of the file with it. Raises ConfigError."""
-    text = str(schema)
-    where = "serde 'avro': the schema"
-    if isinstance(schema, Path) or text.endswith(".avsc"):
-        where = f"serde 'avro': file {text!r}"
-        try:
-            text = Path(schema).read_text()
-        except OSError as error:
-            raise ConfigError(f"{where} cannot be read: {error.strerror}; expected an Avro schema in JSON") from error
-    try:
-        declared = json.loads(text)
-        parse(text)
-    except Exception as error:
-        raise ConfigError(f"{where} is no Avro schema: {type(error).__name__}: {error}") from error
+    declared = declared_schema(
+        schema,
+        lambda text, _: parse(text),
+        serde="avro",
+        suffix=".avsc",
+        kind="Avro schema",
+        expected="an Avro schema in JSON",
+    )
     declared = {"type": declared} if isinstance(declared, str) else declared  # as Confluent's serializers take it
     return json.dumps(declared, separators=(",", ":"))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import reprlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from copy import copy
-from typing import Any, ClassVar, Literal, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypedDict, TypeVar
 
 from confluent_kafka.schema_registry import Schema
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -19,6 +21,15 @@ T = TypeVar("T")
 Strategy = Literal["topic", "record", "topic-record"]
 _STRATEGIES = ("topic", "record", "topic-record")
 _STORE = "a store"
+
+
+class RegistryOptions(TypedDict, total=False):
+    """What every serde of a registry takes by name; see RegistrySerde."""
+
+    registry: str | Mapping[str, Any] | None
+    subject: str | None
+    subject_strategy: Strategy
+    register: bool
 
 
 class RegistrySerde(Serde[T]):
@@ -191,3 +202,25 @@ class RegistrySerde(Serde[T]):
 
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def declared_schema(
+    given: str | Path, check: Callable[[str, Any], object], *, serde: str, suffix: str, kind: str, expected: str
+) -> Any:
+    """Return what the text of a schema, or a file whose name ends in `suffix`, declares in JSON. Raises ConfigError.
+
+    `check` gets the text and what it declares, and raises for what is no schema. Messages name `kind` and `expected`.
+    """
+    text, where = str(given), f"serde {serde!r}: the schema"
+    if isinstance(given, Path) or text.endswith(suffix):
+        where = f"serde {serde!r}: file {text!r}"
+        try:
+            text = Path(given).read_text()
+        except OSError as error:
+            raise ConfigError(f"{where} cannot be read: {error.strerror}; expected {expected}") from error
+    try:
+        declared = json.loads(text)
+        check(text, declared)
+    except Exception as error:
+        raise ConfigError(f"{where} is no {kind}: {type(error).__name__}: {error}") from error
+    return declared

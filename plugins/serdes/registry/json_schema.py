@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 import orjson
 
@@ -23,7 +23,7 @@ except ImportError as error:
 from ..of import typed_serde
 from ..typed.base import kind_name
 from ..typed.json_schemas import changes, essence
-from .base import RegistrySerde, Strategy
+from .base import RegistryOptions, RegistrySerde, declared_schema
 
 T = TypeVar("T")
 _FORM = "json_schema"
@@ -42,23 +42,15 @@ class JsonSchemaSerde(RegistrySerde[T]):
     def __init__(
         self: JsonSchemaSerde[Any],
         schema: str | Path | None = None,
-        *,
-        registry: str | Mapping[str, Any] | None = None,
-        subject: str | None = None,
-        subject_strategy: Strategy = "topic",
-        register: bool = True,
+        **options: Unpack[RegistryOptions],
     ) -> None: ...
     @overload
     def __init__(
         self,
         schema: type[T],
-        *,
-        registry: str | Mapping[str, Any] | None = None,
-        subject: str | None = None,
-        subject_strategy: Strategy = "topic",
-        register: bool = True,
+        **options: Unpack[RegistryOptions],
     ) -> None: ...
-    def __init__(self, schema: Any = None, **options: Any) -> None:
+    def __init__(self, schema: Any = None, **options: Unpack[RegistryOptions]) -> None:
         """Take the schema and where it is registered. Raises ConfigError for a schema that is none."""
         is_text = schema is None or isinstance(schema, str | Path)
         self._typed = None if is_text else typed_serde(schema)
@@ -122,16 +114,11 @@ def _text(schema: Mapping[str, Any]) -> str:
 
 def _text_of(schema: str | Path) -> str:
     """Return the text of a schema, or of the file with it. Raises ConfigError."""
-    text, where = str(schema), "serde 'json_schema': the schema"
-    if isinstance(schema, Path) or text.endswith(".json"):
-        where = f"serde 'json_schema': file {text!r}"
-        try:
-            text = Path(schema).read_text()
-        except OSError as error:
-            raise ConfigError(f"{where} cannot be read: {error.strerror}; expected a JSON schema") from error
-    try:
-        declared = json.loads(text)
+
+    def check(text: str, declared: Any) -> None:
         validator_for(declared).check_schema(declared)
-    except Exception as error:
-        raise ConfigError(f"{where} is no JSON schema: {type(error).__name__}: {error}") from error
+
+    declared = declared_schema(
+        schema, check, serde="json_schema", suffix=".json", kind="JSON schema", expected="a JSON schema"
+    )
     return _text(declared)

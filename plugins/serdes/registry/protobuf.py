@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar, Unpack
 
 from penstock import ConfigError, SerdeError
 
@@ -18,7 +18,7 @@ except ImportError as error:
         f"the serde 'protobuf' needs more packages: pip install 'penstock[protobuf]' ({error})"
     ) from error
 
-from .base import RegistrySerde, Strategy
+from .base import RegistryOptions, RegistrySerde
 
 M = TypeVar("M", bound=Message)
 _FORM = "protobuf"
@@ -36,24 +36,14 @@ class ProtobufSerde(RegistrySerde[M]):
     def __init__(
         self,
         message: type[M],
-        *,
-        registry: str | Mapping[str, Any] | None = None,
-        subject: str | None = None,
-        subject_strategy: Strategy = "topic",
-        register: bool = True,
+        **options: Unpack[RegistryOptions],
     ) -> None:
         """Take the class of the messages. Raises ConfigError for another class."""
         if not isinstance(message, type) or not issubclass(message, Message):
             raise ConfigError(f"serde 'protobuf': expected a class that protoc has made, found {message!r}")
         self._message = message
         self._fields = _fields(message.DESCRIPTOR, {})
-        super().__init__(
-            message.DESCRIPTOR.full_name,
-            registry=registry,
-            subject=subject,
-            subject_strategy=subject_strategy,
-            register=register,
-        )
+        super().__init__(message.DESCRIPTOR.full_name, **options)
 
     def serialize(self, value: M) -> bytes:
         """Return the message behind its schema's id. Raises SerdeError for one of another class."""
