@@ -41,12 +41,12 @@ def first_output(rounds: int = 10) -> Result:
             for kind, location in {"local": "local:log", "kafka": f"kafka:{broker.bootstrap}"}.items()
         }
     medians = {kind: statistics.median(seconds for seconds, _ in each) for kind, each in runs.items()}
-    peak_mb = max(megabytes for each in runs.values() for _, megabytes in each)
+    memory_mb = max(megabytes for each in runs.values() for _, megabytes in each)
     return Result(
         "first-output",
         1 / medians["local"],
         0.0,
-        peak_mb,
+        memory_mb,
         medians,
         notes={
             **{f"allowed, {kind} log": f"{seconds:g} s" for kind, seconds in ALLOWED.items()},
@@ -57,7 +57,7 @@ def first_output(rounds: int = 10) -> Result:
 
 
 def _run(location: str) -> tuple[float, float]:
-    """Return the seconds from starting `penstock run` to the first output that can be read, and the peak MB."""
+    """Return the seconds from starting `penstock run` to the first output, and the memory (PSS, MB) at that moment."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         name = Path(directory).name
         Path(directory, "app.py").write_text(
@@ -71,7 +71,7 @@ def _run(location: str) -> tuple[float, float]:
         outputs = [TopicPartition(f"{name}-sales", number) for number in range(PARTITIONS)]
         penstock = str(Path(sys.executable).with_name("penstock"))
         command = [penstock, "run", "app:application", "--trigger", "continuous", "--quiet"]
-        peak = 0
+        memory = 0
         began = time.perf_counter()
         with subprocess.Popen(command, cwd=directory, env={**os.environ, "PENSTOCK_LOG": location}) as process:
             own = psutil.Process(process.pid)
@@ -80,8 +80,8 @@ def _run(location: str) -> tuple[float, float]:
                 time.sleep(0.01)
             seconds = time.perf_counter() - began
             for each in (own, *own.children(recursive=True)):
-                peak += each.memory_full_info().pss
+                memory += each.memory_full_info().pss
             process.terminate()
             process.wait(30)
         log.close()
-        return seconds, peak / 1e6
+        return seconds, memory / 1e6
