@@ -12,7 +12,7 @@ from .program.program import Program
 from .record import Record, RecordMetadata
 from .serde import Serde
 from .settings.application import Application, run
-from .settings.running import Running
+from .settings.running import Progress, Running, Summary
 from .settings.secret import Secret
 from .settings.settings import Settings
 from .store import ValueAndTimestamp
@@ -39,6 +39,7 @@ __all__ = [
     "Processor",
     "ProcessorContext",
     "Program",
+    "Progress",
     "PunctuationType",
     "Record",
     "RecordMetadata",
@@ -51,6 +52,7 @@ __all__ = [
     "Settings",
     "Stage",
     "StoreError",
+    "Summary",
     "TimestampedKeyValueStore",
     "Topology",
     "TopologyError",

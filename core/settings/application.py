@@ -13,7 +13,7 @@ from ..program.serdes import find_serde
 from ..serde import Serde
 from .dead_letters import check_dead_letters
 from .layers import CODE, Layer
-from .running import Running
+from .running import Running, Summary
 from .settings import Settings, add_origins_to_errors
 from .topology_builder import TopologyBuilder
 
@@ -98,7 +98,9 @@ class Application:
         return made
 
 
-def run(application: Application, trigger: str = "available_now", *, engine: str | None = None, **options: Any) -> Any:
+def run(
+    application: Application, trigger: str = "available_now", *, engine: str | None = None, **options: Any
+) -> Summary:
     """Run an application on the engine of its settings, or on `engine`; return the run's summary.
 
     `trigger` "available_now": process what the topics hold now, and return. A duration such as "10s": a batch that
@@ -106,15 +108,16 @@ def run(application: Application, trigger: str = "available_now", *, engine: str
     "continuous": tasks read, process and commit on their own, every `commit_interval`, until the same; each ends it
     after one more commit.
 
-    `options`: `on_progress`, a function that is called after each batch, and twice a second within one; `clock`, the
-    wall clock that tasks see; `stop`, an event that ends the run; `wait`: True waits while another driver runs the
-    application, and takes over when that ends; and those of the engine, such as `master` of Spark.
+    `options`: `on_progress`, a function that is called with a Progress after each batch, and twice a second within one;
+    `clock`, the wall clock that tasks see; `stop`, an event that ends the run; `wait`: True waits while another driver
+    runs the application, and takes over when that ends; and those of the engine, such as `master` of Spark.
 
     Raises TopologyError for topics that are missing, IncompatibleStateError when the program no longer fits what it
     saved, LogError when another driver runs the application, and what a task failed with. Raises PluginError for an
     engine that is not installed, and ConfigError for an option that is not the engine's.
     """
-    return _engine(application, engine).run_with(application, trigger, **options)
+    summary: Summary = _engine(application, engine).run_with(application, trigger, **options)
+    return summary
 
 
 def _engine(application: Application, name: str | None) -> Any:

@@ -1,9 +1,108 @@
-"""Running: the handle of an application that was started in this process."""
+"""Running: the handle of an application that was started in this process; Summary and Progress of a run."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol
+
+from ..record import TopicPartition
+
+
+class Summary(Protocol):
+    """What a run has done, whichever engine ran it; all records are committed ones.
+
+    The engines that come with penstock return `penstock.spark.RunSummary`, which has more.
+    """
+
+    @property
+    def application_id(self) -> str:
+        """The application's id."""
+        ...
+
+    @property
+    def records_in(self) -> int:
+        """How many records were processed."""
+        ...
+
+    @property
+    def records_out(self) -> int:
+        """How many records were written to topics, internal ones included."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """How many records were dropped, for any reason."""
+        ...
+
+    @property
+    def commits(self) -> int:
+        """How many commits the tasks made."""
+        ...
+
+    @property
+    def restored(self) -> int:
+        """How many records of state were restored from changelogs."""
+        ...
+
+    @property
+    def openings(self) -> Mapping[str, int]:
+        """How often tasks were opened, by reason, such as "first" or "host lost"."""
+        ...
+
+    @property
+    def workers_lost(self) -> int:
+        """How many task hosts were lost and replaced."""
+        ...
+
+    @property
+    def lag(self) -> int:
+        """Offsets between committed positions and the ends of the topics, internal ones included."""
+        ...
+
+    @property
+    def tasks(self) -> int:
+        """The number of tasks."""
+        ...
+
+    @property
+    def nodes(self) -> Mapping[str, Mapping[str, Any]]:
+        """For each node `in` and `out`, numbers of records, and `dropped`, such numbers by reason."""
+        ...
+
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """The seconds of each phase, added up over all tasks."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """How long the run took."""
+        ...
+
+    @property
+    def stopped_by(self) -> str | None:
+        """A signal's name, or "stop" when the caller asked; None when everything was processed."""
+        ...
+
+
+class Progress(Summary, Protocol):
+    """What a run has done so far; what `on_progress` is called with. `penstock.spark.RunProgress` has more."""
+
+    @property
+    def records_per_second(self) -> float:
+        """Records processed a second, lately."""
+        ...
+
+    @property
+    def positions(self) -> Mapping[TopicPartition, int]:
+        """The committed positions."""
+        ...
+
+    @property
+    def ends(self) -> Mapping[TopicPartition, int]:
+        """The offsets after the last records of the topics."""
+        ...
 
 
 class Running(Protocol):
@@ -23,14 +122,14 @@ class Running(Protocol):
         """The error that ended the run; None while it runs, and when it ended without one."""
         ...
 
-    def wait(self, timeout: float | None = None) -> Any:
+    def wait(self, timeout: float | None = None) -> Summary:
         """Wait until the run ends by itself, or is stopped; return its summary.
 
         Raises what the application failed with, and TimeoutError after `timeout` seconds.
         """
         ...
 
-    def stop(self, timeout: float | None = None) -> Any:
+    def stop(self, timeout: float | None = None) -> Summary:
         """Let tasks commit, stop the run, and return its summary; again, it changes nothing. Raises as `wait`."""
         ...
 

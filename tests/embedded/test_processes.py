@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock import Application, ConfigError, ProcessingError, Processor, Record, Topology, run
+from penstock import Application, ConfigError, ProcessingError, Processor, Record, Summary, Topology, run
 from penstock.plugins.applications.status_topic import StatusTopic
+from penstock.plugins.runs.progress import RunSummary
 
 from ..spark import apps
 from ..spark.surroundings import Surroundings
@@ -36,16 +37,21 @@ def is_there(process: int) -> bool:
     return psutil.pid_exists(process) and psutil.Process(process).status() != psutil.STATUS_ZOMBIE
 
 
+def processes_of(summary: Summary) -> set[int]:
+    assert isinstance(summary, RunSummary)
+    return {host.process for host in summary.hosts}
+
+
 def test_tasks_are_spread_and_their_hosts_end_with_the_run(surroundings: Surroundings) -> None:
     surroundings.put("in", records(60))
     summary = run(application(surroundings, apps.count(), 2))
-    hosts = {host.process for host in summary.hosts}
+    hosts = processes_of(summary)
     assert len(hosts) == 2 and os.getpid() not in hosts
     assert surroundings.values_by_key("out") == counts(60)
     assert not any(map(is_there, hosts))
     # From there the same tasks run in this process, and go back.
     surroundings.put("in", [(f"k{number % 7}", "v", number) for number in range(60, 80)])
-    assert [host.process for host in run(application(surroundings, apps.count(), 0)).hosts] == [os.getpid()]
+    assert processes_of(run(application(surroundings, apps.count(), 0))) == {os.getpid()}
     surroundings.put("in", [(f"k{number % 7}", "v", number) for number in range(80, 100)])
     assert run(application(surroundings, apps.count(), 9)).records_in == 20
     assert surroundings.values_by_key("out") == counts(100)
