@@ -13,6 +13,7 @@ from ..program.serdes import find_serde
 from ..serde import Serde
 from .dead_letters import check_dead_letters
 from .layers import CODE, Layer
+from .names import MAPPINGS
 from .running import Running, Summary
 from .settings import Settings, add_origins_to_errors
 from .topology_builder import TopologyBuilder
@@ -86,7 +87,7 @@ class Application:
         """Return this application with some settings replaced."""
         given = {**(config or {}), **settings}
         layer = Layer.read(((name, value, CODE) for name, value in given.items()), Settings.names())
-        return self._with(layer.over(self.given.without({"clients", "user"} & set(given))))
+        return self._with(layer.over(self.given.without(set(MAPPINGS) & set(given))))
 
     def under(self, layer: Layer) -> Application:
         """Return this application with a layer over its own settings; one that names an id renames it."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ConfigError, PluginError
-from .names import Key, translate
+from .names import MAPPINGS, Key, translate
 from .secret import ClientSettings
 
 CODE = "code"
@@ -53,11 +53,11 @@ class Layer:
         return cls(values, origins)
 
     def over(self, other: Layer) -> Layer:
-        """Return both, this one winning; of `clients` and `user` each name by itself."""
+        """Return both, this one winning; of a mapping such as `clients` each name by itself."""
         return Layer({**other.values, **self.values}, {**other.origins, **self.origins})
 
     def without(self, names: Collection[str]) -> Layer:
-        """Return this without some fields, all of `clients` or `user` among them."""
+        """Return this without some fields, all names of `clients` or another mapping among them."""
 
         def stays(key: Key) -> bool:
             return (key if isinstance(key, str) else key[0]) not in names
@@ -80,9 +80,8 @@ def add_origin_to_errors(origin: str) -> Iterator[None]:
 
 
 def _parts(key: Key, value: Any) -> list[tuple[Key, Any]]:
-    """Return a mapping of clients or user settings one by one."""
-    if key == "clients" and isinstance(value, Mapping):
-        return [(("clients", name), one) for name, one in ClientSettings(value).marked().items()]
-    if key == "user" and isinstance(value, Mapping):
-        return [(("user", name), one) for name, one in value.items()]
-    return [(key, value)]
+    """Return the settings of a mapping one by one."""
+    if not isinstance(key, str) or key not in MAPPINGS or not isinstance(value, Mapping):
+        return [(key, value)]
+    each = ClientSettings(value).marked() if key == "clients" else value
+    return [((key, name), one) for name, one in each.items()]

@@ -11,7 +11,10 @@ from ..errors import ConfigError
 from ..hooks import registry
 
 Key = str | tuple[str, str]
-"""A setting: the name of one of ours or of a plugin, `("clients", NAME)`, `("user", NAME)`, or one of EXTRA."""
+"""A setting: the name of one of ours or of a plugin, `(MAPPING, NAME)` such as `("clients", NAME)`, or one of EXTRA."""
+
+MAPPINGS = ("topic_config", "clients", "user")
+"""Settings that are mappings: each of their names is a setting by itself, `clients.NAME`."""
 
 EXTRA = ("application_id", "dead_letter_topic")
 """What can be set and is no field of Settings: the id, and the topic that the handler `skip` sends to."""
@@ -72,7 +75,7 @@ def translate(name: str, value: Any, own: Collection[str]) -> tuple[Key, Any] | 
     if name in own or name in EXTRA:
         return name, value
     head, _, rest = name.partition(".")
-    if head in ("clients", "user") and rest:
+    if head in MAPPINGS and rest:
         return (head, rest), value
     for vocabulary in vocabularies():
         if vocabulary.knows(name):

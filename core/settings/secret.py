@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import ConfigError
+from ..support.topic_config import client_text
 
 HIDDEN = "********"
 """What is shown in place of a secret."""
@@ -129,14 +130,5 @@ class ClientSettings(Mapping[str, str]):
 
 
 def _text(name: Any, value: Any) -> str:
-    if not isinstance(name, str) or not name.strip("."):
-        raise ConfigError(f"setting 'clients': expected names like 'security.protocol', found {name!r}")
-    if isinstance(value, Secret):
-        value = value.reveal()
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (str, int, float)):
-        return str(value)
-    raise ConfigError(
-        f"setting 'clients': {name!r}: expected text, a number or a boolean, found a {type(value).__name__}"
-    )
+    revealed = value.reveal() if isinstance(value, Secret) else value
+    return client_text("setting 'clients'", name, revealed, "security.protocol")

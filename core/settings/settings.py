@@ -18,6 +18,7 @@ from ..program.extractors import EXTRACTORS, TimestampExtractor, fail_on_invalid
 from ..program.offset_reset import offset_reset_text
 from ..program.serdes import DEFAULTS, SerdeLike
 from ..program.wrapping import ProcessorWrapper
+from ..support.topic_config import checked_topic_config
 from .layers import CODE, Layer, add_origin_to_errors
 from .names import unknown
 from .secret import ClientSettings, Secret, hide
@@ -163,6 +164,8 @@ class Settings:
     """How long a task goes on trying while the log cannot be reached; then it fails."""
     replication_factor: Annotated[int, _BROKERS] = -1
     """How many brokers keep each internal topic (-1: what the broker's default is)."""
+    topic_config: Annotated[Mapping[str, str], SettingType(checked_topic_config)] = field(default_factory=dict)
+    """Settings by Kafka's names with which repartition topics and changelog topics are created."""
     offset_out_of_range: Annotated[str, one_of("fail", "earliest", "latest")] = "fail"
     """What to do when a committed position is no longer in the log: `fail`, or go on from `earliest` or `latest`."""
     clients: Annotated[Mapping[str, Any], _CLIENTS] = field(default_factory=dict)

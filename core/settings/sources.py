@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from .layers import Given, Layer
-from .names import EXTRA, Key, flat, vocabularies
+from .names import EXTRA, MAPPINGS, Key, flat, vocabularies
 from .secret import Secret, hide
 from .settings import Settings
 from .types import LoadFunction
@@ -160,13 +160,12 @@ def _setting(spelled: str) -> str | None:
     """Return the name of the setting that a variable spells, in lower case; None for an unknown one."""
     if spelled in _own_names():
         return _own_names()[spelled]
-    head, _, rest = spelled.partition("_")
-    if head == "user" and rest:
-        return f"user.{rest}"
-    known = _names_of_vocabularies()
-    if head == "clients" and rest:
-        return f"clients.{known.get(rest, rest.replace('_', '.'))}"
-    return known.get(spelled)
+    for mapping in MAPPINGS:
+        rest = spelled.removeprefix(f"{mapping}_")
+        if rest not in (spelled, ""):
+            name = rest if mapping == "user" else rest.replace("_", ".")
+            return f"{mapping}.{_names_of_vocabularies().get(rest, name) if mapping == 'clients' else name}"
+    return _names_of_vocabularies().get(spelled)
 
 
 @cache
@@ -198,7 +197,7 @@ def options_layer(options: Iterable[str], load_function: LoadFunction | None = N
         if not equals or not name:
             shown = name if equals else hide(name, text)
             raise ConfigError(f"--set {shown!r}: expected NAME=VALUE, for instance --set commit_interval=10s")
-        if name in ("user", "clients"):
+        if name in MAPPINGS:
             raise ConfigError(f"--set {name}=...: set one of these at a time with {name}.NAME=VALUE")
         given.append((name, value, f"--set {name}"))
     return _layer(given, load_function)

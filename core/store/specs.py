@@ -10,6 +10,7 @@ from ..errors import ConfigError, StoreError
 from ..hooks import registry
 from ..serde import Serde
 from ..support.names import BAD_NAME, is_topic_name
+from ..support.topic_config import TopicConfig, checked_topic_config
 from .context import BytesStore, StoreContext
 from .state_store import StateStore, StoreBuilder, StoreTraits
 
@@ -24,9 +25,10 @@ class StoreSpec:
     """Declares a store of the installed store kind that `kind` names; base class of all our declared stores.
 
     A subclass sets `kind`, or overrides `build`, and adds the options of its kind as fields. `backend` and `logged` are
-    as in `StoreBuilder`. Fields named `key_serde` and `value_serde` are checked with the topology, and saved with the
-    state. The name of the class is saved with the state, too: do not rename it. `windows` says in words which windows
-    the rows belong to; a program with others is refused.
+    as in `StoreBuilder`. `topic_config`: settings by Kafka's names with which its changelog topic is created. Fields
+    named `key_serde` and `value_serde` are checked with the topology, and saved with the state. The name of the class
+    is saved with the state, too: do not rename it. `windows` says in words which windows the rows belong to; a program
+    with others is refused.
     """
 
     kind: ClassVar[str] = OWN
@@ -35,6 +37,12 @@ class StoreSpec:
     backend: str | None = field(default=None, kw_only=True)
     logged: bool = field(default=True, kw_only=True)
     windows: str = field(default="", kw_only=True)
+    topic_config: TopicConfig = field(default_factory=dict, kw_only=True, hash=False)
+
+    def __post_init__(self) -> None:
+        """Keep the topic's settings as text. Raises ConfigError for what cannot be one."""
+        checked = checked_topic_config(f"topic_config of store {self.name!r}", self.topic_config)
+        object.__setattr__(self, "topic_config", checked)
 
     @property
     def traits(self) -> StoreTraits:

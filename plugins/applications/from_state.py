@@ -134,7 +134,7 @@ def go_on(application: Application, log: Log, plan: FromStatePlan, check_lease: 
     check_lease()
     _check_kept(application, log, plan)
     remark = delete_checkpoint(application.settings, application.id)
-    make_repartition_topics(plan.assignment, log)
+    make_repartition_topics(application, plan.assignment, log)
     for each in plan.recoveries:
         check_lease()
         _commit(application, log, plan.assignment.tasks[each.task], each)

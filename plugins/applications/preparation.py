@@ -6,10 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock import Application, Assignment, IncompatibleStateError, Log, SinkNode, TopicPartition, TopologyError
+from penstock import (
+    Application,
+    Assignment,
+    ConfigError,
+    IncompatibleStateError,
+    Log,
+    LogChangelog,
+    SinkNode,
+    StoreBuilder,
+    StoreSpec,
+    TopicPartition,
+    TopologyError,
+)
 from penstock.plugins.upgrade.check import check_saved
 from penstock.plugins.upgrade.saved_program import gone_stores, read_note, saved_subtopologies, write_note
 from penstock.settings.dead_letters import dead_letter_topics
+from penstock.support.topic_config import TopicConfig, checked_topic_config
 
 from .changelog_location import check_location
 from .committed import CommittedPartitions
@@ -76,7 +89,7 @@ def prepare(application: Application, log: Log) -> Prepared:
     committed.check(application, assignment)
     prepare_serdes(application)  # it may register schemas, so not for a start that is refused
     _check_repartition_topics(assignment, log)
-    make_repartition_topics(assignment, log)
+    make_repartition_topics(application, assignment, log)
     assignment = replace(assignment, missing={})
     check_location(application, assignment, log, now["identity"])
     _make_changelog_topics(application, assignment, log, before)
@@ -96,10 +109,35 @@ def check_program(application: Application, log: Log) -> Prepared:
     return Prepared(application, assignment, note["identity"], committed, gone_stores(note))
 
 
-def make_repartition_topics(assignment: Assignment, log: Log) -> None:
-    """Create the internal topics that are not there."""
+def make_repartition_topics(application: Application, assignment: Assignment, log: Log) -> None:
+    """Create the internal topics that are not there. Raises ConfigError for settings that they cannot have."""
     for topic, partitions in assignment.missing.items():
-        log.create_topic(topic, partitions, _REPARTITION_CONFIG, internal=True)
+        config = _merged("setting 'topic_config'", application.settings.topic_config, _REPARTITION_CONFIG, topic)
+        log.create_topic(topic, partitions, config, internal=True)
+
+
+def _changelog_config(
+    application: Application, changelog: type[LogChangelog], store: StoreBuilder, topic: str
+) -> dict[str, str]:
+    needed = {**changelog.topic_config, **store.traits.topic_config}
+    own = store.topic_config if isinstance(store, StoreSpec) else {}
+    return {
+        **_merged("setting 'topic_config'", application.settings.topic_config, needed, topic),
+        **_merged(f"topic_config of store {store.name!r}", own, needed, topic),
+    }
+
+
+def _merged(what: str, given: TopicConfig, needed: Mapping[str, str], topic: str) -> dict[str, str]:
+    """Return the settings of an internal topic: the given ones, and the ones that the engine needs.
+
+    Raises ConfigError, which begins with `what`, for a given one that contradicts.
+    """
+    for name in given.keys() & needed.keys():
+        if given[name] != needed[name]:
+            raise ConfigError(
+                f"{what}: {name!r} is {given[name]!r}, and topic {topic!r} needs {needed[name]!r}: leave it out"
+            )
+    return {**checked_topic_config(what, given), **needed}
 
 
 def _check_repartition_topics(assignment: Assignment, log: Log) -> None:
@@ -143,7 +181,7 @@ def _make_changelog_topics(
             if not store.logged:
                 continue
             if name not in topics:
-                log.create_topic(name, tasks, {**changelog.topic_config, **store.traits.topic_config}, internal=True)
+                log.create_topic(name, tasks, _changelog_config(application, changelog, store, name), internal=True)
                 continue
             found = topics[name]
             if found.partitions != tasks:

@@ -51,16 +51,16 @@ def config(target: str, as_json: bool, **where: Any) -> None:
 
 
 def _rows(application: Application) -> Iterator[tuple[str, Any, str]]:
-    """Yield name, value and origin of each setting; those of clients and of the user one by one."""
+    """Yield name, value and origin of each setting; those of mappings one by one."""
     from penstock import Settings
+    from penstock.settings.names import MAPPINGS
     from penstock.settings.secret import hide
 
     origins = application.given.origins
     yield "application_id", application.id, origins.get("application_id", "code")
-    mappings = ("clients", "user")
-    for name in [*(each for each in Settings.names() if each not in mappings), *mappings]:
+    for name in [*(each for each in Settings.names() if each not in MAPPINGS), *MAPPINGS]:
         value = hide(name, application.settings[name])
-        if name in mappings:
+        if name in MAPPINGS:
             for each in sorted(value, key=str):
                 yield f"{name}.{each}", _plain(value[each]), origins.get((name, each), DEFAULT)
         else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from penstock import Duration, TopologyError
 from penstock.program.serdes import SerdeLike
+from penstock.support.topic_config import TopicConfig
 
 from .graph.functions import check_mapper, keyed
 from .graph.names import checked
@@ -148,6 +149,7 @@ class KTable(TableStateless[K, V], TableJoins[K, V]):
         idle: Duration | None = None,
         name: str | None = None,
         logged: bool = True,
+        topic_config: TopicConfig | None = None,
     ) -> KTable[K, V]:
         """Keep updates back, and let the last one of each key go.
 
@@ -182,7 +184,7 @@ class KTable(TableStateless[K, V], TableJoins[K, V]):
         step_name = names.unless_given(name, _SUPPRESS)
         store = names.store(_SUPPRESS, 'suppress(..., name="NAME")') if name is None else f"{step_name}-store"
         self.source.send_old_values(force=True)
-        step = suppress_step(step_name, store, self.flow, options, logged=logged)
+        step = suppress_step(step_name, store, self.flow, options, logged=logged, topic_config=topic_config)
         self.recorder.add(step, self.flow.step)
         flow = Flow(step, self.flow.serdes, self.flow.sources)
         return self._table_of(flow, SuppressedTable(store, flow.serdes, self.source), None)

@@ -211,9 +211,10 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
 _FOREIGN_PREFIXES = {
     "restore.consumer.": "state is restored from `changelog`; settings of all consumers have the prefix consumer.",
     "global.consumer.": "there is one kind of consumer: use the prefix consumer.",
-    "topic.": "internal topics get the broker's defaults, and `replication_factor`",
 }
 """Prefix of Kafka Streams without counterpart here -> what to do instead."""
+_TOPIC = "topic."
+"""The prefix of settings of internal topics."""
 _OF_CLIENTS = ("topic.blacklist", "topic.metadata.")
 """Prefixes of librdkafka's names that look like Kafka Streams' `topic.`."""
 
@@ -234,6 +235,8 @@ class KafkaStreamsNames(Vocabulary):
         if name in KAFKA_STREAMS:
             key, convert = KAFKA_STREAMS[name]
             return key, convert(value)
+        if _prefix(name) == _TOPIC:
+            return ("topic_config", name.removeprefix(_TOPIC)), value
         if name in WITHOUT_COUNTERPART:
             advice, as_it_is = WITHOUT_COUNTERPART[name]
             if str("" if value is None or value == [] else value).lower() in as_it_is:
@@ -246,7 +249,7 @@ class KafkaStreamsNames(Vocabulary):
 def _prefix(name: str) -> str | None:
     if name.startswith(_OF_CLIENTS):
         return None
-    return next((each for each in _FOREIGN_PREFIXES if name.startswith(each)), None)
+    return next((each for each in (*_FOREIGN_PREFIXES, _TOPIC) if name.startswith(each)), None)
 
 
 NAMES = KafkaStreamsNames()

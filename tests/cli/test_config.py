@@ -44,6 +44,8 @@ ARGUMENTS = [
     "production.toml",
     "--set",
     "commit_bytes=1000",
+    "--set",
+    "topic.segment.bytes=5",
     "--log",
     "local:there",
 ]
@@ -65,6 +67,7 @@ def test_each_setting_is_shown_with_where_it_came_from(shop: Console) -> None:
         "clients.producer.linger.ms": ("9", "PENSTOCK_PRODUCER_LINGER_MS"),
         "clients.sasl.password": ("********", "production.toml, line 2"),
         "clients.sasl.username": ("me", "code"),
+        "topic_config.segment.bytes": ("5", "--set topic.segment.bytes"),
         "user.limit": (3, "code"),
         "user.nested": ({"api_key": "********"}, "code"),
     }

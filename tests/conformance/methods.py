@@ -1,7 +1,9 @@
-"""The public methods of Kafka Streams, read from its jars: `python -m tests.conformance.methods JAR...` writes them.
+"""The public methods of Kafka Streams, read from its jars: `python -m tests.conformance.methods DIRECTORY` writes them.
 
-They are in methods.txt, a class a line. docs/kafka_streams.md answers each, and test_methods.py beside this file holds
-the page to the list and to the code. `javap` of a JDK reads the jars.
+They are in methods.txt, a class a line, each method with the release that brought it. docs/kafka_streams.md answers
+each, and test_methods.py beside this file holds the page to the list and to the code. `javap` of a JDK reads the jars.
+The directory has `kafka-streams-VERSION.jar` of each release, from 0.10.0.0 on, and `kafka-streams-test-utils` of the
+same versions as far as there are any, for example by `mvn dependency:copy`.
 """
 
 from __future__ import annotations
@@ -33,34 +35,58 @@ errors.ProcessingExceptionHandler errors.ErrorHandlerContext errors.StreamsUncau
 TestInputTopic TestOutputTopic test.TestRecord processor.api.MockProcessorContext
 """
 _OF_JAVA = {"equals", "hashCode", "toString"}
+_METHOD = re.compile(r"^  [^(]* (\w+)\(", re.MULTILINE)
 
 
 def main() -> int:
-    """Write the list from the jars of kafka-streams and kafka-streams-test-utils."""
-    jars = ":".join(sys.argv[1:])
+    """Write the list from the jars of a directory."""
+    jars = {
+        _version(jar): jar for directory in sys.argv[1:] for jar in Path(directory).glob("kafka-streams-[0-9]*.jar")
+    }
     if not jars:
-        print("give the jars of kafka-streams and kafka-streams-test-utils, of one version", file=sys.stderr)
+        print("give a directory with the jars of kafka-streams and kafka-streams-test-utils", file=sys.stderr)
         return 2
-    lines = [f"{name}: {' '.join(_methods(jars, name))}" for name in _CLASSES.split()]
-    lines.append(f"StreamsConfig: {' '.join(_settings(jars))}")
+    found: dict[str, dict[str, str]] = {}
+    later = ""
+    for version, jar in sorted(jars.items(), reverse=True):
+        here, release = _methods(jar), ".".join(map(str, version[:-1]))
+        found = found or {name: dict.fromkeys(here[name], later) for name in _CLASSES.split()}
+        for name, methods in found.items():
+            # A name that was gone for some releases counts from its return.
+            methods.update({each: release for each in here.get(name, ()) if methods.get(each) == later})
+        later = release
+    lines = [f"{name}: {' '.join(f'{each}@{since}' for each, since in found[name].items())}" for name in found]
+    lines.append(f"StreamsConfig: {' '.join(_settings(jars[max(jars)]))}")
     LIST.write_text("\n".join(lines) + "\n")
     return 0
 
 
-def _methods(jars: str, name: str) -> list[str]:
-    """Return the names of a class's public methods; constructors have the name of their class, with its package."""
-    found = re.findall(r" (\w+)\(", _javap(jars, name))
-    return sorted(set(found) - _OF_JAVA)
+def _version(jar: Path) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", jar.name)))
 
 
-def _settings(jars: str) -> list[str]:
+def _methods(jar: Path) -> dict[str, list[str]]:
+    """Return the names of the public methods of each class that a release has.
+
+    Constructors have the name of their class, with its package.
+    """
+    printed = _javap(jar, *(_PACKAGE + name for name in _CLASSES.split()))
+    classes = re.findall(
+        rf"^public .*?{re.escape(_PACKAGE)}([\w.$]+)[^\n]* \{{\n(.*?)^\}}", printed, re.DOTALL | re.MULTILINE
+    )
+    return {name: sorted(set(_METHOD.findall(body)) - _OF_JAVA) for name, body in classes}
+
+
+def _settings(jar: Path) -> list[str]:
     """Return the names of all settings, which are constants."""
-    return sorted(set(re.findall(r' \w+_CONFIG = "([^"]+)"', _javap(jars, "StreamsConfig", "-constants"))))
+    return sorted(set(re.findall(r' \w+_CONFIG = "([^"]+)"', _javap(jar, "-constants", f"{_PACKAGE}StreamsConfig"))))
 
 
-def _javap(jars: str, name: str, *options: str) -> str:
-    command = ["javap", "-public", *options, "-cp", jars, _PACKAGE + name]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+def _javap(jar: Path, *arguments: str) -> str:
+    """Return what `javap` prints; it leaves out, and complains about, a class that the release does not have."""
+    jars = f"{jar}:{jar.with_name(jar.name.replace('streams-', 'streams-test-utils-'))}"
+    command = ["javap", "-public", "-cp", jars, *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60).stdout
 
 
 if __name__ == "__main__":

@@ -21,16 +21,17 @@ from tests.core.test_config_names import KAFKA_STREAMS_4_3
 from .methods import LIST
 
 PAGE = Path(__file__).parents[2] / "docs/kafka_streams.md"
-METHODS = {name: each.split() for name, _, each in (line.partition(": ") for line in LIST.read_text().splitlines())}
-SETTINGS = METHODS.pop("StreamsConfig")
+LISTED = {name: each.split() for name, _, each in (line.partition(": ") for line in LIST.read_text().splitlines())}
+SETTINGS = LISTED.pop("StreamsConfig")
+METHODS = {name: [tuple(each.split("@")) for each in listed] for name, listed in LISTED.items()}
 _HEADING = re.compile(r"^### `([\w.$]+)`\n\nHere: `([\w.]+)`", re.MULTILINE)
-_ROW = re.compile(r"^\| `(\w+)` \| (.*?) \| ?(.*?) ?\|$", re.MULTILINE)
+_ROW = re.compile(r"^\| `(\w+)` \| ([\d.]+) \| (.*?) \| ?(.*?) ?\|$", re.MULTILINE)
 _NAMED = re.compile(r"`([\w.]+)(?:\(([\w=, ]*)\))?`")
 
 
 @cache
-def sections() -> dict[str, tuple[str, list[tuple[str, str, str]]]]:
-    """Return what the page says of each class: its name here, and the rows of its methods."""
+def sections() -> dict[str, tuple[str, list[tuple[str, str, str, str]]]]:
+    """Return for each class of the page its name here, and the rows of its methods."""
     parts = re.split(r"^(?=##+ )", PAGE.read_text(), flags=re.MULTILINE)
     found = {}
     for part in parts:
@@ -45,14 +46,14 @@ def test_the_page_has_every_class() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_page_answers_every_method_of_a_class(name: str) -> None:
-    assert [method for method, _, _ in sections()[name][1]] == METHODS[name]
+    assert [(method, since) for method, since, _, _ in sections()[name][1]] == METHODS[name]
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_the_page_names_is_there(name: str) -> None:
     home, rows = sections()[name]
     place = resolved(home)
-    for method, here, why in rows:
+    for method, _, here, why in rows:
         named = _NAMED.findall(here)
         if here == "—":
             assert why, f"{name}.{method}: say why it is missing"

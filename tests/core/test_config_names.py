@@ -98,6 +98,8 @@ def make(given: dict[str, Any]) -> Settings:
         ("main.consumer.fetch.min.bytes", 5, "clients", {"consumer.fetch.min.bytes": "5"}),
         ("producer.max.request.size", 5, "clients", {"producer.message.max.bytes": "5"}),
         ("admin.retries", 5, "clients", {"admin.retries": "5"}),
+        ("topic.segment.bytes", 5, "topic_config", {"segment.bytes": "5"}),
+        ("topic_config.unclean.leader.election.enable", False, "topic_config", {"unclean.leader.election.enable": "false"}),
         ("clients.too.new.to.know", "x", "clients", {"too.new.to.know": "x"}),
         ("user.limit", 5, "user", {"limit": 5}),
     ],
@@ -143,7 +145,8 @@ def test_what_is_so_anyway_may_be_said(name: str, value: str) -> None:
     ("given", "message"),
     [
         ({"restore.consumer.fetch.min.bytes": 1}, "no counterpart here: state is restored from `changelog`"),
-        ({"topic.min.insync.replicas": 1}, "no counterpart here: internal topics"),
+        ({"topic.segment.bytes": []}, "setting 'topic_config': 'segment.bytes': expected text, a number or a boolean"),
+        ({"topic_config": "segment.bytes"}, "setting 'topic_config': expected a mapping of topic settings such as"),
         ({"sasl.jaas.config": "x"}, "Java's clients only, not librdkafka's: set sasl.username and sasl.password"),
         ({"consumer.ssl.truststore.location": "x"}, "set ssl.ca.location to a PEM file"),
         ({"commit.interval.ms": "5s"}, "'commit.interval.ms': expected a whole number of milliseconds, found '5s'"),

@@ -136,6 +136,7 @@ def test_a_file_that_is_not_there() -> None:
         ("PENSTOCK_CLIENTS_DEBUG", "broker", ("clients", "debug"), "broker"),
         ("PENSTOCK_CLIENTS_QUITE_NEW", "5", ("clients", "quite.new"), "5"),
         ("PENSTOCK_CLIENTS_PRODUCER_QUITE_NEW", "5", ("clients", "producer.quite.new"), "5"),
+        ("PENSTOCK_TOPIC_CONFIG_SEGMENT_BYTES", "5", ("topic_config", "segment.bytes"), "5"),
         ("PENSTOCK_USER_MOST_ORDERS", "5", ("user", "most_orders"), 5),
     ],
 )

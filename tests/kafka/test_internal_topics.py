@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from penstock import Application, Processor, Record, Topology, key_value_store
-from penstock.errors import IncompatibleStateError, LogError, TopologyError
+from penstock.errors import ConfigError, IncompatibleStateError, LogError, TopologyError
 from penstock.plugins.applications.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.applications.run_status import RunStatus
@@ -39,16 +39,19 @@ class Keep(Processor):
         self.store.put(record.key, record.value)
 
 
-def make(broker: KafkaBroker, directory: Path, **settings: Any) -> Application:
-    """A program with a repartition topic and, with the changelog `topic:`, a changelog topic."""
+def make(broker: KafkaBroker, directory: Path, store: Any = None, **settings: Any) -> Application:
+    """A program with a repartition topic and, with the changelog `topic:`, a changelog topic.
+
+    `store`: options of its store.
+    """
     name = fresh_name("app")
     topology = (
         Topology()
         .add_source("in", f"{name}.in")
         .add_repartition("by-key", "in")
-        .add_processor("keep", Keep, "by-key", stores=[key_value_store("last", backend="memory")])
+        .add_processor("keep", Keep, "by-key", stores=[key_value_store("last", backend="memory", **(store or {}))])
     )
-    given = {"changelog": "topic:", "data_dir": str(directory), **settings}
+    given: Any = {"changelog": "topic:", "data_dir": str(directory), **settings}
     return Application(name, topology, log=f"kafka:{broker.bootstrap}", **given)
 
 
@@ -58,6 +61,46 @@ def set_policy(broker: KafkaBroker, log: KafkaLog, topic: str, policy: str) -> N
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.incremental_alter_configs([resource])[resource].result()
     wait_until(lambda: log.topics()[topic].config["cleanup.policy"] == policy)
+
+
+def test_made_with_the_settings_of_the_application_and_of_the_store(broker: KafkaBroker, tmp_path: Path) -> None:
+    config = {"segment.bytes": 20_000_000, "max.message.bytes": 2_000_000}
+    application = make(broker, tmp_path, {"topic_config": {"segment.bytes": 10_000_000}}, topic_config=config)
+    log = KafkaLog(broker.bootstrap)
+    log.create_topic(f"{application.id}.in", 1)
+    prepare(application, log)
+    found = [log.topics()[f"{application.id}-{each}"].config for each in ("by-key-repartition", "last-changelog")]
+    assert [each["segment.bytes"] for each in found] == ["20000000", "10000000"]
+    assert [each["max.message.bytes"] for each in found] == ["2000000", "2000000"]
+    assert [each["cleanup.policy"] for each in found] == ["delete", "compact"]
+
+
+@pytest.mark.parametrize(
+    ("store", "settings", "expected"),
+    [
+        (
+            {"topic_config": {"cleanup.policy": "compact,delete"}},
+            {},
+            r"topic_config of store 'last': 'cleanup.policy' is 'compact,delete', and topic '.*-last-changelog' needs "
+            "'compact': leave it out",
+        ),
+        (
+            {},
+            {"topic.retention.ms": 1000},
+            r"setting 'topic_config': 'retention.ms' is '1000', and topic '.*-by-key-repartition' needs '-1': leave it",
+        ),
+        ({}, {"topic_config": {"segment.byts": 5}}, r"topic '.*-repartition': unknown setting 'segment.byts'; did you"),
+        ({"topic_config": {"segment.bytes": "many"}}, {}, r"topic '.*-last-changelog' cannot be created in .*many"),
+    ],
+)
+def test_settings_that_an_internal_topic_cannot_have(
+    broker: KafkaBroker, tmp_path: Path, store: Any, settings: Any, expected: str
+) -> None:
+    application = make(broker, tmp_path, store).with_settings(settings)
+    log = KafkaLog(broker.bootstrap)
+    log.create_topic(f"{application.id}.in", 1)
+    with pytest.raises((ConfigError, LogError), match=expected):
+        prepare(application, log)
 
 
 def test_made_and_checked(broker: KafkaBroker, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from ...clock import Duration, PunctuationType
 from ...errors import ConfigError
 from ...serde import Serde
+from ...support.topic_config import TopicConfig
 from ..specs import StoreSpec, checked_name, positive_ms
 from ..state_store import Entries, StateStore, StoreTraits, ValueAndTimestamp, ValueTimestampHeaders
 
@@ -148,6 +149,7 @@ def key_value_store(
     cached: bool = False,
     backend: str | None = None,
     logged: bool = True,
+    topic_config: TopicConfig | None = None,
 ) -> KeyValueStoreSpec:
     """Declare a key-value store, for `Topology.add_processor(..., stores=[...])` or `Topology.add_store`.
 
@@ -158,7 +160,8 @@ def key_value_store(
     WALL_CLOCK_TIME) after which an entry is gone, counted from when it was put. With it, or with `expires=True` alone,
     the store is an `ExpiringKeyValueStore`.
     `backend` names an installed store backend (None: the application's). A store that is not `logged` is lost with this
-    host. `name` is 1 to 249 letters, digits, '.', '_' or '-'; names that differ in case only are different stores.
+    host. `topic_config`: settings by Kafka's names with which its changelog topic is created. `name` is 1 to 249
+    letters, digits, '.', '_' or '-'; names that differ in case only are different stores.
     Raises StoreError for another name, and ConfigError for a `ttl` that is not a duration above 0 or another clock.
 
     >>> key_value_store("visits", ttl="1h").ttl_ms
@@ -180,4 +183,5 @@ def key_value_store(
         headers=headers,
         backend=backend,
         logged=logged,
+        topic_config=topic_config or {},
     )

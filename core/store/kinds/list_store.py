@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ...serde import Serde
+from ...support.topic_config import TopicConfig
 from ..specs import StoreSpec, checked_name
 from ..state_store import Entries, StateStore
 
@@ -72,6 +73,7 @@ def list_store(
     value_serde: str | Serde[Any] | None = None,
     backend: str | None = None,
     logged: bool = True,
+    topic_config: TopicConfig | None = None,
 ) -> ListStoreSpec:
     """Declare a store with several values for a key, for `Topology.add_processor(..., stores=[...])` or `add_store`.
 
@@ -81,4 +83,11 @@ def list_store(
     >>> list_store("waiting", key_serde="str").name
     'waiting'
     """
-    return ListStoreSpec(checked_name("list_store", name), key_serde, value_serde, backend=backend, logged=logged)
+    return ListStoreSpec(
+        checked_name("list_store", name),
+        key_serde,
+        value_serde,
+        backend=backend,
+        logged=logged,
+        topic_config=topic_config or {},
+    )

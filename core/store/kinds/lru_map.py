@@ -7,6 +7,7 @@ from typing import Any
 
 from ...errors import StoreError
 from ...serde import Serde
+from ...support.topic_config import TopicConfig
 from ..specs import StoreSpec, checked_name
 
 
@@ -29,6 +30,7 @@ def lru_map(
     value_serde: str | Serde[Any] | None = None,
     backend: str | None = None,
     logged: bool = True,
+    topic_config: TopicConfig | None = None,
 ) -> LruMapSpec:
     """Declare a key-value store that drops the least recently used entry when it has more than `max_entries`.
 
@@ -43,4 +45,12 @@ def lru_map(
     checked_name("lru_map", name)
     if type(max_entries) is not int or max_entries < 1:
         raise StoreError(f"lru_map {name!r}: expected max_entries as a whole number above 0, found {max_entries!r}")
-    return LruMapSpec(name, max_entries, key_serde, value_serde, backend=backend, logged=logged)
+    return LruMapSpec(
+        name,
+        max_entries,
+        key_serde,
+        value_serde,
+        backend=backend,
+        logged=logged,
+        topic_config=topic_config or {},
+    )

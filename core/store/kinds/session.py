@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from ...clock import Duration
 from ...serde import Serde
+from ...support.topic_config import TopicConfig
 from ..specs import StoreSpec, checked_name, positive_ms
 from ..state_store import Entries, StateStore, StoreTraits
 from .windowed import Windowed, bucket_ms
@@ -116,6 +117,7 @@ def session_store(
     headers: bool = False,
     backend: str | None = None,
     logged: bool = True,
+    topic_config: TopicConfig | None = None,
 ) -> SessionStoreSpec:
     """Declare a session store, for `Topology.add_processor(..., stores=[...])` or `Topology.add_store`.
 
@@ -130,5 +132,13 @@ def session_store(
     checked_name("session_store", name)
     retention_ms = positive_ms(retention, "retention", name)
     return SessionStoreSpec(
-        name, retention_ms, key_serde, value_serde, cached=cached, headers=headers, backend=backend, logged=logged
+        name,
+        retention_ms,
+        key_serde,
+        value_serde,
+        cached=cached,
+        headers=headers,
+        backend=backend,
+        logged=logged,
+        topic_config=topic_config or {},
     )

@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 from ...clock import Duration, duration_ms
 from ...errors import ConfigError
 from ...serde import Serde
+from ...support.topic_config import TopicConfig
 from ..specs import StoreSpec, checked_name
 from ..state_store import Entries, StateStore, StoreTraits
 
@@ -101,6 +102,7 @@ def versioned_store(
     value_serde: str | Serde[Any] | None = None,
     backend: str | None = None,
     logged: bool = True,
+    topic_config: TopicConfig | None = None,
 ) -> VersionedStoreSpec:
     """Declare a versioned store, for `Topology.add_processor(..., stores=[...])` or `Topology.add_store`.
 
@@ -116,7 +118,14 @@ def versioned_store(
     history_ms = _checked_ms(history_retention, "history_retention", name)
     grace_ms = history_ms if grace is None else _checked_ms(grace, "grace", name)
     return VersionedStoreSpec(
-        name, history_ms, min(grace_ms, history_ms), key_serde, value_serde, backend=backend, logged=logged
+        name,
+        history_ms,
+        min(grace_ms, history_ms),
+        key_serde,
+        value_serde,
+        backend=backend,
+        logged=logged,
+        topic_config=topic_config or {},
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, overload
 from ...clock import Duration
 from ...errors import ConfigError
 from ...serde import Serde
+from ...support.topic_config import TopicConfig
 from ..specs import StoreSpec, checked_name, positive_ms
 from ..state_store import Entries, StateStore, StoreTraits, ValueAndTimestamp, ValueTimestampHeaders
 from .windowed import Windowed, bucket_ms
@@ -134,6 +135,7 @@ def window_store(
     cached: bool = False,
     backend: str | None = None,
     logged: bool = True,
+    topic_config: TopicConfig | None = None,
 ) -> WindowStoreSpec:
     """Declare a window store, for `Topology.add_processor(..., stores=[...])` or `Topology.add_store`.
 
@@ -165,4 +167,5 @@ def window_store(
         headers=headers,
         backend=backend,
         logged=logged,
+        topic_config=topic_config or {},
     )

@@ -22,6 +22,7 @@ from penstock import (
     window_store,
 )
 from penstock.program.serdes import SerdeLike
+from penstock.support.topic_config import TopicConfig
 
 from .functions import check_options
 from .names import Names, checked
@@ -32,13 +33,15 @@ from .writer import Writer
 class TableOptions(TypedDict, total=False):
     """The keyword arguments for the store of a table from a topic.
 
-    `backend`: an installed store backend. `logged`: whether changes go to the changelog. `cached`: whether of several
+    `backend`: an installed store backend. `logged`: whether changes go to the changelog. `topic_config`: settings by
+    Kafka's names with which the store's changelog topic is created. `cached`: whether of several
     updates of a key between two commits only the last one goes on (`statestore_cache_max_bytes`). `ttl`, `ttl_clock`:
     see `key_value_store`.
     """
 
     backend: str | None
     logged: bool
+    topic_config: TopicConfig
     cached: bool
     ttl: Duration | None
     ttl_clock: PunctuationType
@@ -64,6 +67,7 @@ class WindowOptions(TypedDict, total=False):
     value_serde: SerdeLike
     backend: str | None
     logged: bool
+    topic_config: TopicConfig
     cached: bool
     retention: Duration
 
@@ -147,7 +151,7 @@ class Materialized:
 
     def _chosen(self, writer: Writer, *more: str) -> dict[str, Any]:
         """Return the options of a store that is not declared: those that the user gave, and those of the settings."""
-        given = {each: self.options[each] for each in ("backend", "logged", *more) if each in self.options}
+        given = kept_options(self.options, *more)
         cached = self.options.get("cached", True) and writer.has_record_cache
         return {"headers": has_headers(writer), "cached": cached, **given}
 
@@ -208,6 +212,11 @@ def optional(verb: str, names: Names, store: StoreLike | None, options: Mapping[
         # Kafka Streams uses up a number where only serdes are given.
         names.step(prefix)
     return Materialized(verb, "", False, None, dict(options))
+
+
+def kept_options(options: Mapping[str, Any], *more: str) -> dict[str, Any]:
+    """Return those of a verb's options that say how its store is kept, and `more`."""
+    return {each: options[each] for each in ("backend", "logged", "topic_config", *more) if each in options}
 
 
 def has_headers(writer: Writer) -> bool:

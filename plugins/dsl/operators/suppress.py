@@ -275,8 +275,8 @@ def suppress_options(
     }
 
 
-def suppress_step(name: str, store: str, table: Flow, options: Mapping[str, Any], *, logged: bool) -> ProcessorStep:
-    """Return the step of a Suppress with its buffer, which is named `store`."""
+def suppress_step(name: str, store: str, table: Flow, options: Mapping[str, Any], **kept: Any) -> ProcessorStep:
+    """Return the step of a Suppress with its buffer, named `store`; `kept` are options of `key_value_store`."""
     serdes = table.serdes
 
     def late(writer: Writer) -> dict[str, Any]:
@@ -289,7 +289,7 @@ def suppress_step(name: str, store: str, table: Flow, options: Mapping[str, Any]
 
     def buffer(writer: Writer) -> tuple[StoreBuilder]:
         value = BufferedSerde(late(writer)["values"])
-        made = key_value_store(store, key_serde="bytes", value_serde=value, logged=logged)
+        made = key_value_store(store, key_serde="bytes", value_serde=value, **kept)
         return (replace(made, windows=_windows(table.step)) if isinstance(serdes.key, WindowedKey) else made,)
 
     return ProcessorStep(name, Suppress, {**options, "store": store}, stores=buffer, late=late)

@@ -139,7 +139,8 @@ def test_a_name_names_nodes_stores_and_repartition_topics() -> None:
 
 
 def test_stores_can_be_declared_and_kept_for_longer() -> None:
-    mine = window_store("mine", retention="1h", window_size="2s", retain_duplicates=True, logged=False)
+    given: Any = {"logged": False, "topic_config": {"segment.bytes": 5}}
+    mine = window_store("mine", retention="1h", window_size="2s", retain_duplicates=True, **given)
     builder = StreamsBuilder()
     left, right = builder.stream("left"), builder.stream("right")
     window = within("1s", grace="0s")
@@ -148,6 +149,7 @@ def test_stores_can_be_declared_and_kept_for_longer() -> None:
     assert set(stores) == {"mine", "j-outer-other-join-store", "mine-left-shared-join-store"}
     assert (stores["mine"].retention_ms, stores["j-outer-other-join-store"].retention_ms) == (3_600_000, 60_000)
     assert not stores["mine-left-shared-join-store"].logged
+    assert stores["mine-left-shared-join-store"].topic_config == {"segment.bytes": "5"}
 
 
 def test_several_joins_of_a_stream_without_a_name_share_a_repartition_topic() -> None:

@@ -9,8 +9,9 @@ from typing import Any, TypedDict
 
 from penstock import Duration, Serde, StoreSpec, TopologyError, WindowStoreSpec, duration_ms, list_store, window_store
 from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.support.topic_config import TopicConfig
 
-from ...graph.materialized import has_headers
+from ...graph.materialized import has_headers, kept_options
 from ...graph.serdes import Serdes, key_of_store, value_of_store
 from ...graph.writer import Writer
 from ..waiting import SideSerde, ValueAndHeadersSerde, WaitingKeySerde
@@ -21,7 +22,8 @@ class StreamJoinOptions(TypedDict, total=False):
     """The keyword arguments of a join of two streams beside its window and its name.
 
     `key_serde`, `value_serde`, `other_value_serde`: serdes of the keys, the left and the right values in stores and
-    repartition topics, where they are not known. `backend`, `logged`: of the join's stores, see `window_store`.
+    repartition topics, where they are not known. `backend`, `logged`, `topic_config`: of the join's stores, see
+    `window_store`.
     `retention`: how long they keep records; at least the window and its grace. `this_store`, `other_store`: declared
     stores for the left and the right side, `window_store(NAME, ..., retain_duplicates=True)`. `emit_interval`: how
     often, in wall-clock time, a left or outer join looks for windows that have closed; else whenever time moves.
@@ -32,6 +34,7 @@ class StreamJoinOptions(TypedDict, total=False):
     other_value_serde: SerdeLike
     backend: str | None
     logged: bool
+    topic_config: TopicConfig
     retention: Duration
     this_store: WindowStoreSpec
     other_store: WindowStoreSpec
@@ -64,10 +67,9 @@ class JoinStore:
             **self.chosen,
         )
 
-    def backend_and_logged(self) -> dict[str, Any]:
+    def shared_options(self) -> dict[str, Any]:
         """Return the options that the store of waiting records shares with this one."""
-        given = self.given
-        return self.chosen if given is None else {"backend": given.backend, "logged": given.logged}
+        return self.chosen if self.given is None else kept_options(vars(self.given))
 
 
 def join_store(
@@ -76,8 +78,7 @@ def join_store(
     """Return the store of one side: the one declared as `option`, or one named `name`. Raises TopologyError."""
     given: Any = options.get(option)
     if given is None:
-        chosen: dict[str, Any] = {each: value for each, value in options.items() if each in ("backend", "logged")}
-        return JoinStore(name, None, serdes, windows, _retention(verb, windows, options), chosen)
+        return JoinStore(name, None, serdes, windows, _retention(verb, windows, options), kept_options(options))
     example = f'window_store("NAME", retention="{windows.retention_ms}ms", ..., retain_duplicates=True)'
     if not isinstance(given, WindowStoreSpec) or not given.retain_duplicates:
         raise TopologyError(
@@ -107,7 +108,7 @@ def waiting_store(name: str, left: JoinStore, right: JoinStore) -> Callable[[Wri
             name,
             key_serde=WaitingKeySerde(resolve_serde(specs[0].key_serde, state, what)),
             value_serde=SideSerde(*values),
-            **left.backend_and_logged(),
+            **left.shared_options(),
         )
 
     return declared

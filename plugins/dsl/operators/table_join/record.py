@@ -7,8 +7,10 @@ from typing import Any, TypedDict
 
 from penstock import Duration, StoreBuilder, TopologyError, duration_ms, list_store
 from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.support.topic_config import TopicConfig
 
 from ...graph.functions import check_mapper
+from ...graph.materialized import kept_options
 from ...graph.recorder import Recorder
 from ...graph.serdes import Serdes, check_same_keys, key_of_store, value_of_store
 from ...graph.step import Flow, ProcessorStep, Stores
@@ -24,13 +26,15 @@ class TableJoinOptions(TypedDict, total=False):
     """The keyword arguments of a join of a stream with a table.
 
     `key_serde`, `value_serde`: serdes of the stream's keys and values in a repartition topic and in the store of
-    records that wait, where they are not known. `backend`, `logged`: of that store, which there is with `grace`.
+    records that wait, where they are not known. `backend`, `logged`, `topic_config`: of that store, which there
+    is with `grace`.
     """
 
     key_serde: SerdeLike
     value_serde: SerdeLike
     backend: str | None
     logged: bool
+    topic_config: TopicConfig
 
 
 def record_table_join(
@@ -115,7 +119,6 @@ def _grace_ms(verb: str, grace: Duration) -> int:
 
 def delayed_store(name: str, serdes: Serdes, options: TableJoinOptions) -> Stores:
     """Return a function that declares the store of records that wait for late updates of a table, by time."""
-    chosen: dict[str, Any] = {each: value for each, value in options.items() if each in ("backend", "logged")}
 
     def declared(writer: Writer) -> tuple[StoreBuilder]:
         state, what = writer.settings.state_serde, f"store {name!r}"
@@ -124,7 +127,7 @@ def delayed_store(name: str, serdes: Serdes, options: TableJoinOptions) -> Store
             name,
             key_serde=TimedKeySerde(resolve_serde(key, state, what)),
             value_serde=ValueAndHeadersSerde(resolve_serde(value, state, what)),
-            **chosen,
+            **kept_options(options),
         )
         return (made,)
 
