@@ -91,6 +91,7 @@ from .store.kinds.versioned import (
 from .store.kinds.window import HeadersWindowStore, ReadOnlyWindowStore, TimestampedWindowStore, WindowStoreSpec
 from .store.record_cache import Change, FlushListener
 from .store.specs import StoreSpec
+from .world import World
 
 __all__ = [
     "Assignment",
@@ -197,6 +198,7 @@ __all__ = [
     "VersionedRecord",
     "VersionedStoreSpec",
     "WindowStoreSpec",
+    "World",
     "WrappingProcessor",
     "WrappingSerde",
     "WrappingTransformer",

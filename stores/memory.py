@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Self
-from uuid import uuid4
 
 from penstock import StaleStoreError, StoreBackend, StoreError, StoreView
 from penstock.store import Changes
@@ -37,7 +37,7 @@ class MemoryBackend(StoreBackend):
     @classmethod
     def ephemeral(cls, stores: Sequence[str]) -> Self:
         """Return a backend without a directory, which ends with the last reference to it."""
-        backend = cls(Path(f"ephemeral-{uuid4()}"), stores)
+        backend = cls(Path(f"ephemeral-{next(_numbers)}"), stores)
         del _contents[backend._directory]
         return backend
 
@@ -162,3 +162,5 @@ class _Contents:
 
 _contents: dict[str, _Contents] = {}
 """By directory: what a real disk would be, for this process."""
+_numbers = count()
+"""Of ephemeral backends."""

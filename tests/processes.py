@@ -16,6 +16,7 @@ from penstock import Application, Log
 from penstock.plugins.applications.new_topics import prepare_and_continue
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.world import World
 
 ROOT = Path(__file__).parents[1]
 
@@ -60,7 +61,7 @@ def opened_workers(application: Application, log: Log) -> Iterator[list[TaskWork
     """Start all of an application's tasks as a runner would, and close them at the end. Retries do not wait."""
     with ExitStack() as stack:
         prepared = prepare_and_continue(application, log, lambda: None)
-        resources = ProcessResources(wait=lambda seconds: None)
+        resources = ProcessResources(World(sleep=lambda seconds: None))
         stack.callback(resources.close)
         workers = [
             TaskWorker(prepared.application, task, inputs, log, resources=resources)

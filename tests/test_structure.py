@@ -146,13 +146,62 @@ def clock_readings(source: Path) -> Iterator[str]:
                 yield f"{source.relative_to(ROOT)}:{node.lineno}: {name}.{node.attr}"
 
 
-def test_core_reads_a_clock_in_one_file() -> None:
+def test_core_reads_a_clock_in_two_files() -> None:
     core = FOLDERS["penstock"]
-    readings = [
-        each for source in sorted(core.rglob("*.py")) if source.name != "clock.py" for each in clock_readings(source)
-    ]
-    assert not readings
-    assert list(clock_readings(core / "clock.py"))
+    readers = {source.name for source in core.rglob("*.py") if list(clock_readings(source))}
+    assert readers == {"clock.py", "world.py"}
+
+
+TASK_ROOMS = ("core", "stores", "plugins/changelogs", "plugins/embedded", "plugins/hosts", "plugins/runtime")
+"""What runs tasks gets time, threads and random names from its World."""
+OUTSIDE = {
+    "time": "*",
+    "secrets": "*",
+    "uuid": "*",
+    "random": "*",
+    "concurrent.futures": {"ThreadPoolExecutor", "ProcessPoolExecutor", "wait", "as_completed"},
+    "threading": {"Thread", "Timer"},
+}
+OF_THIS_MACHINE = {
+    "core/clock.py": "the machine's clock, of the real World",
+    "core/world.py": "the real World",
+    "core/support/file_lock.py": "a lock of the machine's file system",
+    "plugins/changelogs/storage.py": "files of a real directory; another Storage takes its place",
+    "plugins/runtime/temporary.py": "directories that a killed process leaves to the next one",
+    "plugins/embedded/query.py": "the thread of a run",
+    "plugins/hosts/claims.py": "a Spark worker that waits for another executor",
+    "plugins/hosts/client.py": "starts processes and waits for their sockets",
+    "plugins/hosts/continuous_engine.py": "the thread that turns a TaskLoop",
+    "plugins/hosts/life.py": "how long a process lives",
+    "plugins/hosts/place.py": "sockets and locks of a process",
+    "plugins/hosts/process.py": "a process, its sockets and its signals",
+    "plugins/hosts/status.py": "memory and CPU of a process",
+}
+"""Files of these rooms that a simulated world does not run, with the reason."""
+
+
+def taken_from_outside(source: Path) -> Iterator[str]:
+    """Yield what a file takes past its World, as `module.name`."""
+    tree = ast.parse(source.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if OUTSIDE.get(alias.name) == "*")
+        elif isinstance(node, ast.ImportFrom) and node.module in OUTSIDE:
+            names = OUTSIDE[node.module]
+            yield from (f"{node.module}.{each.name}" for each in node.names if names == "*" or each.name in names)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = "concurrent.futures" if node.value.id == "futures" else node.value.id
+            names = OUTSIDE.get(module, ())
+            if names != "*" and node.attr in names:
+                yield f"{module}.{node.attr}"
+
+
+def test_what_runs_tasks_takes_time_threads_and_random_names_from_its_world() -> None:
+    sources = {
+        str(source.relative_to(ROOT)): source for room in TASK_ROOMS for source in sorted((ROOT / room).rglob("*.py"))
+    }
+    taken = {name: sorted(set(taken_from_outside(source))) for name, source in sources.items()}
+    assert {name for name, found in taken.items() if found} == set(OF_THIS_MACHINE), taken
 
 
 METHODS = (FunctionType, classmethod, staticmethod, property, cached_property)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..store import Changes
+from ..world import World
 
 
 def version_counter(version: str) -> int:
@@ -37,6 +38,9 @@ class TaskChangelog(ABC):
     digits, '-' and '_'. A name is never given twice, so a delta of an attempt that failed leads to a version that no
     commit names.
     """
+
+    world: World = World()
+    """Its clock, threads and random tokens. What opens the changelog may set another one, before the first call."""
 
     @abstractmethod
     def restore(self, target: str, have: str | None) -> Restore:

@@ -20,6 +20,7 @@ from penstock import (
     SystemClock,
     TaskId,
     TopicPartition,
+    World,
     version_counter,
 )
 from penstock.plugins.runtime.local_state.task_state import first_version
@@ -181,7 +182,7 @@ def _commit(application: Application, log: Log, partitions: Sequence[TopicPartit
             if commit is None or version_counter(commit.version) < version_counter(own.version):
                 commit = own
         if commit is None:
-            commit = Commit(recovery.then, first_version())
+            commit = Commit(recovery.then, first_version(World()))
             if recovery.has_stores:
                 with closing(open_deltas(application.settings, application.id, str(recovery.task))) as changelog:
                     changelog.destroy()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-import secrets
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -115,7 +113,7 @@ class DirectoryChangelog(DeltaChangelog):
                 "changelog at %s: %s; version %s needs nothing behind that",
                 self._storage.location, torn, target,
             )  # fmt: skip
-        steps = self._steps.of_deltas(route.deltas)
+        steps = self._steps.of_deltas(route.deltas, self.world.threads)
         if route.start is None or route.start == have:
             return Restore(route.start, steps)
         start, snapshots = route.start, segments.files.snapshots
@@ -214,11 +212,11 @@ class DirectoryChangelog(DeltaChangelog):
         return 2 * median(self._upload_seconds() for _ in range(_UPLOADS))
 
     def _upload_seconds(self) -> float:
-        name = f"upload.{secrets.token_hex(4)}{TEMPORARY}"
+        name = f"upload.{self.world.token(4)}{TEMPORARY}"
         with self._storage.explaining(f"write {name}"):
-            began = time.monotonic()
-            self._storage.write(name, [secrets.token_bytes(_UPLOAD_BYTES)])
-            took = time.monotonic() - began
+            began = self.world.seconds()
+            self._storage.write(name, [bytes.fromhex(self.world.token(_UPLOAD_BYTES))])
+            took = self.world.seconds() - began
             self._storage.delete(name)
         return took
 

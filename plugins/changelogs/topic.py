@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import secrets
-import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -71,9 +69,9 @@ class TopicChangelog(LogChangelog):
         """Return the end of the next version's name: incarnation, stores, time, end offsets."""
         if self._end_offsets is None:
             self._end_offsets = self._first_end_offsets(previous)
-        incarnation = secrets.token_hex(4) if previous is None else _VersionName.of(previous, self._where).incarnation
+        incarnation = self.world.token(4) if previous is None else _VersionName.of(previous, self._where).incarnation
         offsets = "_".join(map(str, self._end_offsets.values()))
-        return f"-{incarnation}-{self._stores_hash}-{int(time.time()):x}-{offsets}"
+        return f"-{incarnation}-{self._stores_hash}-{self._now_ms() // 1000:x}-{offsets}"
 
     def records(self, changes: Changes) -> list[OutputBatch]:
         batches = []
@@ -81,7 +79,7 @@ class TopicChangelog(LogChangelog):
             if not rows:
                 continue  # and no marker
             partition = self._partitions[store]
-            batches.append(encode(rows, partition, self._stores[store], time.time_ns() // 1_000_000, self._rows[store]))
+            batches.append(encode(rows, partition, self._stores[store], self._now_ms(), self._rows[store]))
             if self._end_offsets is not None:
                 # A failed commit takes offsets, too; after it the task is opened again, and reads them from the log.
                 self._end_offsets[store] += len(rows) + self._log.commit_markers
@@ -165,12 +163,12 @@ class TopicChangelog(LogChangelog):
             place.incarnation == wanted.incarnation
             and place.counter <= wanted.counter
             and place.stores == wanted.stores == self._stores_hash
-            and time.time() - place.seconds < _TRUSTED_SECONDS
+            and self._now_ms() / 1000 - place.seconds < _TRUSTED_SECONDS
         )
 
     def _steps(self, target: str, starts: Mapping[str, int], ends: Mapping[str, int]) -> Iterator[tuple[Changes, str]]:
         total = sum(ends[store] - start for store, start in starts.items())
-        progress = _Progress(self._where, total)
+        progress = _Progress(self._where, total, self.world.seconds)
         part = 0
         for store in self._partitions:
             for rows in self._read(store, starts[store], ends[store], progress):
@@ -204,22 +202,25 @@ class TopicChangelog(LogChangelog):
 
     def _settled_ends(self) -> dict[str, int]:
         """Return the ends, once they are stable: the last commit's control records may not be written yet."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = self.world.seconds() + _PATIENCE_SECONDS
         while True:
             ends, stable = self._ends(), self._ends(stable=True)
             if ends == stable:
                 return ends
-            if time.monotonic() > deadline:
+            if self.world.seconds() > deadline:
                 raise ChangelogError(
                     f"{self._where}: its changelog cannot be read to the end: an open transaction of another program "
                     "holds back "
                     f"{', '.join(str(self._partitions[store]) for store in ends if stable[store] < ends[store])}"
                 )
-            time.sleep(0.01)
+            self.world.sleep(0.01)
 
     def _ends(self, *, stable: bool = False) -> dict[str, int]:
         ends = self._log.end_offsets(list(self._partitions.values()), stable=stable)
         return {store: ends[partition] for store, partition in self._partitions.items()}
+
+    def _now_ms(self) -> int:
+        return self.world.clock.now_ms()
 
     def close(self) -> None:
         """Do nothing: the log is closed by its owner."""
@@ -251,17 +252,18 @@ class _VersionName:
 class _Progress:
     """Logs the progress of a restore every few seconds."""
 
-    def __init__(self, where: str, total: int) -> None:
+    def __init__(self, where: str, total: int, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
         self._where = where
         self._total = total
         self._done = 0
-        self._began = time.monotonic()
+        self._began = seconds()
         self._next = self._began + _PROGRESS_SECONDS
         self._has_logged = False
 
     def add(self, count: int, store: str) -> None:
         self._done += count
-        now = time.monotonic()
+        now = self._seconds()
         if now >= self._next:
             self._next = now + _PROGRESS_SECONDS
             self._has_logged = True
@@ -273,4 +275,4 @@ class _Progress:
 
     def end(self) -> None:
         write = _log.warning if self._has_logged else _log.info
-        write("%s: restored %d records in %.1f s", self._where, self._done, time.monotonic() - self._began)
+        write("%s: restored %d records in %.1f s", self._where, self._done, self._seconds() - self._began)

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import secrets
-
 from penstock.errors import RuntimeUnavailableError
 from penstock.plugins.hosts.engine import HostInfo
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import SlotCargo, SlotEngine, SlotRequest
 from penstock.plugins.hosts.status import Meter
+from penstock.world import World
 
 
 class OwnHost:
     """The one slot of an application, in this process. One thread calls all methods."""
 
-    def __init__(self, cargo: SlotCargo) -> None:
+    def __init__(self, cargo: SlotCargo, world: World) -> None:
         self._application_id = cargo.application.id
         self._cargo = cargo
+        self._world = world
         self._engine: SlotEngine | None = None
 
     def call(self, request: SlotRequest) -> SlotMessage:
         """Return what the tasks did; an error is in the message."""
         try:
             if self._engine is None:
-                self._engine = self._cargo.engine(HostInfo(secrets.token_hex(8), 0, "", "first", Meter()))
+                self._engine = self._cargo.engine(HostInfo(self._world.token(8), 0, "", "first", Meter(), self._world))
             message: SlotMessage = self._engine.handle(request)
             return message
         except Exception as error:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import secrets
 import socket
 import threading
-import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from penstock.clock import SystemClock
 from penstock.errors import PenstockError
 from penstock.log import Commit
 from penstock.plugins.hosts.application_engine import ApplicationEngine
@@ -38,6 +34,7 @@ from penstock.plugins.runs.slots import Slots
 from penstock.plugins.runs.trigger import Trigger
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.world import World
 
 from .machine_host import MachineHost
 from .own_host import OwnHost
@@ -56,7 +53,8 @@ class EmbeddedQuery(Query):
     """The query of a prepared application, in as many task hosts as `processes`; 0: in this process.
 
     With `clock_ms` and `step` the caller sets the planner's clock and steps (see Control). `is_continuous`: tasks work
-    on their own, and are asked twice a second what they did.
+    on their own, and are asked twice a second what they did. `world`: what it takes from outside; hosts beside this
+    process have a world of their own.
     """
 
     def __init__(
@@ -67,7 +65,9 @@ class EmbeddedQuery(Query):
         clock_ms: int | None = None,
         step: int | None = None,
         is_continuous: bool = False,
+        world: World | None = None,
     ) -> None:
+        self._world = world = world or World()
         self._running = running
         self._prepared = prepared = running.prepared
         self._is_continuous = is_continuous
@@ -89,8 +89,8 @@ class EmbeddedQuery(Query):
             self._hosts = self._machine_hosts(kind)
             self._logs = HostLogReader(self._temporary.path)
         else:
-            self._hosts = {0: OwnHost(SlotCargo(kind, prepared.application, prepared.tasks(), "", 0))}
-        self._callers = ThreadPoolExecutor(self._number, "penstock-callers") if self._number > 1 else None
+            self._hosts = {0: OwnHost(SlotCargo(kind, prepared.application, prepared.tasks(), "", 0), world)}
+        self._callers = world.threads(self._number, "penstock-callers") if self._number > 1 else None
         self._known: dict[str, Commit] = {}
         self._stopping = threading.Event()
         self._batches: SimpleQueue[EndedBatch] = SimpleQueue()
@@ -103,7 +103,7 @@ class EmbeddedQuery(Query):
         cargo = pack(SlotCargo(kind, application, self._prepared.tasks(), str(self._temporary.path), level))
         title, digest = f"application {application.id!r}", hashlib.sha256(cargo).hexdigest()
         return {
-            slot: MachineHost(application.id, HostSpec(secrets.token_hex(10), slot, digest, cargo, title, ()))
+            slot: MachineHost(application.id, HostSpec(self._world.token(10), slot, digest, cargo, title, ()))
             for slot in self._by_slot
         }
 
@@ -187,26 +187,26 @@ class EmbeddedQuery(Query):
             planner.drain_only()
         offset = planner.first()
         while not self._stopping.is_set():
-            began = time.monotonic()
+            began = self._world.seconds()
             following = planner.next(offset, plan.max_records)
             if following is not offset:
                 offset = following
                 messages = self._call({each.slot: each for each in planner.plans(offset)})
-                self._note(offset["seq"], time.monotonic() - began, messages)
+                self._note(offset["seq"], self._world.seconds() - began, messages)
             elif trigger.drains:
                 return
-            self._stopping.wait(max(0.0, began + trigger.interval_ms / 1000 - time.monotonic()))
+            self._stopping.wait(max(0.0, began + trigger.interval_ms / 1000 - self._world.seconds()))
 
     def _renew(self, trigger: Trigger) -> None:
         """Let the tasks work on their own, and ask what they did, until the end."""
-        number, opens, clock, asked_at = 0, True, SystemClock(), time.monotonic()
+        number, opens, asked_at = 0, True, self._world.seconds()
         while True:
             stopping = self._stopping.is_set()
             plans = {
                 slot: SlotPlan(
                     slot,
                     self._executor,
-                    clock.now_ms(),
+                    self._world.clock.now_ms(),
                     {task: {} for task in tasks} if opens else {},
                     stopping=stopping,
                     is_settled=self._control.unopened == [],
@@ -216,7 +216,7 @@ class EmbeddedQuery(Query):
             messages = self._call(plans)
             self._check_turns(messages)
             number += opens
-            seconds, asked_at = time.monotonic() - asked_at, time.monotonic()
+            seconds, asked_at = self._world.seconds() - asked_at, self._world.seconds()
             # Tasks that were taken over, and those of a host that was lost, are opened again.
             opens = self._note(number if opens else None, seconds, messages) or any(each.losses for each in messages)
             if stopping:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from math import inf
 
 from penstock.errors import StaleStoreError
@@ -89,13 +87,14 @@ class ApplicationEngine(SlotEngine):
         failed = self._prepare(names, plan.clock_ms, known)
         current = self._are_current(names)
         results = []
-        until = time.monotonic() + (inf if plan.seconds is None else plan.seconds)
+        seconds_now = self._resources.world.seconds
+        until = seconds_now() + (inf if plan.seconds is None else plan.seconds)
         for left, name in zip(range(len(names), 0, -1), names, strict=True):
             if name in failed:
                 results.append(self._failure(name, failed[name]))
             else:
                 # What a task does not need of its share is for those after it.
-                seconds = max(_LEAST_SECONDS, (until - time.monotonic()) / left)
+                seconds = max(_LEAST_SECONDS, (until - seconds_now()) / left)
                 results.append(self._run(name, plan, known.get(name), current.get(name), seconds))
         return results
 
@@ -132,8 +131,12 @@ class ApplicationEngine(SlotEngine):
             except Exception as error:
                 failed[name] = error
 
-        with ThreadPoolExecutor(min(_OPENING_THREADS, len(opening)), "penstock-opening") as threads:
-            list(threads.map(prepare, opening))
+        world = self._resources.world
+        with world.threads(min(_OPENING_THREADS, len(opening)), "penstock-opening") as threads:
+            prepared = [threads.submit(prepare, name) for name in opening]
+            world.wait(prepared)
+        for each in prepared:
+            each.result()
         return failed
 
     def _make(self, name: str) -> TaskWorker:
@@ -176,11 +179,11 @@ class ApplicationEngine(SlotEngine):
         return TaskResult(name, report)
 
     def _wait(self, name: str, retry: RetryRequested) -> None:
-        self._wait_until[name] = time.monotonic() + retry.delay_ms / 1000
+        self._wait_until[name] = self._resources.world.seconds() + retry.delay_ms / 1000
 
     def _waits(self, name: str) -> bool:
         until = self._wait_until.get(name)
-        if until is None or time.monotonic() >= until:
+        if until is None or self._resources.world.seconds() >= until:
             self._wait_until.pop(name, None)
             return False
         return True

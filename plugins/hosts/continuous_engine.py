@@ -5,17 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import replace
 from math import inf
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from time import perf_counter
 from typing import Any
 
-from penstock.clock import SystemClock
 from penstock.errors import RuntimeUnavailableError
 from penstock.log import Commit
 from penstock.plugins.applications.open_files import check_open_files_of_process
@@ -57,13 +54,13 @@ class ContinuousEngine(SlotEngine):
         self._run_token = cargo.run
         self._slot = host.slot
         self._executor = ""
-        self._system_clock = SystemClock()
+        self._world = host.world
         self._step_clock: int | None = None
         self._lock = threading.Lock()
         self._results: list[TaskResult] = []
         self._failure_of_slot: TaskFailure | None = None
         self._open_tasks = 0
-        self._turned_at = time.monotonic()
+        self._turned_at = self._world.seconds()
         self._commands: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
         self._ending = False
         self._collect_at = 0.0
@@ -92,7 +89,9 @@ class ContinuousEngine(SlotEngine):
             check_open_files_of_process(self._application, self._log, len(plan.ends))
             self._commands.put((lambda: self._tasks().run(plan.ends, request.known), Future()))
             if self._heartbeats is None and self._run_token:
-                self._heartbeats = HeartbeatSender(self._log, self._application.id, self._message, self._take_back)
+                self._heartbeats = HeartbeatSender(
+                    self._log, self._application.id, self._message, self._take_back, self._world
+                )
         return self._message()
 
     def close(self) -> None:
@@ -119,10 +118,13 @@ class ContinuousEngine(SlotEngine):
         """
         done: Future[Any] = Future()
         self._commands.put((command, done))
-        began = time.monotonic()
+        began = self._world.seconds()
         until, say_at = began + most, began + _SAY_SECONDS
-        while not wait([done], _LOOK_SECONDS).done:
-            now, stuck = time.monotonic(), self._stuck_seconds()
+        while True:
+            self._world.wait([done], _LOOK_SECONDS)
+            if done.done():
+                break
+            now, stuck = self._world.seconds(), self._stuck_seconds()
             if stuck > STUCK_SECONDS or now >= until:
                 raise RuntimeUnavailableError(
                     f"application {self._application.id!r}: the tasks of slot {self._slot} did not answer within "
@@ -159,10 +161,10 @@ class ContinuousEngine(SlotEngine):
         """Return how long ago the tasks had their last turn, or what is restored or filled made its last step."""
         loop = self._loop
         still = 0.0 if loop is None else loop.still()[0]
-        return max(still, time.monotonic() - self._turned_at)
+        return max(still, self._world.seconds() - self._turned_at)
 
     def _stuck_in(self) -> str:
-        loop, turned = self._loop, time.monotonic() - self._turned_at
+        loop, turned = self._loop, self._world.seconds() - self._turned_at
         if loop is not None and (still := loop.still())[0] > turned:
             return still[1]
         task = "" if loop is None else loop.current
@@ -192,12 +194,12 @@ class ContinuousEngine(SlotEngine):
                 loop = self._loop
                 if loop is not None and self._step_clock is None:
                     loop.turn()
-                    if (now := perf_counter()) >= self._collect_at:
+                    if (now := self._world.seconds()) >= self._collect_at:
                         self._collect_at = now + _COLLECT_SECONDS
                         self._collect(loop)
             except BaseException as error:
                 self._give_up(error)
-            self._turned_at = time.monotonic()
+            self._turned_at = self._world.seconds()
 
     def _obey(self) -> None:
         """Run the commands that came; without tasks to turn, wait for one."""
@@ -228,7 +230,7 @@ class ContinuousEngine(SlotEngine):
         return self._loop
 
     def _now_ms(self) -> int:
-        return self._system_clock.now_ms() if self._step_clock is None else self._step_clock
+        return self._world.clock.now_ms() if self._step_clock is None else self._step_clock
 
     def _stop(self) -> None:
         loop, self._loop = self._loop, None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from penstock.world import World
 
 from .status import HostStatus, Meter
 
@@ -14,7 +16,7 @@ class HostInfo:
     """The host that runs an engine.
 
     `scope` tells hosts of the same slot apart, where the cargo does not. `reason` says why the host was started, for
-    the report of each task that it opens.
+    the report of each task that it opens. `world` is what its tasks take from outside.
     """
 
     token: str
@@ -22,6 +24,7 @@ class HostInfo:
     scope: str
     reason: str
     meter: Meter
+    world: World = field(default_factory=World)
 
     def status(self, open_tasks: int) -> HostStatus:
         """Return the memory, CPU time and files that the host uses now."""

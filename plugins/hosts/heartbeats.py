@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from contextlib import suppress
-from time import perf_counter
 
 from penstock.errors import OffsetOutOfRangeError, PenstockError
 from penstock.log import Log
 from penstock.plugins.applications.heartbeat_topic import heartbeat_topic
 from penstock.plugins.runtime.reading import read_up_to
 from penstock.record import OutputBatch, TopicPartition
+from penstock.world import World
 
 from .reports import SlotMessage
 
@@ -22,7 +21,7 @@ _log = logging.getLogger("penstock.hosts")
 
 
 class HeartbeatSender:
-    """A thread that sends a heartbeat once a second, whatever the host's tasks do.
+    """Sends a heartbeat once a second, in a thread of its own, whatever the host's tasks do.
 
     `make` returns the next one. `give_back` gets one that could not be sent: what it reports goes with the next.
     """
@@ -33,32 +32,25 @@ class HeartbeatSender:
         application_id: str,
         make: Callable[[], SlotMessage],
         give_back: Callable[[SlotMessage], None],
+        world: World,
     ) -> None:
         self._log = log
         self._topic = heartbeat_topic(application_id)
         self._make = make
         self._give_back = give_back
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="penstock-heartbeats", daemon=True)
-        self._thread.start()
+        self._ticker = world.ticker("penstock-heartbeats", _INTERVAL_SECONDS, self._send)
 
-    def _run(self) -> None:
-        next_at = perf_counter()
-        while not self._ended.wait(max(0.0, next_at - perf_counter())):
-            next_at = max(next_at + _INTERVAL_SECONDS, perf_counter())
-            message = self._make()
-            try:
-                self._log.append(
-                    OutputBatch(self._topic, [str(message.slot).encode()], [message.to_json().encode()], [0])
-                )
-            except PenstockError as error:
-                self._give_back(message)
-                _log.debug("a heartbeat could not be sent: %s", error)
+    def _send(self) -> None:
+        message = self._make()
+        try:
+            self._log.append(OutputBatch(self._topic, [str(message.slot).encode()], [message.to_json().encode()], [0]))
+        except PenstockError as error:
+            self._give_back(message)
+            _log.debug("a heartbeat could not be sent: %s", error)
 
     def close(self) -> None:
         """Send no more; what was not sent stays with its maker."""
-        self._ended.set()
-        self._thread.join()
+        self._ticker.close()
 
 
 class HeartbeatReader:

@@ -60,7 +60,7 @@ class SlotEngine(Engine):
         self._partitions = cargo.tasks
         self._host = host
         self._application = cargo.application
-        self._resources = ProcessResources()
+        self._resources = ProcessResources(host.world)
         self._resources.is_settled = False
         self._logs: HostLogHandler | OwnLogLines = OwnLogLines()
         if cargo.log_directory:

@@ -7,20 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
-from uuid import uuid4
 
 from penstock import (
-    Clock,
     Commit,
     Lease,
     Log,
     LogError,
     OutputBatch,
     RecordBatch,
-    SystemClock,
     TaskCommitter,
     TopicInfo,
     TopicPartition,
+    World,
 )
 
 from .memory_partition import MemoryPartition
@@ -44,9 +42,10 @@ class MemoryLog(Log):
     """
 
     def __init__(
-        self, location: str = "", settings: Mapping[str, str] | None = None, *, clock: Clock | None = None
+        self, location: str = "", settings: Mapping[str, str] | None = None, *, world: World | None = None
     ) -> None:
-        self._clock = clock or SystemClock()
+        self._world = world = world or World()
+        self._clock = world.clock
         self._lock = threading.RLock()
         self._topics: dict[str, _Topic] = {}
         self._positions: dict[tuple[str, TopicPartition], int] = {}
@@ -70,7 +69,7 @@ class MemoryLog(Log):
     ) -> None:
         with self._lock:
             info = check_new_topic(name, partitions, config or {}, self._topics, internal=internal)
-            self._topics[name] = _Topic(replace(info, id=uuid4().hex))
+            self._topics[name] = _Topic(replace(info, id=self._world.token(16)))
 
     def delete_topic(self, name: str) -> None:
         with self._lock:

@@ -18,9 +18,8 @@ its version. Nothing continues from memory.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
-from time import perf_counter
 
 from penstock.log import Commit, TaskCommitter
 from penstock.record import OutputBatch, TopicPartition
@@ -49,14 +48,14 @@ class PendingCommit:
     outputs: list[OutputBatch]
     delta: Changes | None
     kept: Commit | None
-    phases: Phases = field(default_factory=Phases)
+    phases: Phases
 
     def write(self) -> None:
         """Do steps 1 and 2: append the delta to the changelog, and make the commit.
 
         Another thread may call it while the task rests. Raises as `DeltaChangelog.append` and `TaskCommitter.commit`.
         """
-        since, outputs = perf_counter(), self.outputs
+        since, outputs = self.phases.now(), self.outputs
         if self.delta is not None:
             outputs = outputs + self.state.append_delta(self.delta, self.commit.version, self.kept)
             since = self.phases.add("changelog", since)
@@ -96,12 +95,12 @@ class TaskCommits:
 
     @property
     def latest(self) -> float:
-        """The time (of `perf_counter`) by which the next commit has to be made."""
+        """The time (of the stopwatch of `phases`) by which the next commit has to be made."""
         return self._sent_at + self._committer.commit_within
 
     def send(self, outputs: list[OutputBatch]) -> None:
         """Send outputs to the log ahead of the commit. Only where the log streams outputs."""
-        since = perf_counter()
+        since = self._phases.now()
         if not self.has_sent:
             self.has_sent, self._sent_at = True, since
         self._committer.send(outputs)
@@ -122,7 +121,7 @@ class TaskCommits:
         """
         assert self.pending is None, "the outcome of the commit before is unknown"
         state, last, phases = self._state, self.last, self._phases
-        since = perf_counter()
+        since = phases.now()
         made = task.take_commit()
         since = phases.add("process", since)
         state.flush()
@@ -145,7 +144,7 @@ class TaskCommits:
         if self._inputs is not None:
             engine_state, kept = self._inputs.with_topic_ids(engine_state), last
         commit = Commit(positions, version, engine_state)
-        self.pending = PendingCommit(state, self._committer, commit, outputs, delta, kept)
+        self.pending = PendingCommit(state, self._committer, commit, outputs, delta, kept, Phases(phases.now))
         return self.pending
 
     def finish(self) -> Commit:
@@ -154,7 +153,7 @@ class TaskCommits:
         assert pending is not None
         self._phases.count(pending.phases)
         if pending.delta is not None:
-            since = perf_counter()
+            since = self._phases.now()
             self._state.apply(pending.delta, pending.commit.version)
             self._phases.add("state", since)
         self.last = pending.commit

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from time import perf_counter
 
 from penstock.clock import duration_ms
 from penstock.errors import ChangelogError, FencedError, RecordRefusedError
@@ -63,7 +62,7 @@ class LoggedTask(TaskRunner):
         self._refusals: dict[str, RecordRefusedError] = {}
         self._grace = duration_ms(self._settings.changelog_grace)
         self._has_adopted = False
-        self._phases = Phases()
+        self._phases = Phases(resources.world.seconds)
         self._opened = ""
         self._begin_counting()
         self._why_closed = FIRST
@@ -142,8 +141,9 @@ class LoggedTask(TaskRunner):
             changelog = open_changelog(self._settings, self._application.id, str(self.id), self._log, layouts.now)
         directory = self._resources.task_directory(self._application, str(self.id))
         state = self._state = TaskState(
-            self._application, self.id, directory, changelog, layouts, self._task_count, self._resources.repeats
-        )
+            self._application, self.id, directory, changelog, layouts, self._task_count, self._resources.repeats,
+            self._resources.world,
+        )  # fmt: skip
         last = self._last_commit.of(committer, state, wall_clock_ms, self._before)
         self._commits = TaskCommits(state, committer, last, self._phases, self._inputs)
         self._before = None
@@ -173,7 +173,7 @@ class LoggedTask(TaskRunner):
             topic_name=self._inputs.topic_name,
             partition_count=self._inputs.partition_count,
             refusals=self._refusals,
-            stopwatch=perf_counter,
+            stopwatch=self._phases.now,
         )
         if self._has_adopted:
             task.progress.note_change()

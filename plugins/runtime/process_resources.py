@@ -1,22 +1,22 @@
-"""ProcessResources: what the tasks of one process share: directories, a clock, and copies of global stores."""
+"""ProcessResources: what the tasks of one process share: its world, directories, and copies of global stores."""
 
 from __future__ import annotations
 
 import gc
 import logging
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import inf
 from pathlib import Path
 
-from penstock.clock import Clock, SystemClock, duration_ms
+from penstock.clock import duration_ms
 from penstock.log import Log
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.support.repeats import Repeats
 from penstock.support.system_errors import raise_open_files_limit
 from penstock.task.failures import RetryRequested
+from penstock.world import World
 
 from .local_state.directories import remove_unused
 from .local_state.global_stores import GlobalStores
@@ -41,36 +41,35 @@ def tune_garbage_collector() -> None:
 
 
 class ProcessResources:
-    """The directories, clock and global stores that the tasks of one process share. There is one per process.
+    """The world, directories and global stores that the tasks of one process share. There is one per process.
 
-    `clock` is for upkeep only: tasks get the time of their batch. `wait` sleeps for a number of seconds.
+    The clock of `world` is for upkeep only: tasks get the time of their batch.
     """
 
-    def __init__(self, clock: Clock | None = None, wait: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, world: World | None = None) -> None:
         raise_open_files_limit()
-        self._clock = clock or SystemClock()
-        self.repeats = Repeats(self._clock.now_ms)
+        self.world = world = world or World()
+        self.repeats = Repeats(world.clock.now_ms)
         """Writes log lines that may come with every record."""
         self.filling = Stretch("the copy of the global stores")
         """Filling the global stores: any thread may watch and end it."""
-        self._wait = wait
         self._globals: dict[tuple[str, Path], GlobalStores] = {}
         self._next_clean_up: dict[str, int] = {}
-        self._started_ms = self._clock.now_ms()
+        self._started_ms = world.clock.now_ms()
         self.is_settled = True
         """Whether every task of the application is open somewhere, as far as the driver knows, if there is one. Before,
         local state that nobody uses may be that of a neighbour that is about to start."""
-        self.topic_ids = RecentIds()
+        self.topic_ids = RecentIds(world.seconds)
         """The ids of the topics that open tasks read."""
         self._lock = threading.Lock()
 
     def now_ms(self) -> int:
         """Return the machine's time in ms."""
-        return self._clock.now_ms()
+        return self.world.clock.now_ms()
 
     def wait_ms(self, delay_ms: int) -> None:
         """Wait before a retry."""
-        self._wait(delay_ms / 1000)
+        self.world.sleep(delay_ms / 1000)
 
     def task_directory(self, application: Application, task_id: str) -> Path:
         """Return the directory of a task's local state; made when first used."""
@@ -131,7 +130,7 @@ class ProcessResources:
         delay_ms: float = duration_ms(application.settings.state_cleanup_delay)
         if not self.is_settled or now_ms - self._started_ms < delay_ms:
             delay_ms = inf
-        for task in remove_unused(root, delay_ms, now_ms):
+        for task in remove_unused(root, delay_ms, now_ms, self.world.token(4)):
             _log.info("application %s, task %s: removed this host's copy, unused for a while", application.id, task)
 
     def close(self) -> None:

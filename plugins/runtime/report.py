@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from time import perf_counter
 from typing import Any, Self, TypeVar
 
 from penstock.context import NodeMetrics
@@ -98,11 +97,15 @@ class TaskReport(DetailedCounts):
 
 
 class Phases(dict[str, float]):
-    """Seconds spent, by phase."""
+    """Seconds spent, by phase. `now` returns seconds of a stopwatch."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        super().__init__()
+        self.now = now
 
     def add(self, phase: str, since: float) -> float:
         """Add the time from `since` until now to a phase; return the time now."""
-        now = perf_counter()
+        now = self.now()
         self[phase] = self.get(phase, 0.0) + now - since
         return now
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
-from time import perf_counter
 
 from penstock.clock import duration_ms
 from penstock.log import Commit, TaskCommitter
@@ -86,7 +85,7 @@ class TaskWorker(LoggedTask):
     ) -> TaskReport:
         phases = self._phases
         phases.clear()
-        since = perf_counter()
+        since = phases.now()
         # Before the task is opened: processors may read global stores in `init`.
         self._resources.update_globals(self._application, self._log, ends, wall_clock_ms, topic_ids)
         self._opened = self._ensure_open(wall_clock_ms, known, is_current)
@@ -101,11 +100,11 @@ class TaskWorker(LoggedTask):
         if commits.has_sent and next_tick is not None and next_tick <= task.wall_clock:
             # Commit first: the punctuator may outlast the transaction.
             commits.make(task)
-        since = perf_counter()
+        since = phases.now()
         task.punctuate_wall_clock()
         phases.add("process", since)
         commits.make(task)
-        since = perf_counter()
+        since = phases.now()
         last = commits.last
         if state.maintain_changelog(self._grace, self._resources.now_ms(), last, committer.is_current):
             commits.proven = last.positions
@@ -119,10 +118,10 @@ class TaskWorker(LoggedTask):
         self, task: Task, state: TaskState, committer: TaskCommitter, commits: TaskCommits, until: float
     ) -> None:
         """Process what was planned, and commit on the way where a limit says so; after `until` fetch no more."""
-        phases, last_commit, is_over = self._phases, perf_counter(), False
+        phases, last_commit, is_over = self._phases, self._phases.now(), False
         interval = duration_ms(self._settings.commit_interval or COMMIT_INTERVAL) / 1000
         while True:
-            since = perf_counter()
+            since = phases.now()
             for want in () if is_over else task.wants():
                 for batch in self._inputs.fetch(task, want, commits.last.version):
                     task.feed(batch)
@@ -143,6 +142,6 @@ class TaskWorker(LoggedTask):
                 or waiting + state.size_bytes() > self._settings.commit_bytes
             ):
                 commits.make(task)
-                last_commit = perf_counter()
+                last_commit = phases.now()
         if is_over:
             task.inputs.rewind()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from math import inf
 from typing import Any
 from zlib import crc32
 
@@ -55,18 +55,22 @@ def differ(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
 
 
 class RecentIds:
-    """The ids of topics that tasks of a process read, up to `EVERY_SECONDS` old. Thread-safe."""
+    """The ids of topics that tasks of a process read, up to `EVERY_SECONDS` old. Thread-safe.
 
-    def __init__(self) -> None:
+    `seconds` is a stopwatch.
+    """
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
         self._lock = threading.Lock()
         self._found: Mapping[str, str] = {}
         self._names: set[str] = set()
-        self._asked_at = 0.0
+        self._asked_at = -inf
 
     def of(self, log: Log, names: Collection[str]) -> Mapping[str, str]:
         """Return the ids of topics, and maybe of others."""
         with self._lock:
-            now = time.monotonic()
+            now = self._seconds()
             if not self._names.issuperset(names) or now - self._asked_at >= EVERY_SECONDS:
                 self._names.update(names)
                 self._found, self._asked_at = log.topic_ids(self._names), now

@@ -22,6 +22,7 @@ from penstock import (
     Topology,
     TopologyBuilder,
     UnknownTopicError,
+    World,
     duration_ms,
 )
 from penstock.plugins.changelogs.memory import MemoryChangelog
@@ -103,7 +104,7 @@ class TopologyTestDriver:
         self._may_wait = duration_ms(application.settings.max_task_idle or "0ms") > 0
         self._clock = ManualClock(initial_wall_clock_ms)
         self.log = _AutoCreatingLog(self._count, self._clock)
-        self._resources = ProcessResources(self._clock, wait=lambda seconds: None)
+        self._resources = ProcessResources(World(clock=self._clock, sleep=lambda seconds: None))
         self._outputs = TopicReader(application, self.log)
         self._metrics: dict[str, NodeMetrics] = {}
         self._workers: dict[TaskId, TaskWorker] = {}
@@ -373,7 +374,7 @@ class _AutoCreatingLog(MemoryLog):
     """A memory log that creates an unknown topic when it is first used."""
 
     def __init__(self, count: Any, clock: ManualClock) -> None:
-        super().__init__(clock=clock)
+        super().__init__(world=World(clock=clock))
         self._count = count
 
     def ensure(self, topic: str) -> None:

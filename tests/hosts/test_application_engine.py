@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import penstock
 from penstock import WALL_CLOCK_TIME, LogError, Processor, Record, RetryAfter, RuntimeUnavailableError, Topology
 from penstock.clock import ManualClock
 from penstock.log import TaskCommitter
@@ -46,6 +47,7 @@ class World:
     surroundings: Surroundings
     topology: Topology
     settings: Mapping[str, Any] = field(default_factory=dict)
+    outside: penstock.World = field(default_factory=penstock.World)
     clock_ms: int = 0
 
     def __post_init__(self) -> None:
@@ -57,7 +59,7 @@ class World:
 
     def engine(self, reason: str = "first") -> ApplicationEngine:
         cargo = SlotCargo(ApplicationEngine, self.prepared.application, self.tasks, "/nowhere", 30)
-        made = cargo.engine(HostInfo("token", 0, "", reason, Meter()))
+        made = cargo.engine(HostInfo("token", 0, "", reason, Meter(), self.outside))
         assert isinstance(made, ApplicationEngine)
         self.stack.callback(made.close)
         return made
@@ -87,50 +89,45 @@ MakeWorld = Callable[..., World]
 def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
     with ExitStack() as stack:
 
-        def make(topology: Topology, partitions: int = 2, **settings: Any) -> World:
+        def make(
+            topology: Topology, partitions: int = 2, outside: penstock.World | None = None, **settings: Any
+        ) -> World:
             surroundings = stack.enter_context(Surroundings(tmp_path / "data"))
             surroundings.create(**{"in": partitions, "out": 1, "table": 1})
-            made = World(surroundings, topology, settings)
+            made = World(surroundings, topology, settings, outside or penstock.World())
             stack.enter_context(made.stack)
             return made
 
         yield make
 
 
-@pytest.fixture
-def seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """The engine's clock for retries: call it to let time pass."""
-    now = [1000.0]
+class Stopwatch:
+    """A world whose stopwatch a test moves."""
 
-    class Time:
-        @staticmethod
-        def monotonic() -> float:
-            return now[0]
+    def __init__(self) -> None:
+        self._now = 1000.0
+        self.world = penstock.World(seconds=lambda: self._now)
 
-    def advance(by: float) -> None:
-        now[0] += by
-
-    monkeypatch.setattr(application_module, "time", Time)
-    return advance
+    def pass_by(self, seconds: float) -> None:
+        self._now += seconds
 
 
 def put(world: World, partition: int, *values: str, key: str = "k") -> None:
     world.surroundings.put("in", [(f"{key}{partition}", value, 1) for value in values], partition)
 
 
-def test_the_tasks_of_a_slot_share_its_time(
-    make_world: MakeWorld, seconds: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tasks_of_a_slot_share_its_time(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopwatch = Stopwatch()
     shares: list[float] = []
     run = TaskWorker.try_batch
 
     def noted(self: TaskWorker, *arguments: Any, **options: Any) -> TaskReport:
         shares.append(options["seconds"])
-        seconds(4.0)
+        stopwatch.pass_by(4.0)
         return run(self, *arguments, **options)
 
     monkeypatch.setattr(TaskWorker, "try_batch", noted)
-    world = make_world(apps.count(), partitions=3)
+    world = make_world(apps.count(), partitions=3, outside=stopwatch.world)
     engine = world.engine()
     world.batch(engine, "0_0", "0_1", "0_2", seconds=30.0)
     assert shares == [10.0, 13.0, 22.0], "what one does not need is for the others"
@@ -240,12 +237,13 @@ def again_in_an_hour(failure: Any) -> RetryAfter:
     return RetryAfter("1h")
 
 
-def test_a_retry_stalls_its_own_task_only(
-    make_world: MakeWorld, tmp_path: Path, seconds: Callable[[float], None]
-) -> None:
+def test_a_retry_stalls_its_own_task_only(make_world: MakeWorld, tmp_path: Path) -> None:
+    stopwatch = Stopwatch()
     flag = tmp_path / "flag"
     flag.touch()
-    world = make_world(apps.count(partial(Fails, str(flag))), processing_handler=again_in_an_hour)
+    world = make_world(
+        apps.count(partial(Fails, str(flag))), processing_handler=again_in_an_hour, outside=stopwatch.world
+    )
     engine = world.engine()
     put(world, 0, "a", "flaky", "b")
     put(world, 1, "a")
@@ -255,10 +253,10 @@ def test_a_retry_stalls_its_own_task_only(
     assert world.outputs() == {"k1": ["1"]}
     flag.unlink()
     put(world, 1, "b")
-    seconds(3599.0)
+    stopwatch.pass_by(3599.0)
     assert world.batch(engine, "0_0", "0_1")["0_0"] == TaskResult("0_0")
     assert world.outputs() == {"k1": ["1", "2"]}, "and nothing of the waiting task"
-    seconds(2.0)
+    stopwatch.pass_by(2.0)
     assert opened(world.batch(engine, "0_0", "0_1")) == {"0_0": "retry", "0_1": ""}
     assert world.outputs() == {"k1": ["1", "2"], "k0": ["1", "2", "3"]}
 
@@ -273,13 +271,12 @@ class FillsUnless(apps.Fill):
         super().process(record)
 
 
-def test_a_retry_of_a_global_store_does_not_hold_up_the_batch(
-    make_world: MakeWorld, tmp_path: Path, seconds: Callable[[float], None]
-) -> None:
+def test_a_retry_of_a_global_store_does_not_hold_up_the_batch(make_world: MakeWorld, tmp_path: Path) -> None:
+    stopwatch = Stopwatch()
     flag = tmp_path / "flag"
     flag.touch()
     topology = apps.look_up(partial(FillsUnless, str(flag)))
-    world = make_world(topology, processing_handler=again_in_an_hour)
+    world = make_world(topology, processing_handler=again_in_an_hour, outside=stopwatch.world)
     world.surroundings.put("table", [("k0", "found", 0)], 0)
     put(world, 0, "?")
     engine = world.engine()
@@ -287,7 +284,7 @@ def test_a_retry_of_a_global_store_does_not_hold_up_the_batch(
         results = world.batch(engine, *world.tasks, globals_of="table")
         assert list(results.values()) == [TaskResult(task) for task in world.tasks]
         flag.unlink(missing_ok=True)
-        seconds(1801.0)
+        stopwatch.pass_by(1801.0)
     results = world.batch(engine, *world.tasks, globals_of="table")
     assert len(results) == 2
     assert all(result.report is not None for result in results.values())
@@ -441,11 +438,12 @@ def test_local_state_stays_until_every_task_is_open_somewhere(make_world: MakeWo
 
 def test_a_batch_without_work_says_that_local_state_is_in_use(make_world: MakeWorld) -> None:
     world = make_world(apps.count(), state_dir="state")
+    clock = ManualClock(int(time.time() * 1000))
+    world.outside = penstock.World(clock=clock)
     engine = world.engine()
     lock = Path(world.prepared.application.settings.data_dir) / "state" / "app" / "0_0.lock"
     world.batch(engine, "0_0")
     os.utime(lock, (0, 0))
-    clock = ManualClock(int(time.time() * 1000) + 60_001)
-    engine._resources._clock = clock
+    clock.advance("61s")
     world.batch(engine)
     assert lock.stat().st_mtime == clock.now_ms() / 1000

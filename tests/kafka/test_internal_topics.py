@@ -21,6 +21,7 @@ from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
+from penstock.world import World
 
 from ..bad_input.world import says
 from ..waiting import wait_until
@@ -162,7 +163,7 @@ def test_more_replicas_than_brokers(broker: KafkaBroker, tmp_path: Path) -> None
 def test_any_time_goes_through_and_what_is_read_is_given_up(broker: KafkaBroker, tmp_path: Path) -> None:
     application = make(broker, tmp_path)
     partition = TopicPartition(f"{application.id}-by-key-repartition", 0)
-    log, resources = KafkaLog(broker.bootstrap), ProcessResources(wait=lambda seconds: None)
+    log, resources = KafkaLog(broker.bootstrap), ProcessResources(World(sleep=lambda seconds: None))
     log.create_topic(f"{application.id}.in", 1, {"message.timestamp.after.max.ms": str(2**63 - 1)})
     now = time.time_ns() // 1_000_000
     times = [1, now - 400 * TOMORROW, now + 30 * TOMORROW]

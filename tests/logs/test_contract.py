@@ -9,13 +9,14 @@ from penstock.log import Log
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.testing.contracts.log import LogContract
+from penstock.world import World
 
 
 class TestMemoryLog(LogContract):
     examples = 20
 
     def open_log(self, directory: Path, clock: ManualClock) -> Log:
-        return MemoryLog(clock=clock)
+        return MemoryLog(world=World(clock=clock))
 
     def reopen_log(self, log: Log, directory: Path, clock: ManualClock) -> Log:
         return log

@@ -20,6 +20,7 @@ from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
 from penstock.store import Changes
 from penstock.stores.memory import MemoryBackend
+from penstock.world import World
 
 STEPS = ("before delta", "after delta", "before commit", "after commit", "before write", "after write")
 """Where a commit can end: `after` means that the step was done, but nobody was told."""
@@ -174,7 +175,7 @@ def new_log(log: Log | None = None) -> Log:
 
 def new_worker(of: Application, log: Log) -> TaskWorker:
     """What another process makes: nothing is shared but what the log, the changelog and the disk hold."""
-    return TaskWorker(of, TaskId(0, 0), INPUTS, log, resources=ProcessResources(wait=lambda seconds: None))
+    return TaskWorker(of, TaskId(0, 0), INPUTS, log, resources=ProcessResources(World(sleep=lambda seconds: None)))
 
 
 def produce(log: Log, topic: str, records: Iterable[tuple[str, str, int]]) -> None:

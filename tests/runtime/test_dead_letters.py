@@ -17,6 +17,7 @@ from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import Headers, OutputBatch, TopicPartition
 from penstock.task.dead_letter import split_headers
+from penstock.world import World
 
 from .faults import FAULTS, Crash, FaultyLog, produced
 
@@ -67,7 +68,9 @@ def test_dead_letters_outputs_and_position_are_one_commit(tmp_path: Path, stage:
     handler = Retry(2, "1s", DeadLetter("dead")) if retrying else DeadLetter("dead")
     settings: dict[str, Any] = {f"{stage}_handler": handler, "changelog": f"memory:{tmp_path}"}
     application = Application("app", topology, log="memory:", data_dir=str(tmp_path), **settings)
-    worker = TaskWorker(application, TaskId(0, 0), [INPUT], log, resources=ProcessResources(wait=lambda seconds: None))
+    worker = TaskWorker(
+        application, TaskId(0, 0), [INPUT], log, resources=ProcessResources(World(sleep=lambda seconds: None))
+    )
     values = [b"a", POISON[stage], b"b"]
     log.append(OutputBatch("in", [None, b"\x00key", b"k"], list(values), [1, 2, 3], [(), HEADERS, ()]))
     worker.run_batch({}, 0)

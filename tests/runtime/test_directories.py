@@ -19,6 +19,7 @@ from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
+from penstock.world import World
 
 NOW = 10_000_000_000
 
@@ -32,7 +33,7 @@ def used_at(directory: Path, time_ms: int) -> None:
 def test_old_ones_go_and_recent_ones_stay(tmp_path: Path) -> None:
     used_at(tmp_path / "0_0", NOW - 1_001)
     used_at(tmp_path / "0_1", NOW - 999)
-    assert remove_unused(tmp_path, 1_000, NOW) == ["0_0"]
+    assert remove_unused(tmp_path, 1_000, NOW, "token") == ["0_0"]
     assert not (tmp_path / "0_0").exists()
     assert (tmp_path / "0_1").is_dir()
 
@@ -44,7 +45,7 @@ def test_one_in_use_stays_also_for_another_process(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
         "from penstock.plugins.runtime.local_state.directories import remove_unused\n"
-        f"print(remove_unused(Path(sys.argv[1]), 1000, {NOW}))"
+        f"print(remove_unused(Path(sys.argv[1]), 1000, {NOW}, 'token'))"
     )
     other = [sys.executable, "-c", script, str(tmp_path)]
     assert subprocess.run(other, capture_output=True, text=True, check=True).stdout == "[]\n"
@@ -66,10 +67,10 @@ def test_the_age_counts_from_the_last_use_however_the_process_ends(tmp_path: Pat
         assert user.stdout.readline() == b"open\n"
         assert os.stat(tmp_path / "0_0.lock").st_mtime > 0, "opening is a use"
         later = int(os.stat(tmp_path / "0_0.lock").st_mtime * 1000) + 60_000
-        assert remove_unused(tmp_path, 1_000, later) == []
+        assert remove_unused(tmp_path, 1_000, later, "token") == []
         user.kill()
-    assert remove_unused(tmp_path, 1_000, later + 999) == []
-    assert remove_unused(tmp_path, 1_000, later + 1_000) == ["0_0"]
+    assert remove_unused(tmp_path, 1_000, later + 999, "token") == []
+    assert remove_unused(tmp_path, 1_000, later + 1_000, "token") == ["0_0"]
 
 
 def test_a_process_that_is_frozen_while_it_deletes_keeps_nobody_out(
@@ -85,11 +86,11 @@ def test_a_process_that_is_frozen_while_it_deletes_keeps_nobody_out(
 
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", frozen)
-        assert remove_unused(tmp_path, 1_000, NOW) == ["0_0"]
+        assert remove_unused(tmp_path, 1_000, NOW, "token") == ["0_0"]
     assert len(list(tmp_path.glob("0_0.*.removed"))) == 1
     DirectoryUse(tmp_path / "0_0").close()
     os.utime(tmp_path / "0_0.lock", (NOW / 1000, NOW / 1000))
-    assert remove_unused(tmp_path, 1_000, NOW) == []
+    assert remove_unused(tmp_path, 1_000, NOW, "token") == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0_0", "0_0.lock"]
 
 
@@ -104,7 +105,7 @@ def test_a_worker_removes_what_moved_away_and_a_task_that_comes_back_is_restored
     log = open_log(application.settings)
     log.create_topic("in", 2)
     clock = ManualClock(0)
-    resources = ProcessResources(clock)
+    resources = ProcessResources(World(clock=clock))
     moving, staying = (
         TaskWorker(application, TaskId(0, each), [TopicPartition("in", each)], log, resources=resources)
         for each in (0, 1)
@@ -130,7 +131,7 @@ def test_nothing_is_removed_before_the_delay_has_passed_since_the_start(tmp_path
     topology = Topology().add_source("in", "in").add_processor("keep", Keep, "in", stores=[key_value_store("kept")])
     application = Application("cleaning", topology, data_dir=str(tmp_path), state_cleanup_delay="1m")
     clock = ManualClock(NOW)
-    resources = ProcessResources(clock)
+    resources = ProcessResources(World(clock=clock))
     directory = resources.task_directory(application, "0_0")
     used_at(directory, 0)
     for passed in ("0ms", "59s"):

@@ -18,6 +18,7 @@ from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
+from penstock.world import World
 
 from .faults import INPUTS, FaultyCommitter, application, new_log, produce, stores
 
@@ -40,7 +41,9 @@ class _Later(Clock):
 
 
 def _worker(of: Application, log: Log, clock: Clock) -> TaskWorker:
-    return TaskWorker(of, TaskId(0, 0), INPUTS, log, resources=ProcessResources(clock, lambda seconds: None))
+    return TaskWorker(
+        of, TaskId(0, 0), INPUTS, log, resources=ProcessResources(World(clock=clock, sleep=lambda seconds: None))
+    )
 
 
 class _BlindCommitter(FaultyCommitter):

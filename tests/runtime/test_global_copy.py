@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from penstock import ManualClock, OffsetOutOfRangeError, StaleStoreError, StoreError, StoreLockedError
+from penstock import ManualClock, OffsetOutOfRangeError, StaleStoreError, StoreError, StoreLockedError, World
 from penstock.log import TopicInfo
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
@@ -82,7 +82,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def log(clock: ManualClock) -> Iterator[CountingLog]:
-    log = CountingLog(clock=clock)
+    log = CountingLog(world=World(clock=clock))
     log.create_topic("table", 3)
     yield log
     log.close()

@@ -29,6 +29,7 @@ from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.record import OutputBatch, TopicPartition
+from penstock.world import World
 
 from .faults import produced
 
@@ -215,7 +216,7 @@ def test_skipping_drops_the_record_only(tmp_path: Path, log: MemoryLog) -> None:
 def test_retries_end_and_dead_letters_are_sent(tmp_path: Path, log: MemoryLog) -> None:
     app = application(tmp_path, "memory", processing_handler=Retry(2, "20ms", DeadLetter("dead")))
     waits: list[float] = []
-    resources = ProcessResources(wait=waits.append)
+    resources = ProcessResources(World(sleep=waits.append))
     fill(log, ("a", "1"), ("a", "raise"), ("a", "3"))
     resources.update_globals(app, log, {}, 0)
     assert dict(resources.globals_of(app).stores["table"].all()) == {"a": "3"}  # type: ignore[attr-defined]

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, key_value_store
-from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.record import OutputBatch, TopicPartition
 
 from .faults import produced
-from .test_turns import Time, World, world
+from .hand_world import HandWorld
+from .test_turns import LoopByHand, world
 
 PARTITIONS = 2
 OUT = TopicPartition("out", 0)
@@ -30,7 +30,7 @@ class Reminds(Processor):
     A record and its timers take as many ms as its value says.
     """
 
-    time: Time
+    time: HandWorld
 
     def init(self, context: Any) -> None:
         super().init(context)
@@ -72,7 +72,7 @@ def reminds() -> Topology:
 class Sent:
     """Appends records, each later than the one before, and counts the results that must come of them."""
 
-    def __init__(self, each: World) -> None:
+    def __init__(self, each: LoopByHand) -> None:
         self._log = each.log
         self._records: list[int] = [0] * PARTITIONS
         self._timestamp = 0
@@ -132,7 +132,7 @@ def test_each_result_comes_once_in_any_order_of_threads_and_time(
             elif what == "pass":
                 each.time.pass_by(how / 1000)
             elif what == "threads":
-                each.run_threads() if how == "all" else each.pools[how].run()
+                each.time.run_threads() if how == "all" else each.time.pools[how].run()
             else:
                 sent.append(what, how)
         sent.end()
@@ -144,32 +144,28 @@ def test_each_result_comes_once_in_any_order_of_threads_and_time(
         check(each, sent)
 
 
-def finish(each: World) -> None:
+def finish(each: LoopByHand) -> None:
     """Let everything come and be committed: two seconds without a result."""
     until = each.time.now + 2.0
     while each.time.now < until:
         before = each.log.end_offsets([OUT])
         each.loop.turn(0)
-        each.run_threads()
+        each.time.run_threads()
         each.time.pass_by(0.02)
         if each.log.end_offsets([OUT]) != before:
             until = each.time.now + 2.0
 
 
-def again(each: World, directory: Path) -> None:
+def again(each: LoopByHand, directory: Path) -> None:
     """Run the application again, with state from its changelog alone."""
     each.application = each.application.with_settings(state_dir=str(directory))
     each.resources.close()
-    each.resources = ProcessResources()
-    each.pools.clear()
-    each.loop = TaskLoop(
-        each.application, each.tasks, each.log, each.resources, each.time.wall_clock,
-        seconds=each.time.seconds, threads=each.pool, alarm=each.time.alarm,
-    )  # fmt: skip
+    each.resources = ProcessResources(each.time.world)
+    each.make_loop()
     each.open_all()
     finish(each)
 
 
-def check(each: World, sent: Sent) -> None:
+def check(each: LoopByHand, sent: Sent) -> None:
     found = Counter((key or "", value or "") for key, value, _ in produced(each.log))
     assert found == sent.expected, f"too many: {dict(found - sent.expected)}; too few: {dict(sent.expected - found)}"

@@ -18,6 +18,7 @@ from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, RecordMetadata, TopicPartition
 from penstock.task.dead_letter import split_headers
+from penstock.world import World
 
 from .faults import produced, stores
 
@@ -65,7 +66,9 @@ def world(tmp_path: Path, sink: str, config: dict[str, str], handler: Handler | 
     application = Application(
         "app", SINKS[sink](topology), log="memory:", data_dir=str(tmp_path), changelog=f"memory:{tmp_path}", **settings
     )
-    worker = TaskWorker(application, TaskId(0, 0), [INPUT], log, resources=ProcessResources(wait=lambda seconds: None))
+    worker = TaskWorker(
+        application, TaskId(0, 0), [INPUT], log, resources=ProcessResources(World(sleep=lambda seconds: None))
+    )
     values = [b"a", LARGE, b"b", KEYLESS, LARGE[:150], b"c"]
     headers = [((str(number), None),) for number in range(len(values))]
     log.append(OutputBatch("in", [b"k"] * len(values), list(values), list(range(len(values))), list(headers)))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -28,69 +26,21 @@ from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
+from penstock.world import World
 
 from ..waiting import wait_until
 from .faults import produced
+from .hand_world import HandWorld
 from .test_task_loop import looping, turn_until
 
 Tasks = dict[str, tuple[TopicPartition, ...]]
 
 
-class HandAlarm(Alarm):
-    """An alarm without a thread: `Time` makes it look."""
-
-    def _start(self) -> None:
-        pass
-
-
-class Time:
-    """The clock of a loop, which only records and punctuators move."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-        self.alarm = HandAlarm(self.seconds)
-
-    def seconds(self) -> float:
-        return self.now
-
-    def wall_clock(self) -> int:
-        return int(self.now * 1000)
-
-    def pass_by(self, seconds: float) -> None:
-        self.now += seconds
-        self.alarm.look()
-
-
-class ByHand(Executor):
-    """Does what it is given when it is told to, in the calling thread."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-
-    def submit(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.waiting.append((future, lambda: call(*arguments, **named)))
-        return future
-
-    def run(self) -> None:
-        while self.waiting:
-            future, call = self.waiting.popleft()
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(call())
-                except BaseException as error:
-                    future.set_exception(error)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        while cancel_futures and self.waiting:
-            self.waiting.popleft()[0].cancel()
-
-
-class World:
-    """A loop with a clock and threads that the test moves."""
+class LoopByHand:
+    """A loop with a world that the test moves."""
 
     def __init__(self, directory: Path, topology: Topology, count: int, number: int = 0, **given: Any) -> None:
-        self.log, self.time = MemoryLog(), Time()
+        self.log, self.time = MemoryLog(), HandWorld()
         self.log.create_topic("in", count)
         self.log.create_topic("out", 1)
         self.tasks: Tasks = {f"{number}_{each}": (TopicPartition("in", each),) for each in range(count)}
@@ -98,40 +48,32 @@ class World:
             "app", topology, log="memory:", changelog=f"memory:{directory}", data_dir=str(directory), key_serde="str",
             value_serde="str", **given,
         )  # fmt: skip
-        self.pools: dict[str, ByHand] = {}
-        self.resources = ProcessResources()
-        self.loop = TaskLoop(
-            self.application, self.tasks, self.log, self.resources, self.time.wall_clock,
-            seconds=self.time.seconds, threads=self.pool, alarm=self.time.alarm,
-        )  # fmt: skip
+        self.resources = ProcessResources(self.time.world)
+        self.make_loop()
 
-    def pool(self, size: int, name: str) -> ByHand:
-        return self.pools.setdefault(name, ByHand())
+    def make_loop(self) -> None:
+        self.loop = TaskLoop(self.application, self.tasks, self.log, self.resources, self.time.now_ms)
 
     def put(self, partition: int, *values: str) -> None:
         count = len(values)
         texts: list[bytes | None] = [value.encode() for value in values]
         self.log.append(OutputBatch("in", [b"k"] * count, texts, [1] * count, None, [[partition]] * count))
 
-    def run_threads(self) -> None:
-        for pool in self.pools.values():
-            pool.run()
-
     def open_all(self) -> None:
         self.loop.run(self.tasks, {})
         while self.loop.open_tasks < len(self.tasks):
             self.loop.turn(0)
-            self.run_threads()
+            self.time.run_threads()
 
     def close(self) -> None:
-        self.run_threads()
+        self.time.run_threads()
         self.loop.close(commit=False)
         self.resources.close()
 
 
 @contextmanager
-def world(directory: Path, topology: Topology, count: int, **given: Any) -> Iterator[World]:
-    made = World(directory, topology, count, **given)
+def world(directory: Path, topology: Topology, count: int, **given: Any) -> Iterator[LoopByHand]:
+    made = LoopByHand(directory, topology, count, **given)
     try:
         yield made
     finally:
@@ -141,7 +83,7 @@ def world(directory: Path, topology: Topology, count: int, **given: Any) -> Iter
 class Takes(Processor):
     """A record takes as many ms as its value says."""
 
-    time: Time
+    time: HandWorld
     longest = 0.0
 
     def process(self, record: Record) -> None:
@@ -160,13 +102,13 @@ def takes(processor: type[Processor] = Takes) -> Topology:
 class Lateness:
     """How long after they were due commits began: a commit is due at its place in the interval, once there is work."""
 
-    def __init__(self, each: World) -> None:
+    def __init__(self, each: LoopByHand) -> None:
         self.worst = 0.0
         self._since: dict[str, float] = {}
         for name, task in each.loop._tasks.items():
             self._watch(each, name, task)
 
-    def _watch(self, each: World, name: str, task: Any) -> None:
+    def _watch(self, each: LoopByHand, name: str, task: Any) -> None:
         begin, work, time = task.begin_commit, task.work, each.time
 
         def noting_work(*arguments: Any) -> Any:
@@ -205,7 +147,7 @@ def test_a_commit_that_is_due_waits_for_one_record_and_a_moment(
             before = each.time.now
             each.loop.turn(0)
             assert each.time.now - before <= Takes.longest + 0.05, "a turn"
-            each.run_threads()
+            each.time.run_threads()
             if each.time.now == before:
                 each.time.pass_by(0.01)
         assert len(produced(each.log)) == total and not each.loop.take_failures()
@@ -240,7 +182,7 @@ def test_commits_of_a_task_that_is_behind_are_few(tmp_path: Path, takes_ms: int,
                 each.time.pass_by(takes_ms / 1000)
             elif each.time.now == before:
                 each.time.pass_by(0.01)
-            each.run_threads()
+            each.time.run_threads()
         assert len(produced(each.log)) == 800 and not each.loop.take_failures()
         for (earlier, before), (at, waiting) in pairwise(begun[1:]):
             # A place in the interval moves a commit by up to half of it.
@@ -271,7 +213,7 @@ def test_few_records_of_a_backlog_wait_outside_the_log(
             if done == 1_200:
                 break
             done += each.loop.turn(0)
-            each.run_threads()
+            each.time.run_threads()
             worst = max(worst, sum(map(each.loop._queued, inputs)))
         assert done == 1_200
         assert 0 < worst <= 100 + 3 * 20
@@ -286,7 +228,7 @@ def test_no_task_starves_beside_slow_ones(tmp_path: Path) -> None:
         processed: list[int] = []
         for _ in range(40):
             each.loop.turn(0)
-            each.run_threads()
+            each.time.run_threads()
             processed = [task.task.records_in for task in each.loop._tasks.values() if task.task is not None]
         assert max(processed) - min(processed) <= 1 and sum(processed) == 40
 
@@ -324,13 +266,13 @@ def test_everything_is_committed_before_a_punctuator_that_may_take_long(tmp_path
                 each.put(partition, "1")
             for _ in range(10):
                 each.loop.turn(0)
-                each.run_threads()
+                each.time.run_threads()
             each.put(0, "1")
             each.put(1, "1")
             each.time.pass_by(11.0)
             for _ in range(20):
                 each.loop.turn(0)
-                each.run_threads()
+                each.time.run_threads()
                 if Rings.rung >= 2 * rounds:
                     break
             assert Rings.rung >= 2 * rounds
@@ -359,7 +301,7 @@ def test_due_commits_come_between_two_punctuators(tmp_path: Path) -> None:
                 before = each.time.now
                 each.loop.turn(0)
                 assert each.time.now - before <= Jumps.longest + 0.05
-                each.run_threads()
+                each.time.run_threads()
                 if each.time.now == before:
                     each.time.pass_by(0.01)
         assert lateness.worst <= Jumps.longest + 0.2
@@ -375,22 +317,22 @@ def test_tasks_work_while_another_one_is_restored(tmp_path: Path) -> None:
         each.loop.run(["0_0"], {})
         while not each.loop.open_tasks:
             each.loop.turn(0)
-            each.run_threads()
+            each.time.run_threads()
         each.loop.run(["0_1"], {})
         each.loop.turn(0)
-        each.pools["penstock-fences"].run()
+        each.time.pools["penstock-fences"].run()
         each.loop.turn(0)
-        assert len(each.pools["penstock-restores"].waiting) == 1
+        assert len(each.time.pools["penstock-restores"].waiting) == 1
         each.put(0, "1")
         each.put(1, "1")
         for _ in range(3):
             each.loop.turn(0)
-            each.pools["penstock-commits"].run()
+            each.time.pools["penstock-commits"].run()
         assert len(produced(each.log)) == 1 and each.loop.open_tasks == 1
-        each.run_threads()
+        each.time.run_threads()
         for _ in range(5):
             each.loop.turn(0)
-            each.run_threads()
+            each.time.run_threads()
         assert len(produced(each.log)) == 2
 
 
@@ -564,7 +506,7 @@ def test_what_is_restored_stands_still_when_it_makes_no_step(tmp_path: Path) -> 
         each.loop.turn(0)
         each.time.pass_by(1_000)
         assert each.loop.still()[0] == 0.0, "waiting for the log ends by itself"
-        each.pools["penstock-fences"].run()
+        each.time.pools["penstock-fences"].run()
         each.loop.turn(0)
         stretch = each.loop._tasks["0_0"].opening
         assert stretch is not None
@@ -600,7 +542,7 @@ def test_a_global_store_is_filled_in_another_thread_and_read_on_in_portions(tmp_
         each.loop.run(each.tasks, {})
         for _ in range(3):
             each.loop.turn(0)
-        assert each.pools["penstock-rest"].waiting and not each.loop._preparing
+        assert each.time.pools["penstock-rest"].waiting and not each.loop._preparing
         each.time.pass_by(200)
         assert each.loop.still() == (200.0, "the filling of the global stores")
         each.open_all()
@@ -609,7 +551,7 @@ def test_a_global_store_is_filled_in_another_thread_and_read_on_in_portions(tmp_
         for news in (b"second", b"third"):
             for _ in range(3):
                 each.loop.turn(0)
-                each.run_threads()
+                each.time.run_threads()
             assert [value for _, value, _ in produced(each.log)] == wanted
             each.log.append(OutputBatch("names", [b"k"], [news], [2]))
             each.time.pass_by(1.0)
@@ -658,7 +600,7 @@ def test_a_filling_that_a_close_has_ended_is_done_by_the_next_loop(tmp_path: Pat
 
 
 def test_an_alarm_ends_what_takes_too_long_and_nothing_else() -> None:
-    alarm, ended = Alarm(), threading.Event()
+    alarm, ended = Alarm(World()), threading.Event()
     alarm.begin(ended.set, 0.0)
     wait_until(ended.is_set, "the alarm")
     assert alarm.end() and not alarm.end()
@@ -709,10 +651,7 @@ def test_what_waits_in_a_host_is_bounded_by_a_setting_and_nothing_stops(
             each.tasks.update(
                 {name: (*inputs, TopicPartition("other", inputs[0].partition)) for name, inputs in each.tasks.items()}
             )
-            each.loop = TaskLoop(
-                each.application, each.tasks, each.log, each.resources, each.time.wall_clock,
-                seconds=each.time.seconds, threads=each.pool, alarm=each.time.alarm,
-            )  # fmt: skip
+            each.make_loop()
         Takes.time = each.time
         each.open_all()
         for _ in range(12):
@@ -723,7 +662,7 @@ def test_what_waits_in_a_host_is_bounded_by_a_setting_and_nothing_stops(
             if len(produced(each.log)) == tasks * 120 or (waits and turn == 200):
                 break
             each.loop.turn(0)
-            each.run_threads()
+            each.time.run_threads()
             inputs = [partition for partitions in each.tasks.values() for partition in partitions]
             worst = max(worst, sum(each.loop._queued(partition) for partition in inputs) * size)
         assert most // 2 < worst < 2 * most
@@ -736,6 +675,6 @@ def test_what_waits_in_a_host_is_bounded_by_a_setting_and_nothing_stops(
                 if len(produced(each.log)) == tasks * 121:
                     break
                 each.loop.turn(0)
-                each.run_threads()
+                each.time.run_threads()
                 each.time.pass_by(3_600.0 if len(produced(each.log)) == tasks * 120 else 0.01)
             assert len(produced(each.log)) >= tasks * 120

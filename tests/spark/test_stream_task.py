@@ -39,6 +39,7 @@ from penstock.plugins.spark.dataframe.packing import Packer, Rows
 from penstock.plugins.spark.dataframe.stream_commit import StreamCommit, next_anchors, oldest_needed
 from penstock.plugins.spark.dataframe.stream_task import Outcome, StreamTask
 from penstock.plugins.testing import TopologyTestDriver
+from penstock.world import World
 
 Row = tuple[Any, Any, int]
 SCHEMA = pyarrow.schema(
@@ -131,7 +132,7 @@ class Operator:
             TaskId(0, 0),
             partitions,
             program.fingerprint(assignment, application.settings),
-            ProcessResources(wait=lambda seconds: None),
+            ProcessResources(World(sleep=lambda seconds: None)),
             stream="query",
             **self.options,
         )

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import penstock
 from penstock.plugins.applications.changelog_move import move_changelog
 from penstock.plugins.applications.preparation import check_program, prepare
 from penstock.plugins.logs.local import LocalLog
@@ -84,7 +85,7 @@ class World:
         with ExitStack() as stack:
             prepared = prepare(application, self.log)
             application = prepared.application
-            resources = ProcessResources(wait=lambda seconds: None)
+            resources = ProcessResources(penstock.World(sleep=lambda seconds: None))
             stack.callback(resources.close)
             workers = []
             for task, inputs in prepared.assignment.tasks.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import shutil
 from pathlib import Path
 
@@ -78,13 +77,14 @@ def remove_all(root: Path) -> tuple[list[str], list[str]]:
     return removed, used
 
 
-def remove_unused(root: Path, delay_ms: float, now_ms: int) -> list[str]:
+def remove_unused(root: Path, delay_ms: float, now_ms: int, token: str) -> list[str]:
     """Delete the directories under `root` that were not used for `delay_ms` (inf: none); return their names.
 
     Those in use are noted as used at `now_ms`: a process that is killed cannot do so itself.
 
     A directory is renamed under its lock and deleted without it: a process that is frozen while it deletes keeps no
-    other from opening the task. What a killed process has renamed, the next call deletes.
+    other from opening the task. What a killed process has renamed, the next call deletes. `token` is part of the new
+    name, and no other call has it.
     """
     removed = []
     with making_state_directory(root):
@@ -103,7 +103,7 @@ def remove_unused(root: Path, delay_ms: float, now_ms: int) -> list[str]:
             if not is_unused and age_ms > 0:
                 os.utime(file, (now_ms / 1000, now_ms / 1000))
             elif is_unused and age_ms >= delay_ms:
-                directory.rename(directory.with_name(f"{directory.name}.{secrets.token_hex(4)}{_REMOVED}"))
+                directory.rename(directory.with_name(f"{directory.name}.{token}{_REMOVED}"))
                 removed.append(directory.name)
         except OSError as error:
             _log.warning("state directory %s: cannot be removed: %s", directory, error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from penstock.support.repeats import Repeats
 from penstock.task.progress import Progress
 from penstock.task.saved_values import adopt_values
 from penstock.task.task import Task
+from penstock.world import World
 
 from .backends import Backends
 from .closed_store import close_store
@@ -41,9 +41,9 @@ _MOST_FREED = 10_000
 """Freed entries that wait for a commit with other changes; so many are a reason for a commit of their own."""
 
 
-def first_version() -> str:
+def first_version(world: World) -> str:
     """Return a new name for the empty state of a task, whatever its layout."""
-    return f"{0:012d}-{secrets.token_hex(4)}"
+    return f"{0:012d}-{world.token(4)}"
 
 
 class TaskState:
@@ -51,7 +51,7 @@ class TaskState:
 
     `layouts`: how stores are kept, also those that the program does not name any more (None: as the program says). The
     local state is never ahead of the log's commit: `apply` is called after it. `task_count` is how many tasks the
-    application has. `repeats` is what the tasks of a process share. Called by one thread at a time: `open` and
+    application has. `repeats` and `world` are those of the process. Called by one thread at a time: `open` and
     `append_layout` may be in another one than the rest.
     """
 
@@ -64,12 +64,16 @@ class TaskState:
         layouts: Layouts | None = None,
         task_count: int = 1,
         repeats: Repeats | None = None,
+        world: World | None = None,
     ) -> None:
+        self._world = world or World()
         self._settings = application.settings
         self._repeats = repeats or Repeats(lambda: self._progress.wall_clock)
         # A fixed share, so that what is forwarded does not depend on the other tasks of a process.
         self._cache_budget = CacheBudget(self._settings.statestore_cache_max_bytes // task_count)
         self._changelog = changelog
+        if changelog is not None:
+            changelog.world = self._world
         self._deltas = changelog if isinstance(changelog, DeltaChangelog) else None
         self._in_log = changelog if isinstance(changelog, LogChangelog) else None
         self._subtopology = application.program.subtopology(task_id.subtopology)
@@ -251,7 +255,7 @@ class TaskState:
         counter = 0 if previous is None else version_counter(previous) + 1
         named = previous if self._coverage.had_changelog else None
         suffix = "" if self._in_log is None else self._in_log.version_suffix(named)
-        return f"{counter:012d}-{secrets.token_hex(4)}_{self._layouts.id}{suffix}"
+        return f"{counter:012d}-{self._world.token(4)}_{self._layouts.id}{suffix}"
 
     def append_delta(self, changes: Changes, version: str, commit: Commit | None = None) -> list[OutputBatch]:
         """Write the changes to the changelog as the delta that leads to `version`.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Executor, Future
+
+from penstock.world import Wait
 
 from .continuous_worker import ContinuousWorker
 from .upkeeps import Upkeeps
@@ -12,20 +14,23 @@ from .upkeeps import Upkeeps
 class Commits:
     """Begins and ends commits; between the two, their tasks rest. The loop's thread calls all methods.
 
-    `working` is called with the task whose processors and stores are used, and "" after that. `fail` gets a task's name
-    and the error that its commit raised. After a commit a step of `upkeeps` may begin.
+    `threads` write them, and `wait` waits for that. `working` is called with the task whose processors and stores are
+    used, and "" after that. `fail` gets a task's name and the error that its commit raised. After a commit a step of
+    `upkeeps` may begin.
     """
 
     def __init__(
         self,
         tasks: Mapping[str, ContinuousWorker],
         threads: Executor,
+        wait: Wait,
         upkeeps: Upkeeps,
         working: Callable[[str], None],
         fail: Callable[[str, BaseException], None],
     ) -> None:
         self._tasks = tasks
         self._threads = threads
+        self._wait = wait
         self._upkeeps = upkeeps
         self._working = working
         self._fail = fail
@@ -56,8 +61,10 @@ class Commits:
 
     def end_written(self, *, patiently: bool = False) -> None:
         """End the commits that are written; `patiently`: wait for all, and begin nothing that takes long after them."""
+        if patiently:
+            self._wait(self._writing.values())
         for name, written in list(self._writing.items()):
-            if patiently or written.done():
+            if written.done():
                 error = written.exception()
                 del self._writing[name]
                 self._end(name, self._late_errors.pop(name, error), may_take_long=not patiently)
@@ -83,5 +90,5 @@ class Commits:
         """Drop what no thread has begun, wait for the rest, and return what takes longer than `seconds`."""
         begun = {name: written for name, written in self._writing.items() if not written.cancel()}
         self._writing.clear()
-        wait(begun.values(), seconds)
+        self._wait(begun.values(), seconds)
         return {name: written for name, written in begun.items() if not written.done()}

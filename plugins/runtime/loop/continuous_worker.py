@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from time import perf_counter
 
 from penstock.clock import duration_ms
 from penstock.errors import OffsetOutOfRangeError
@@ -43,8 +42,7 @@ class ContinuousWorker(LoggedTask):
     Others may `prepare`, `restore` and write a `PendingCommit`. After `open` the loop feeds it records and calls
     `work`. `begin_commit` returns what is to be written; the task then rests until `end_commit`. After an error
     that any of these raises the loop calls `abandon_after`, and opens the task again, from the last commit.
-    `phase`: where in the commit interval the task commits, from 0.0 to 1.0. `seconds` is a clock that never goes
-    back.
+    `phase`: where in the commit interval the task commits, from 0.0 to 1.0.
     """
 
     def __init__(
@@ -57,14 +55,13 @@ class ContinuousWorker(LoggedTask):
         resources: ProcessResources,
         task_count: int = 1,
         phase: float = 0.0,
-        seconds: Callable[[], float] = perf_counter,
     ) -> None:
         super().__init__(application, task_id, partitions, log, resources=resources, task_count=task_count)
         given = self._settings.commit_interval
         guarantee = self._settings.processing_guarantee
         self._interval = COMMIT_INTERVALS[guarantee] if given is None else duration_ms(given) / 1000
         self._phase = phase * self._interval
-        self._seconds = seconds
+        self._seconds = resources.world.seconds
         self._reports: list[TaskReport] = []
         self._has_news = False
         self._is_dirty = self._has_moved = False
@@ -80,12 +77,12 @@ class ContinuousWorker(LoggedTask):
 
     def open(self, clock_ms: int, known: Commit | None = None) -> Mapping[TopicPartition, int]:
         """Open the task; return the offsets from which its inputs are to be read. Raises as `TaskWorker.run_batch`."""
-        since = perf_counter()
+        since = self._seconds()
         self._opened = self._ensure_open(clock_ms, known, None)
         task, commits, state, committer = self.task, self._commits, self._state, self._committer
         assert task is not None and commits is not None and state is not None and committer is not None
         self._inputs.check_ends(task, commits.last)
-        self._upkeep = Upkeep(state, committer, self._grace, self._resources.now_ms)
+        self._upkeep = Upkeep(state, committer, self._grace, self._resources.world)
         self._phases.add("restore", since)
         self._clock_ms = clock_ms
         self._has_news, self._is_dirty, self._has_moved = True, False, False
@@ -153,7 +150,7 @@ class ContinuousWorker(LoggedTask):
         task, committer, commits, phases = self.task, self._committer, self._commits, self._phases
         assert task is not None and committer is not None and commits is not None
         assert not self.rests, f"task {self.id} may not work while its commit is written: that would undo the work"
-        since = perf_counter()
+        since = self._seconds()
         passed, self._clock_ms = clock_ms - self._clock_ms, clock_ms
         task.plan(ends, clock_ms if clock_ms >= task.wall_clock else self._time_ahead(passed))
         had_postponed = self._has_postponed
@@ -222,7 +219,7 @@ class ContinuousWorker(LoggedTask):
     # ------------------------------------------------------------------ commits
 
     def commit_due(self) -> float:
-        """Return when (on the clock `seconds`) the next commit is due; infinity if there is nothing to commit."""
+        """Return when (on the stopwatch) the next commit is due; infinity if there is nothing to commit."""
         task, state, commits = self.task, self._state, self._commits
         if task is None or state is None or commits is None or self.rests:
             return inf

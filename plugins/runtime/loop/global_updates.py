@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Executor, Future
 from math import inf
-from time import perf_counter
 
 from penstock.log import Log
 from penstock.settings.application import Application
@@ -31,13 +29,12 @@ class GlobalUpdates:
         log: Log,
         resources: ProcessResources,
         threads: Executor,
-        seconds: Callable[[], float] = perf_counter,
     ) -> None:
         self._application = application
         self._log = log
         self._resources = resources
         self._threads = threads
-        self._seconds = seconds
+        self._seconds = resources.world.seconds
         self._at = 0.0 if application.program.global_stores else inf
         self._filling: Future[bool] | None = None
         self._steps, self._moved_at = -1, 0.0
@@ -99,4 +96,4 @@ class GlobalUpdates:
         """End the filling as soon as it can be ended, and wait for that, at most so long."""
         if self._filling is not None and not self._filling.cancel():
             self._resources.filling.end()
-            wait([self._filling], seconds)
+            self._resources.world.wait([self._filling], seconds)

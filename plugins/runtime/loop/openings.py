@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, Future, wait
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
-from time import perf_counter
 
 from penstock.log import Commit
+from penstock.world import World
 
 from ..local_state.stretch import Stretch
 from .continuous_worker import ContinuousWorker
+from .pools import Pools
 
 _MOST = 2
 """How many tasks are restored at once: each takes processor time from the tasks that work."""
@@ -68,10 +69,9 @@ class Openings:
     task with little to restore does not wait for one with much.
     """
 
-    def __init__(self, fences: Executor, restores: Executor, seconds: Callable[[], float] = perf_counter) -> None:
-        self._fences = fences
-        self._restores = restores
-        self._seconds = seconds
+    def __init__(self, pools: Pools, world: World) -> None:
+        self._pools = pools
+        self._world = world
         self._turnstile = Turnstile(_MOST)
         self._all: dict[str, _Opening] = {}
         self._restoring: set[str] = set()
@@ -84,7 +84,7 @@ class Openings:
 
     def begin(self, name: str, task: ContinuousWorker, clock_ms: int, known: Mapping[str, Commit]) -> None:
         """Begin to prepare a task."""
-        future = self._fences.submit(task.prepare, clock_ms, known.get(name))
+        future = self._pools.fences.submit(task.prepare, clock_ms, known.get(name))
         self._all[name] = _Opening(task, future)
 
     def take_ended(self) -> Iterator[tuple[str, BaseException | None]]:
@@ -95,7 +95,7 @@ class Openings:
             error = opening.future.exception()
             if error is None and name not in self._restoring:
                 self._restoring.add(name)
-                opening.future = self._restores.submit(self._restore, opening.task)
+                opening.future = self._pools.restores.submit(self._restore, opening.task)
                 if not opening.future.done():
                     continue
                 error = opening.future.exception()
@@ -118,7 +118,7 @@ class Openings:
 
         Waiting for the log is not restoring; it ends by itself, with an error.
         """
-        now, longest = self._seconds(), (0.0, "")
+        now, longest = self._world.seconds(), (0.0, "")
         for name, opening in list(self._all.items()):
             stretch: Stretch | None = opening.task.opening
             if name not in self._restoring or stretch is None or stretch.is_waiting:
@@ -136,5 +136,5 @@ class Openings:
         for each in begun.values():
             if each.task.opening is not None:
                 each.task.opening.end()
-        wait([each.future for each in begun.values()], seconds)
+        self._world.wait([each.future for each in begun.values()], seconds)
         return {name: each.future for name, each in begun.items() if not each.future.done()}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor
+
+from penstock.world import World
 
 _MANY, _FEW = 16, 2
 
@@ -12,16 +13,16 @@ _log = logging.getLogger("penstock.worker")
 
 
 class Pools:
-    """Pools by what their threads do; `make` makes one (size, name).
+    """Pools by what their threads do.
 
     Commits and fences wait for the log. `rest` fills global stores and cleans up.
     """
 
-    def __init__(self, make: Callable[[int, str], Executor]) -> None:
-        self.commits = make(_MANY, "penstock-commits")
-        self.fences = make(_MANY, "penstock-fences")
-        self.restores = make(_MANY, "penstock-restores")
-        self.rest = make(_FEW, "penstock-rest")
+    def __init__(self, world: World) -> None:
+        self.commits = world.threads(_MANY, "penstock-commits")
+        self.fences = world.threads(_MANY, "penstock-fences")
+        self.restores = world.threads(_MANY, "penstock-restores")
+        self.rest = world.threads(_FEW, "penstock-rest")
 
     def do(self, what: str, call: Callable[[], object]) -> None:
         """Do something that nobody waits for; an error is only logged."""

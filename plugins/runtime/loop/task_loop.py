@@ -6,10 +6,8 @@ Comes in: records from the log, the time. Goes out: commits, reports, and failur
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
 
 from penstock.errors import LogError, OffsetOutOfRangeError, StaleStoreError
 from penstock.log import Commit, Log
@@ -57,9 +55,8 @@ class TaskLoop:
     Processors belong to that thread, and stores of open tasks. What waits or may take long is done by others: taking
     fences, restoring, filling stores from topics, writing commits and snapshots, cleaning up.
 
-    `partitions` has the input partitions of every task of the application, by task id. `clock` returns the wall clock
-    in ms. `seconds` is a clock that never goes back. `threads` makes the pools of threads (size, name); `alarm` ends
-    the work of a task whose time is over.
+    `partitions` has the input partitions of every task of the application, by task id. `clock` returns the
+    wall clock of the tasks (ms): that of the world of `resources`, or the time of a test's step.
     """
 
     def __init__(
@@ -69,10 +66,6 @@ class TaskLoop:
         log: Log,
         resources: ProcessResources,
         clock: Callable[[], int],
-        *,
-        seconds: Callable[[], float] = perf_counter,
-        threads: Callable[[int, str], Executor] = ThreadPoolExecutor,
-        alarm: Alarm | None = None,
     ) -> None:
         self._application = application
         self._partitions = partitions
@@ -91,18 +84,19 @@ class TaskLoop:
         self._failures: list[FailedTask] = []
         self.current = ""
         """The task whose processors or stores the loop's thread calls now."""
-        self._seconds = seconds
-        self._alarm = alarm or Alarm(seconds)
-        self._pools = Pools(threads)
-        self._preparing = Openings(self._pools.fences, self._pools.restores, seconds)
-        self._globals = GlobalUpdates(application, log, resources, self._pools.rest, seconds)
+        world = resources.world
+        self._seconds = world.seconds
+        self._alarm = Alarm(world)
+        self._pools = Pools(world)
+        self._preparing = Openings(self._pools, world)
+        self._globals = GlobalUpdates(application, log, resources, self._pools.rest)
         self._has_checked_interval = False
         self._clean_up_at = 0.0
-        self._upkeeps = Upkeeps(self._fail)
+        self._upkeeps = Upkeeps(world, self._fail)
         self._writing = Commits(
-            self._tasks, self._pools.commits, self._upkeeps, partial(setattr, self, "current"), self._fail
+            self._tasks, self._pools.commits, world.wait, self._upkeeps, partial(setattr, self, "current"), self._fail
         )
-        self._topics = TopicWatch(log, self._pools.rest, self._fail)
+        self._topics = TopicWatch(log, self._pools.rest, world.seconds, self._fail)
 
     # ------------------------------------------------------------------ which tasks
 
@@ -129,7 +123,6 @@ class TaskLoop:
             resources=self._resources,
             task_count=len(self._partitions),
             phase=list(self._partitions).index(name) / len(self._partitions),
-            seconds=self._seconds,
         )
 
     @property

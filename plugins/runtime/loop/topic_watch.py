@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from time import perf_counter
 
 from penstock.log import Log
 
@@ -15,20 +14,23 @@ from .continuous_worker import ContinuousWorker
 class TopicWatch:
     """Asks for the ids of the tasks' topics now and then, in a thread of `threads`: the loop does not wait for it.
 
-    `fail` is called with the name of a task, and a TopicMadeAgainError.
+    `seconds` is a stopwatch. `fail` is called with the name of a task, and a TopicMadeAgainError.
     """
 
-    def __init__(self, log: Log, threads: Executor, fail: Callable[[str, BaseException], None]) -> None:
+    def __init__(
+        self, log: Log, threads: Executor, seconds: Callable[[], float], fail: Callable[[str, BaseException], None]
+    ) -> None:
         self._log = log
         self._fail = fail
         self._threads = threads
-        self._next = perf_counter() + topic_ids.EVERY_SECONDS
+        self._seconds = seconds
+        self._next = seconds() + topic_ids.EVERY_SECONDS
         self._asked: dict[str, Mapping[str, str]] = {}
         self._answer: Future[Mapping[str, str]] | None = None
 
     def look(self, tasks: Mapping[str, ContinuousWorker]) -> None:
         """Fail the open tasks of which a topic is another than when they were opened, as far as known."""
-        answer, now = self._answer, perf_counter()
+        answer, now = self._answer, self._seconds()
         if answer is None:
             if now >= self._next:
                 self._next = now + topic_ids.EVERY_SECONDS

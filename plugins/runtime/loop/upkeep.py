@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
-from time import perf_counter
 from typing import NamedTuple
 
 from penstock.log import Commit, TaskCommitter
+from penstock.world import World
 
 from ..local_state.content import StateContent
 from ..local_state.task_state import TaskState
@@ -33,17 +33,17 @@ class Upkeep:
     The task's thread calls `next_step`; another thread runs the step that it returns. There is never more than one.
     """
 
-    def __init__(self, state: TaskState, committer: TaskCommitter, grace_ms: int, now_ms: Callable[[], int]) -> None:
+    def __init__(self, state: TaskState, committer: TaskCommitter, grace_ms: int, world: World) -> None:
         self._state = state
         self._committer = committer
         self._grace_ms = grace_ms
-        self._now_ms = now_ms
+        self._world = world
         self._look_at = 0.0
         self._is_due = self._has_ended = False
         self._content: StateContent | None = None
         self.holds_stores = False
         """Whether a step uses the stores, until `end_step`: nobody else may."""
-        self._left_stores = threading.Event()
+        self._left_stores: Future[None] = Future()
 
     def next_step(self, commit: Commit) -> Callable[[], Upkept] | None:
         """Return the next step, for another thread; None if there is none. `commit` is the task's last one.
@@ -56,9 +56,9 @@ class Upkeep:
             if self._content is not None:
                 return partial(self._run, partial(self._write, self._content))
             self.holds_stores = True
-            self._left_stores.clear()
+            self._left_stores = Future()
             return partial(self._run, partial(self._maintain, commit))
-        now = perf_counter()
+        now = self._world.seconds()
         if now < self._look_at or not self._state.keeps_commits:
             return None
         self._look_at = now + _LOOK_SECONDS
@@ -74,12 +74,12 @@ class Upkeep:
         if self._content is not None:
             self._content.end()
         if self.holds_stores:
-            self._left_stores.wait()  # they are closed next
+            self._world.wait([self._left_stores])  # they are closed next
 
     # ------------------------------------------------------------------ in the other thread
 
     def _run(self, step: Callable[[], Commit | None]) -> Upkept:
-        began = perf_counter()
+        began = self._world.seconds()
         try:
             commit = step()
         except Exception as error:
@@ -87,7 +87,7 @@ class Upkeep:
                 raise
             _log.debug("task %s was closed in the middle of its upkeep: %s", self._state.task_id, error)
             commit = None
-        return Upkept(perf_counter() - began, commit)
+        return Upkept(self._world.seconds() - began, commit)
 
     def _look(self) -> None:
         self._is_due = not self._has_ended and self._state.wants_snapshot(self._is_current)
@@ -99,15 +99,17 @@ class Upkeep:
                 return None
         finally:
             content.close()
-        self._state.clean_changelog(version, self._grace_ms, self._now_ms(), self._is_current)
+        self._state.clean_changelog(version, self._grace_ms, self._world.clock.now_ms(), self._is_current)
         return content.commit
 
     def _maintain(self, commit: Commit) -> Commit | None:
         try:
-            written = self._state.maintain_changelog(self._grace_ms, self._now_ms(), commit, self._is_current)
+            written = self._state.maintain_changelog(
+                self._grace_ms, self._world.clock.now_ms(), commit, self._is_current
+            )
             return commit if written else None
         finally:
-            self._left_stores.set()
+            self._left_stores.set_result(None)
 
     def _is_current(self) -> bool:
         # While a commit of the task's own is being written, its committer may say no once.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
+
+from penstock.world import World
 
 from .continuous_worker import ContinuousWorker
 from .upkeep import Upkept
@@ -19,9 +21,10 @@ class Upkeeps:
     The loop's thread calls all methods. `fail` gets a task's name and the error that its step raised.
     """
 
-    def __init__(self, fail: Callable[[str, BaseException], None]) -> None:
+    def __init__(self, world: World, fail: Callable[[str, BaseException], None]) -> None:
         self._fail = fail
-        self._threads = ThreadPoolExecutor(_MOST, "penstock-upkeep")
+        self._wait = world.wait
+        self._threads = world.threads(_MOST, "penstock-upkeep")
         self._steps: dict[str, tuple[ContinuousWorker, Future[Upkept]]] = {}
 
     @property
@@ -51,4 +54,4 @@ class Upkeeps:
     def close(self) -> None:
         """Wait some seconds for steps, which end when their tasks are closed."""
         self._threads.shutdown(wait=False)
-        wait((step for _, step in self._steps.values()), _LAST_SECONDS)
+        self._wait([step for _, step in self._steps.values()], _LAST_SECONDS)

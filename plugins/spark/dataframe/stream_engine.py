@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -54,7 +53,7 @@ class Cargo(HostCargo):
     has_timeouts: bool
 
     def engine(self, host: HostInfo) -> StreamEngine:
-        return StreamEngine(self, host.scope)
+        return StreamEngine(self, host)
 
 
 class StreamFunction:
@@ -196,10 +195,10 @@ class StreamBatch:
 class StreamEngine(Engine):
     """The tasks of a query's operator that Spark has sent to this host, by their group keys."""
 
-    def __init__(self, cargo: Cargo, stream: str) -> None:
+    def __init__(self, cargo: Cargo, host: HostInfo) -> None:
         self._cargo = cargo
-        self._stream = stream
-        self._resources = ProcessResources()
+        self._stream = host.scope
+        self._resources = ProcessResources(host.world)
         self._tasks: dict[int, StreamTask] = {}
         self._last_used: dict[int, float] = {}
 
@@ -209,7 +208,7 @@ class StreamEngine(Engine):
         if task is None:
             task = self._tasks[request.group] = self._make(request.group)
         outcome = task.run(request.chunks, request.clock_ms, request.known)
-        self._last_used[request.group] = time.monotonic()
+        self._last_used[request.group] = self._resources.world.seconds()
         self._close_idle()
         return outcome
 
@@ -229,7 +228,7 @@ class StreamEngine(Engine):
 
     def _close_idle(self) -> None:
         """Close tasks that have not run here for a while: they have moved, or have no records."""
-        limit = time.monotonic() - _IDLE_SECONDS
+        limit = self._resources.world.seconds() - _IDLE_SECONDS
         for group in [group for group, used in self._last_used.items() if used < limit]:
             del self._last_used[group]
             self._tasks.pop(group).close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -127,7 +126,7 @@ class StreamTask(TaskRunner):
         """Return a commit as Spark's checkpoint keeps it."""
         made = pending.commit
         return StreamCommit(
-            secrets.token_hex(8),
+            self._resources.world.token(8),
             made.version,
             made.engine_state.decode(),
             {partition.topic: position for partition, position in made.positions.items()},
@@ -183,8 +182,9 @@ class StreamTask(TaskRunner):
         changelog = open_deltas(self._settings, self._application.id, self._directory_name) if builders else None
         directory = self._resources.task_directory(self._application, self._directory_name)
         state = self._state = TaskState(
-            self._application, self.id, directory, changelog, layouts, repeats=self._resources.repeats
-        )
+            self._application, self.id, directory, changelog, layouts, repeats=self._resources.repeats,
+            world=self._resources.world,
+        )  # fmt: skip
         self._commit = known or StreamCommit("", state.new_version(None))
         version = self._commit.version
         adopted = state.adopt(version, self._commit.engine_state.encode())
@@ -193,7 +193,7 @@ class StreamTask(TaskRunner):
         state.open(version)
         last = Commit({each: self._commit.read.get(each.topic, 0) for each, _ in self._inputs}, version, adopted)
         self._checkpoint = SparkCommitter(None if known is None else last)
-        self._commits = TaskCommits(state, self._checkpoint, last, Phases())
+        self._commits = TaskCommits(state, self._checkpoint, last, Phases(self._resources.world.seconds))
         self._make_task(self._inputs, clock_ms, takes_whole_batches=True)
 
     def _check_compatible(self, before: Mapping[str, Any]) -> None:

@@ -1,0 +1,102 @@
+"""World: what the engine takes from outside: time, threads, waiting and random tokens.
+
+What runs tasks reads no clock, starts no thread and makes no random name by itself: its host hands a World down to it.
+A test, or a simulator, hands down a World of its own, so the same code runs there in an order that the test chooses.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Collection
+from concurrent import futures
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Event, Thread
+from typing import Any, Protocol
+
+from .clock import Clock, SystemClock
+
+
+class Wait(Protocol):
+    """Waits for futures."""
+
+    def __call__(self, given: Collection[Future[Any]], seconds: float | None = None, /) -> object:
+        """Return when all of them are done, or after `seconds` (None: however long that takes)."""
+        ...
+
+
+class Ticker(Protocol):
+    """Calls a function again and again, until it is closed."""
+
+    def pause(self) -> None:
+        """Call it no more until `resume`; a call may have begun before. The function itself may pause its ticker."""
+        ...
+
+    def resume(self) -> None:
+        """Go on after `pause`, with a call at once; idempotent."""
+        ...
+
+    def close(self) -> None:
+        """Call it no more; one that has begun is over when this returns. Idempotent."""
+        ...
+
+
+class ThreadTicker(Ticker):
+    """A ticker with a thread of its own. The first call is at once, and the next one `seconds` later.
+
+    A call that takes longer than `seconds` delays those after it.
+    """
+
+    def __init__(self, name: str, seconds: float, call: Callable[[], object]) -> None:
+        self._seconds = seconds
+        self._call = call
+        self._ended, self._goes = Event(), Event()
+        self._goes.set()
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        next_at = time.perf_counter()
+        while not self._ended.wait(max(0.0, next_at - time.perf_counter())):
+            self._goes.wait()
+            if self._ended.is_set():
+                return
+            next_at = max(next_at + self._seconds, time.perf_counter())
+            self._call()
+
+    def pause(self) -> None:
+        self._goes.clear()
+
+    def resume(self) -> None:
+        self._goes.set()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._goes.set()
+        self._thread.join()
+
+
+@dataclass(frozen=True)
+class World:
+    """The machine's clocks, threads and random numbers. Each part can be replaced by another of its type.
+
+    >>> from penstock import ManualClock
+    >>> World(clock=ManualClock(5)).clock.now_ms()
+    5
+    """
+
+    clock: Clock = field(default_factory=SystemClock)
+    """The wall clock: it may jump, also back. Tasks do not read it; they get the time of their batch."""
+    seconds: Callable[[], float] = time.perf_counter
+    """Returns seconds of a stopwatch, which never goes back; only differences have a meaning."""
+    sleep: Callable[[float], object] = time.sleep
+    """Waits for so many seconds."""
+    threads: Callable[[int, str], Executor] = ThreadPoolExecutor
+    """Makes a pool of at most so many threads, named like this; `submit` does not wait."""
+    wait: Wait = futures.wait
+    """Waits for futures of calls that were submitted to `threads`."""
+    ticker: Callable[[str, float, Callable[[], object]], Ticker] = ThreadTicker
+    """Makes a ticker: its name, the seconds from call to call, and what it calls, in a thread of its own."""
+    token: Callable[[int], str] = secrets.token_hex
+    """Returns so many random bytes as hexadecimal digits: for names that no other process may have given."""
