@@ -89,7 +89,11 @@ def check_request(
 ) -> None:
     """Raise ConfigError for an argument of `schedule` that is wrong."""
     if not callable(punctuator):
-        raise ConfigError(f"node {node!r}: the punctuator {punctuator!r} is not callable")
+        hint = "; Java gives the clock first: write schedule(INTERVAL, PUNCTUATOR, CLOCK)"
+        raise ConfigError(
+            f"node {node!r}: the punctuator {punctuator!r} is not callable"
+            + (hint if isinstance(punctuator, PunctuationType) else "")
+        )
     check_plain(f"node {node!r}", "the punctuator", punctuator)
     check_called_with(f"node {node!r}", "the punctuator", punctuator, ("now",))
     if not isinstance(clock, PunctuationType):

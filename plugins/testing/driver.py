@@ -176,22 +176,25 @@ class TopologyTestDriver:
         self.log.append(records)
         self._drain()
 
-    def pipe_all(self, topic: str, records: Iterable[Record]) -> None:
-        """Send several records, one after the other, and run everything that each causes before the next is sent."""
+    def pipe_all(self, topic: str, records: Iterable[Record | tuple[Any, ...]]) -> None:
+        """Send several records, one after the other, and run everything that each causes before the next is sent.
+
+        A record is a Record, (key, value), (key, value, timestamp) or (key, value, timestamp, headers).
+        """
         for record in records:
             self.pipe_raw(self._serialized(topic, [record], None))
 
     def pipe_many(
         self,
-        topic: str | Mapping[str, Iterable[Record]],
-        records: Iterable[Record] = (),
+        topic: str | Mapping[str, Iterable[Record | tuple[Any, ...]]],
+        records: Iterable[Record | tuple[Any, ...]] = (),
         *,
         partition: int | None = None,
     ) -> None:
         """Send many records at once, and run everything they cause, up to `commit_every` records between two commits.
 
-        `topic` may also be a mapping of topics to records: all are sent before any of them is processed. Raises as
-        `pipe`, and then sends none.
+        `topic` may also be a mapping of topics to records: all are sent before any of them is processed. Records are as
+        for `pipe_all`. Raises as `pipe`, and then sends none.
         """
         given = topic if isinstance(topic, Mapping) else {topic: records}
         for batch in [self._serialized(each, some, partition) for each, some in given.items()]:
@@ -213,7 +216,9 @@ class TopologyTestDriver:
         self._source(topic)
         return InputTopic(topic, self.pipe)
 
-    def _serialized(self, topic: str, records: Iterable[Record], partition: int | None) -> OutputBatch:
+    def _serialized(
+        self, topic: str, records: Iterable[Record | tuple[Any, ...]], partition: int | None
+    ) -> OutputBatch:
         """Return records as bytes, as the source that reads `topic` will read them."""
         source, count = self._source(topic), self.log.topics()[topic].partitions
         return serialized(topic, source, self.application.settings, records, partition, count, self.wall_clock_ms)
@@ -238,6 +243,18 @@ class TopologyTestDriver:
         Raises UnknownTopicError as `read` does.
         """
         return list(self._outputs.unread(topic, None, None))
+
+    def read_pairs(self, topic: str) -> list[tuple[Any, Any]]:
+        """Return key and value of every record that was not read yet, as `read_all` does."""
+        return self.output_topic(topic).read_pairs()
+
+    def read_values(self, topic: str) -> list[Any]:
+        """Return the value of every record that was not read yet, as `read_all` does."""
+        return self.output_topic(topic).read_values()
+
+    def read_table(self, topic: str) -> dict[Any, Any]:
+        """Return the last value of each key among the unread records; a tombstone removes its key."""
+        return self.output_topic(topic).read_table()
 
     def sent(self, topic: str) -> list[list[Record]]:
         """Return every record of a source topic, by partition, as its source reads them."""

@@ -15,7 +15,7 @@ def serialized(
     topic: str,
     source: SourceNode,
     settings: Settings,
-    records: Iterable[Record],
+    records: Iterable[Record | tuple[Any, ...]],
     partition: int | None,
     partitions: int,
     now_ms: int,

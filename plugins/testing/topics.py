@@ -41,6 +41,10 @@ class OutputTopic:
         """Return every record that was not read yet."""
         return list(self._unread())
 
+    def read_pairs(self) -> list[tuple[Any, Any]]:
+        """Return key and value of every record that was not read yet."""
+        return [(record.key, record.value) for record in self.read_all()]
+
     def read_values(self) -> list[Any]:
         """Return the values of every record that was not read yet."""
         return [record.value for record in self.read_all()]

@@ -327,6 +327,10 @@ def test_a_punctuator_that_raises_may_be_skipped_and_fires_again() -> None:
         (("0ms", print, STREAM_TIME), "node 'p': a punctuation interval must be at least 1 ms, found 0 ms"),
         ((5, print, STREAM_TIME), "node 'p': punctuation interval: expected a timedelta or text"),
         (("1s", 7, STREAM_TIME), "node 'p': the punctuator 7 is not callable"),
+        (
+            ("1s", STREAM_TIME, print),
+            r"not callable; Java gives the clock first: write schedule\(INTERVAL, PUNCTUATOR, ",
+        ),
         (("1s", print, "stream"), "node 'p': clock must be STREAM_TIME or WALL_CLOCK_TIME, found 'stream'"),
     ],
 )

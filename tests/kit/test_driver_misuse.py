@@ -98,8 +98,8 @@ def test_topics_that_may_get_records_are_empty_before(driver: TopologyTestDriver
 
 
 def test_tuples_of_a_records_parts_are_records(driver: TopologyTestDriver) -> None:
-    driver.pipe_all("orders", [("ann", 1), ("ann", 2, 5)])  # type: ignore[list-item]
-    driver.pipe_many("orders", [("ann", 3, 6, (("a", b"b"),))])  # type: ignore[list-item]
+    driver.pipe_all("orders", [("ann", 1), ("ann", 2, 5)])
+    driver.pipe_many("orders", [("ann", 3, 6, (("a", b"b"),))])
     assert driver.read_all("totals-by-customer") == [
         Record("ann", 1, 0), Record("ann", 2, 5), Record("ann", 3, 6, (("a", b"b"),)),
     ]  # fmt: skip
