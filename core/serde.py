@@ -84,7 +84,8 @@ class Serde(ABC, Generic[T]):
     def prepare(self, *, writes: bool) -> None:
         """Check at a start what the serde needs from outside, and whether its schema fits what is there.
 
-        Called once in the process that starts the application, for the serde of a topic (bound) or of a store.
+        Called once in the process that starts the application, and by the test driver, for the serde of a topic (bound)
+        or of a store.
         `writes`: values are written with it. Raises SerdeError for what does not fit, SerdeUnavailableError if nothing
         answers.
         """

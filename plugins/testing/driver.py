@@ -25,6 +25,7 @@ from penstock import (
     World,
     duration_ms,
 )
+from penstock.plugins.applications.serdes import prepare_serdes
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.process_resources import ProcessResources
@@ -32,17 +33,16 @@ from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.runtime.temporary import TemporaryDirectory
-from penstock.program.serdes import SerdeLike
 
 from .piping import check_partitions, check_time, serialized
 from .planning import Waiting, oldest_first
-from .topic_reader import TopicReader, named_topics
-from .topics import InputTopic, OutputTopic
+from .topic_reader import ReadsTopics, TopicReader, named_topics
+from .topics import InputTopic
 
 _MANY_BYTES = 1 << 20
 
 
-class TopologyTestDriver:
+class TopologyTestDriver(ReadsTopics):
     """Runs `program` (a Topology, a StreamsBuilder or an Application) in this process, to test it.
 
     The same Task, commits, changelog and restore as on Spark, with a log and stores in memory; stores that name a
@@ -95,6 +95,7 @@ class TopologyTestDriver:
         else:
             application = Application("test", program, **given)
         pack(application)  # as for Spark's workers, so that a test finds what could not be sent there
+        prepare_serdes(application)  # as at a start: a test finds schemas that do not fit
         check_time("initial_wall_clock_ms", initial_wall_clock_ms)
         check_partitions(partitions, named_topics(application))
         self.application = application
@@ -224,37 +225,6 @@ class TopologyTestDriver:
         return serialized(topic, source, self.application.settings, records, partition, count, self.wall_clock_ms)
 
     # ------------------------------------------------------------------ records out
-
-    def output_topic(self, topic: str, *, key_serde: SerdeLike = None, value_serde: SerdeLike = None) -> OutputTopic:
-        """Return a handle that reads one topic with the given serdes (None: those of the sink that writes it)."""
-        self._outputs.check(topic)
-        return OutputTopic(topic, lambda: self._outputs.unread(topic, key_serde, value_serde))
-
-    def read(self, topic: str) -> Record | None:
-        """Return the next record of an output topic that was not read yet, or None.
-
-        Raises UnknownTopicError for a topic that the program neither writes nor reads.
-        """
-        return next(self._outputs.unread(topic, None, None), None)
-
-    def read_all(self, topic: str) -> list[Record]:
-        """Return every record of an output topic that was not read yet: by partition, as they were produced.
-
-        Raises UnknownTopicError as `read` does.
-        """
-        return list(self._outputs.unread(topic, None, None))
-
-    def read_pairs(self, topic: str) -> list[tuple[Any, Any]]:
-        """Return key and value of every record that was not read yet, as `read_all` does."""
-        return self.output_topic(topic).read_pairs()
-
-    def read_values(self, topic: str) -> list[Any]:
-        """Return the value of every record that was not read yet, as `read_all` does."""
-        return self.output_topic(topic).read_values()
-
-    def read_table(self, topic: str) -> dict[Any, Any]:
-        """Return the last value of each key among the unread records; a tombstone removes its key."""
-        return self.output_topic(topic).read_table()
 
     def sent(self, topic: str) -> list[list[Record]]:
         """Return every record of a source topic, by partition, as its source reads them."""

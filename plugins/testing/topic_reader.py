@@ -25,6 +25,8 @@ from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.settings.settings import HANDLERS
 
+from .topics import OutputTopic
+
 
 class TopicReader:
     """Reads each record once: by partition, as they were produced."""
@@ -94,3 +96,40 @@ def named_topics(application: Application) -> tuple[str, ...] | None:
             return None
     topics += (decorate(application.id, each, program.internal_topics) for each in program.internal_topics)
     return tuple(dict.fromkeys(topics))
+
+
+class ReadsTopics:
+    """The part of a driver that reads output topics; `_outputs` notes what was read."""
+
+    _outputs: TopicReader
+
+    def output_topic(self, topic: str, *, key_serde: SerdeLike = None, value_serde: SerdeLike = None) -> OutputTopic:
+        """Return a handle that reads one topic with the given serdes (None: those of the sink that writes it)."""
+        self._outputs.check(topic)
+        return OutputTopic(topic, lambda: self._outputs.unread(topic, key_serde, value_serde))
+
+    def read(self, topic: str) -> Record | None:
+        """Return the next record of an output topic that was not read yet, or None.
+
+        Raises UnknownTopicError for a topic that the program neither writes nor reads.
+        """
+        return next(self._outputs.unread(topic, None, None), None)
+
+    def read_all(self, topic: str) -> list[Record]:
+        """Return every record of an output topic that was not read yet: by partition, as they were produced.
+
+        Raises UnknownTopicError as `read` does.
+        """
+        return list(self._outputs.unread(topic, None, None))
+
+    def read_pairs(self, topic: str) -> list[tuple[Any, Any]]:
+        """Return key and value of every record that was not read yet, as `read_all` does."""
+        return self.output_topic(topic).read_pairs()
+
+    def read_values(self, topic: str) -> list[Any]:
+        """Return the value of every record that was not read yet, as `read_all` does."""
+        return self.output_topic(topic).read_values()
+
+    def read_table(self, topic: str) -> dict[Any, Any]:
+        """Return the last value of each key among the unread records; a tombstone removes its key."""
+        return self.output_topic(topic).read_table()

@@ -1,4 +1,4 @@
-"""A small schema registry that speaks Confluent's protocol, with BACKWARD compatibility for Avro, in this process."""
+"""A small schema registry that speaks Confluent's protocol, with BACKWARD compatibility, in this process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
-from avro.schema import parse
+from .compatibility import differences
 
 
 class Refused(Exception):
@@ -67,13 +66,10 @@ class SchemaRegistry:
         versions = self.subjects.get(subject, [])
         if schema in self.schemas and (number := self.schemas.index(schema) + 1) in versions:
             return number
-        if versions and schema.get("schemaType", "AVRO") == "AVRO":
-            reader, writer = parse(schema["schema"]), parse(self.schemas[versions[-1] - 1]["schema"])
-            checker = ReaderWriterCompatibilityChecker()
-            if checker.get_compatibility(reader, writer).compatibility != SchemaCompatibilityType.compatible:
-                raise Refused(
-                    409, 409, f'Schema being registered is incompatible with an earlier schema for subject "{subject}"'
-                )
+        if versions:
+            before, kind = self.schemas[versions[-1] - 1], schema.get("schemaType", "AVRO")
+            if found := differences(kind, schema["schema"], before["schema"]):
+                raise Refused(409, 409, f"Schema being registered is incompatible with an earlier schema: {found}")
         if schema not in self.schemas:
             self.schemas.append(schema)
         number = self.schemas.index(schema) + 1

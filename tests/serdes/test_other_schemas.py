@@ -43,6 +43,13 @@ class Payment:
 
 
 @dataclass
+class Grown(Payment):
+    """A payment with another field, which has a default."""
+
+    note: str | None = None
+
+
+@dataclass
 class Wrong:
     user: int
 
@@ -113,6 +120,7 @@ def test_a_name_takes_a_file_of_json_schema(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SCHEMA_REGISTRY_URL", registry.url)
     Path("order.json").write_text(SCHEMA)
+    JsonSchemaSerde(SCHEMA).bind("in", is_key=False).prepare(writes=True)
     topology = Topology().add_source("in", "in", value_serde="json_schema:order.json")
     topology.add_sink("out", "out", "in", value_serde="json_schema:in-value")
     with TopologyTestDriver(topology) as driver:
@@ -161,3 +169,32 @@ def test_what_a_store_can_read() -> None:
     assert unreadable(payment, plain) == unreadable(plain, payment) == ""
     assert unreadable(payment, wrong).startswith("another schema, and field 'user' was string and is integer; field")
     assert "and now has" in unreadable(old, payment)
+
+
+def test_a_type_may_get_fields_with_defaults_and_old_programs_read_what_has_them(registry: SchemaRegistry) -> None:
+    old = JsonSchemaSerde(Payment, registry=registry.url).bind("in", is_key=False)
+    new = JsonSchemaSerde(Grown, registry=registry.url).bind("in", is_key=False)
+    first, second = old.serialize(Payment("anna")), new.serialize(Grown("ben", note="gift"))
+    assert registry.subjects == {"in-value": [1, 2]}
+    assert new.deserialize(first) == Grown("anna")
+    assert old.deserialize(second) == Payment("ben")
+
+
+def test_schemas_that_the_registry_does_not_take_are_refused_with_the_difference(registry: SchemaRegistry) -> None:
+    def prepare(serde: Any) -> None:
+        serde.bind("in", is_key=False).prepare(writes=True)
+
+    prepare(JsonSchemaSerde(Payment, registry=registry.url, subject="payments"))
+    with pytest.raises(SerdeError, match="incompatible.*does not fit.*'user' was string and is integer"):
+        prepare(JsonSchemaSerde(Wrong, registry=registry.url, subject="payments"))
+    prepare(ProtobufSerde(shop_messages.Order, registry=registry.url, subject="orders"))
+    prepare(ProtobufSerde(Wider, registry=registry.url, subject="orders"))
+    with pytest.raises(SerdeError, match=r"incompatible.*#/Line/2: FIELD_KIND_CHANGED.*does not fit the versions"):
+        prepare(ProtobufSerde(Changed, registry=registry.url, subject="orders"))
+
+
+def test_the_driver_refuses_what_a_start_refuses(registry: SchemaRegistry) -> None:
+    JsonSchemaSerde(Payment, registry=registry.url).bind("in", is_key=False).prepare(writes=True)
+    topology = Topology().add_source("in", "in", value_serde=JsonSchemaSerde(Wrong, registry=registry.url))
+    with pytest.raises(ConfigError, match="source 'in', values of topic 'in': .*'user' was string and is integer"):
+        TopologyTestDriver(topology.add_sink("out", "out", "in", value_serde="json"))

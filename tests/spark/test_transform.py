@@ -17,6 +17,7 @@ from penstock import Application, DeadLetter, Processor, Record, TaskId, Topolog
 from penstock.errors import ConfigError, TopologyError
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.shipping import pack
+from penstock.plugins.serdes.registry.avro import AvroSerde
 from penstock.plugins.spark import Records, transform
 from penstock.plugins.spark.dataframe.stream_commit import StreamCommit
 from penstock.plugins.spark.dataframe.stream_task import StreamTask
@@ -385,6 +386,16 @@ def test_columns_must_fit(session: Any, tmp_path: Path) -> None:
     two = Application("app", two_subtopologies())
     with pytest.raises(ConfigError, match="DataFrame of topic 'others' is no stream.*readStream"):
         transform(two, {"in": files(session, tmp_path), "others": Records(good)}, partitions=2)
+
+
+def test_a_registry_that_is_down_is_found_when_the_frame_is_made(session: Any, tmp_path: Path) -> None:
+    avro = AvroSerde('"string"', registry={"url": "http://127.0.0.1:1", "max.retries": 0})
+    app = Application("app", Topology().add_source("in", "in", value_serde=avro), data_dir=str(tmp_path))
+    frame = session.createDataFrame([("v", 5)], "value string, at long")
+    with pytest.raises(
+        ConfigError, match="source 'in', values of topic 'in': serde 'avro': schema registry http://127"
+    ):
+        transform(app, {"in": Records(frame, timestamp="at")}, partitions=2)
 
 
 def test_no_secret_gets_into_the_plan(session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

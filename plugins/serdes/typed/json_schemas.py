@@ -12,13 +12,15 @@ _UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties
 _SAME = ("format", "contentEncoding", "uniqueItems", "multipleOf")
 _ONE_OF = ("anyOf", "oneOf")
 _PARTS = ("items", "additionalProperties", "propertyNames")
+_BY_NAME = ("properties", "$defs")
+_VALUES = frozenset({"default", "const", "enum", "examples"})
 _KEPT = frozenset({"type", "enum", "const", "required", "$ref", *_LOWER, *_UPPER, *_SAME})
 
 
 def essence(schema: Schema) -> dict[str, Any]:
     """Return the keywords of a schema that say which values fit: no titles, descriptions or defaults."""
     made: dict[str, Any] = {name: each for name, each in schema.items() if name in _KEPT}
-    for name in ("properties", "$defs"):
+    for name in _BY_NAME:
         if name in schema:
             made[name] = {each: essence(inner) for each, inner in schema[name].items()}
     for name in (*_ONE_OF, "prefixItems"):
@@ -30,6 +32,28 @@ def essence(schema: Schema) -> dict[str, Any]:
     for name in ("required", "enum"):
         if name in made:
             made[name] = sorted(made[name], key=repr)
+    return made
+
+
+def closed(schema: Any) -> Any:
+    """Return the schema of a type whose objects have the declared fields and no others.
+
+    A registry takes a new optional field only then: other fields of an open schema may have been written under its
+    name, with another type. Confluent's Java serializers make closed schemas of classes, too.
+
+    >>> closed({"type": "object", "properties": {"a": {"type": "integer"}}})
+    {'type': 'object', 'properties': {'a': {'type': 'integer'}}, 'additionalProperties': False}
+    """
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    made = {name: each if name in _VALUES else closed(each) for name, each in schema.items()}
+    for name in _BY_NAME:
+        if name in schema:
+            made[name] = {each: closed(inner) for each, inner in schema[name].items()}
+    if "properties" in schema:
+        made.setdefault("additionalProperties", False)
     return made
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.clock import SystemClock
 from penstock.errors import ConfigError
+from penstock.plugins.applications.serdes import prepare_serdes
 from penstock.plugins.runtime.shipping import pack
 from penstock.program.assignment import Assignment
 from penstock.program.nodes import TaskId
@@ -77,6 +78,7 @@ def transform(
 
     assignment = application.program.resolve(dict.fromkeys(application.program.topics(), partitions), application.id)
     groups = {task: group_key(task, _SPREAD) for task in assignment.tasks}
+    prepare_serdes(application)
     cargo = _cargo(application, assignment, groups, session, wall_clock)
     by_topic = {
         topic: tuple(
