@@ -4,7 +4,7 @@ page.
 In every page, blocks of ```python run in order in one namespace; one that begins with `# NAME.py` is written to that
 file, too. Blocks of ```console are typed: each line after `$ ` is a command, what follows is what it prints (`...`
 stands for anything). Everything of a page happens in one fresh directory. `penstock run` runs in this process and its
-Spark session, but in README.md, where it is what it is for a user, and in embedded.md, which has no Spark.
+Spark session, but in README.md, where it is what it is for a user, and on pages whose application is embedded.
 """
 
 from __future__ import annotations
@@ -48,16 +48,21 @@ FOLDERS = {
 }
 
 
+def is_embedded(page: Path) -> bool:
+    return page.name != "README.md" and 'engine="embedded"' in page.read_text()
+
+
 def runs_here(page: Path) -> bool:
     return (
-        page.name not in ("README.md", "embedded.md")
+        page.name != "README.md"
+        and not is_embedded(page)
         and re.search(r"^\$ penstock run", page.read_text(), re.MULTILINE) is not None
     )
 
 
 def marked(page: Path) -> object:
     """A page whose commands start Spark runs with the other tests that do."""
-    starts_spark = page.name != "embedded.md" and re.search(
+    starts_spark = not is_embedded(page) and re.search(
         r"^\$ (export [^;]*; )?(penstock run|python run_)", page.read_text(), re.MULTILINE
     )
     marks = [pytest.mark.spark] if starts_spark else []

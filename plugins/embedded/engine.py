@@ -5,28 +5,25 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from penstock.errors import LeaseTakenError
 from penstock.plugins.applications.open_files import check_open_files
 from penstock.plugins.runs.engine import Engine
-from penstock.plugins.runs.metrics.endpoint import metrics_endpoint
 from penstock.plugins.runs.open_application import OpenApplication, prepared_application
 from penstock.plugins.runs.order import RunOrder
 from penstock.plugins.runs.progress import RunSummary
-from penstock.plugins.runs.run_loop import RunLoop
-from penstock.plugins.runs.statistics import RunStatistics
-from penstock.plugins.runs.status_writer import StatusWriter
+from penstock.plugins.runs.run_loop import RunLoop, begun
 from penstock.plugins.runs.stepping import SteppingDriver, stepping
-from penstock.plugins.runs.stop_request import StopRequest
 from penstock.plugins.runtime.process_resources import tune_garbage_collector
 from penstock.settings.application import Application
 
 from .query import EmbeddedQuery
 from .settings import PROCESSES
 
-_OF_SPARK = ("parallelism", "checkpoint_dir")
+_OF_SPARK = {"parallelism": "; 'processes' spreads its tasks over processes", "checkpoint_dir": ""}
+"""Settings that only Spark reads, and what to set instead."""
 
 _log = logging.getLogger("penstock.embedded")
 
@@ -37,9 +34,10 @@ class EmbeddedEngine(Engine):
     title = "the embedded engine"
 
     def run(self, application: Application, order: RunOrder, **options: Any) -> RunSummary:
-        for name in _OF_SPARK:
+        for name, instead in _OF_SPARK.items():
             if name in application.settings.of_plugins:
-                _log.info("application %r: the embedded engine does not read the setting %r", application.id, name)
+                what = "application %r: the embedded engine does not read the setting %r%s"
+                _log.info(what, application.id, name, instead)
         try:
             return self._run(application, order)
         except LeaseTakenError:
@@ -48,18 +46,12 @@ class EmbeddedEngine(Engine):
             raise
 
     def _run(self, application: Application, order: RunOrder) -> RunSummary:
-        with ExitStack() as stack:
-            statistics = RunStatistics(application.id, order.trigger.text)
-            stack.enter_context(metrics_endpoint(application.settings, statistics.status, lambda: statistics.lag))
-            running = stack.enter_context(opened(application, order.is_waiting_wanted))
-            stack.enter_context(StatusWriter(running.log, statistics))
-            stop = stack.enter_context(StopRequest.listening(order.stop))
+        with begun(application, order, opened(application, order.is_waiting_wanted)) as (running, stop, statistics):
             order.note_start()
             if threading.current_thread() is threading.main_thread():
                 # The process is the run's own. In a service the collector is left as it is.
                 tune_garbage_collector()
-            loop = _EmbeddedRun(running, order, stop, statistics)
-            return loop.until_done()
+            return _EmbeddedRun(running, order, stop, statistics).until_done()
 
 
 class _EmbeddedRun(RunLoop):

@@ -6,7 +6,9 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TypeVar
 
 from penstock.clock import SystemClock
 from penstock.plugins.applications.lag import PartitionLag, find_lag
@@ -14,7 +16,9 @@ from penstock.plugins.applications.preparation import resolve
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.report import TaskReport
 from penstock.record import TopicPartition
+from penstock.settings.application import Application
 
+from .metrics.endpoint import metrics_endpoint
 from .metrics.settings import METRICS_PORT
 from .open_application import OpenApplication
 from .order import RunOrder
@@ -23,6 +27,7 @@ from .progress import EndedBatch, RunProgress, RunSummary
 from .query import Query
 from .rates import BatchRates, RecentRates
 from .statistics import RunStatistics
+from .status_writer import StatusWriter
 from .stop_request import StopRequest
 
 _POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.05, 1.0
@@ -33,6 +38,22 @@ _COST_SHARE = 50
 """Periodic work pauses for so many times the time that it takes, so that it costs 2 % at most."""
 
 _log = logging.getLogger("penstock.runs")
+R = TypeVar("R", bound=OpenApplication)
+
+
+@contextmanager
+def begun(
+    application: Application, order: RunOrder, opening: AbstractContextManager[R]
+) -> Iterator[tuple[R, StopRequest, RunStatistics]]:
+    """Begin a run: serve its metrics, open the application, write its status, and listen for what stops it."""
+    statistics = RunStatistics(application.id, order.trigger.text)
+    with (
+        metrics_endpoint(application.settings, statistics.status, lambda: statistics.lag),
+        opening as running,
+        StatusWriter(running.log, statistics),
+        StopRequest.listening(order.stop) as stop,
+    ):
+        yield running, stop, statistics
 
 
 class RunLoop(ABC):

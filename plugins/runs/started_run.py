@@ -40,6 +40,7 @@ class _Run:
         self._thread = threading.Thread(target=self._run, name=f"penstock-run-{application_id}", daemon=True)
 
     def start(self) -> None:
+        _refuse_forks()
         _stop_at_exit()
         _left.add(self)
         self._thread.start()
@@ -79,6 +80,7 @@ class StartedRun:
     @property
     def state(self) -> str:
         """Return "starting", "running", "stopping", "stopped" or "failed"."""
+        self._check_process()
         run = self._run
         if run.has_ended.is_set():
             return STOPPED if run.error is None else FAILED
@@ -89,6 +91,7 @@ class StartedRun:
     @property
     def error(self) -> BaseException | None:
         """The error that ended the run; None while it runs, and when it ended without one."""
+        self._check_process()
         return self._run.error
 
     def wait(self, timeout: float | None = None) -> RunSummary:
@@ -157,6 +160,17 @@ class StartedRun:
         import asyncio
 
         await asyncio.to_thread(self._leave, error)
+
+
+def _refuse_forks() -> None:
+    """Raise RuntimeUnavailableError in a process that was forked while an application ran in its parent."""
+    found = next((each for each in _left if each.process != os.getpid()), None)
+    if found is not None:
+        raise RuntimeUnavailableError(
+            f"this process ({os.getpid()}) was forked from process {found.process} while application "
+            f"{found.application_id!r} ran there, and imports, locks and connections of its threads were copied half "
+            "done: no application can start here. Fork before the first start, or make the process by `spawn`"
+        )
 
 
 def _forgotten(run: _Run) -> None:

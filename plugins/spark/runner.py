@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 from penstock.clock import Clock
 from penstock.errors import ConfigError, RuntimeUnavailableError
-from penstock.plugins.runs.metrics.endpoint import metrics_endpoint
 from penstock.plugins.runs.order import RunOrder
 from penstock.plugins.runs.progress import EndedBatch, RunProgress, RunSummary
-from penstock.plugins.runs.run_loop import RunLoop
+from penstock.plugins.runs.run_loop import RunLoop, begun
 from penstock.plugins.runs.statistics import RunStatistics
-from penstock.plugins.runs.status_writer import StatusWriter
 from penstock.plugins.runs.stop_request import StopRequest
 from penstock.plugins.runs.trigger import Trigger
 from penstock.settings.application import Application
@@ -80,17 +78,12 @@ def run_order(
         if conf:
             raise ConfigError("conf: a session that is given has its settings already; set them where it is made")
         check_session(session)
-    with ExitStack() as stack:
-        statistics = RunStatistics(application.id, order.trigger.text)
-        stack.enter_context(metrics_endpoint(application.settings, statistics.status, lambda: statistics.lag))
-        waiting = stack.enter_context(ExitStack())  # the JVM's end waits for what is left below it
-        opening = RunningApplication.open(application, session, master, conf, order.is_waiting_wanted)
-        running = stack.enter_context(opening)
-        stack.enter_context(StatusWriter(running.log, statistics))
-        stopped_by = stack.enter_context(StopRequest.listening(order.stop))
-        waiting.enter_context(ending_before_the_jvm(running.session, stopped_by.ask))
+    opening = RunningApplication.open(application, session, master, conf, order.is_waiting_wanted)
+    # The JVM's end waits for all of the run.
+    with ExitStack() as waiting, begun(application, order, opening) as (running, stop, statistics):
+        waiting.enter_context(ending_before_the_jvm(running.session, stop.ask))
         order.note_start()
-        return _SparkRun(running, order, stopped_by, statistics).until_done()
+        return _SparkRun(running, order, stop, statistics).until_done()
 
 
 class _SparkRun(RunLoop):

@@ -253,7 +253,8 @@ def test_settings_of_spark_are_passed_over_and_noted(
     surroundings.put("in", records(5))
     assert run(application(surroundings, parallelism=7, checkpoint_dir="elsewhere")).records_in == 5
     said = [each.getMessage() for each in caplog.records if each.name == "penstock.embedded"]
-    assert [line.rpartition(" ")[2] for line in said] == ["'parallelism'", "'checkpoint_dir'"]
+    assert ["'parallelism'" in line and "'processes'" in line for line in said] == [True, False]
+    assert ["'checkpoint_dir'" in line for line in said] == [False, True]
     assert not (surroundings.directory / "elsewhere").exists()
 
 
@@ -298,15 +299,16 @@ def test_no_spark_no_java_no_pandas(surroundings: Surroundings, forgets: bool) -
 
 def test_a_fork_of_a_service(surroundings: Surroundings) -> None:
     with application(surroundings).start() as running:
-        child = os.fork()
-        if child == 0:
-            try:
-                running.wait()
-            except RuntimeUnavailableError as error:
-                os._exit(0 if "was forked" in str(error) else 1)
-            finally:
-                os._exit(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        for call in (running.wait, lambda: running.state, lambda: running.error, application(surroundings).start):
+            child = os.fork()
+            if child == 0:
+                try:
+                    call()
+                except RuntimeUnavailableError as error:
+                    os._exit(0 if "was forked" in str(error) else 1)
+                finally:
+                    os._exit(2)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         surroundings.put("in", records(5))
         wait_until(lambda: has_written(surroundings, 5))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -25,6 +26,7 @@ from penstock.errors import (
 from penstock.handlers import skip
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.serdes.registry import client as registry_client
 from penstock.plugins.serdes.registry.avro import AvroSerde
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.contracts.log_tests import read
@@ -261,6 +263,15 @@ def test_a_registry_that_lies_is_no_fault_of_the_record(registry: SchemaRegistry
     ):
         with pytest.raises(SerdeUnavailableError, match=expected):
             call()
+
+
+def test_a_registry_that_never_answers_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_client, "_ANSWER_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        serde = AvroSerde(ORDER, registry={"url": address, **FAST}).bind("orders", is_key=False)
+        with pytest.raises(SerdeUnavailableError, match="ReadTimeout.*start the registry, or give its address"):
+            serde.prepare(writes=True)
 
 
 def test_a_handler_that_skips_is_not_asked_while_the_registry_is_down(registry: SchemaRegistry) -> None:

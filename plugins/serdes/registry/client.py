@@ -15,6 +15,7 @@ from penstock import SerdeError, SerdeUnavailableError
 
 T = TypeVar("T")
 _NOT_FOUND, _CONFLICT = 404, 409
+_ANSWER_SECONDS = 10
 _REFUSED = frozenset({400, 422})
 
 
@@ -100,7 +101,8 @@ class RegistryClient(_Explained, SchemaRegistryClient):
     """Confluent's client."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        super().__init__(settings)
+        # Confluent's client waits without end for an address that accepts connections and never answers.
+        super().__init__({"timeout": _ANSWER_SECONDS, **settings})
         self.url = str(settings.get("url"))
 
 
