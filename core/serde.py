@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from hashlib import sha256
 from typing import Any, ClassVar, Generic, TypeVar
@@ -77,6 +77,13 @@ class Serde(ABC, Generic[T]):
         deserialize = self.deserialize
         return [None if data is None else deserialize(data) for data in column]
 
+    def configure(self, config: Mapping[str, Any]) -> Serde[T]:
+        """Return the serde to use in an application; `config` has its settings that plugins bring, by name.
+
+        Read them with `Setting.of`. Called before `bind` and `prepare`. Raises nothing: a setting may still be missing.
+        """
+        return self
+
     def bind(self, topic: str, *, is_key: bool) -> Serde[T]:
         """Return the serde to use for keys or values of one topic; registries look schemas up here."""
         return self
@@ -135,11 +142,18 @@ class WrappingSerde(Serde[T]):
     'Listed(penstock.serde.StrSerde)'
     """
 
+    def configure(self, config: Mapping[str, Any]) -> Serde[T]:
+        """Return a copy with the serdes for an application inside."""
+        return self._with(lambda inner: inner.configure(config))
+
     def bind(self, topic: str, *, is_key: bool) -> Serde[T]:
         """Return a copy with the serdes for one topic inside."""
+        return self._with(lambda inner: inner.bind(topic, is_key=is_key))
+
+    def _with(self, change: Callable[[Serde[Any]], Serde[Any]]) -> Serde[T]:
         made = copy(self)
         for name, inner in self._inner():
-            setattr(made, name, inner.bind(topic, is_key=is_key))
+            setattr(made, name, change(inner))
         return made
 
     def written_form(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -42,6 +42,15 @@ class NodeDefaults(Protocol):
         ...
 
 
+class Configured(NodeDefaults, Protocol):
+    """The defaults, and the settings that serdes of plugins read."""
+
+    @property
+    def of_plugins(self) -> Mapping[str, Any]:
+        """Settings that plugins bring, by name, as far as they were given."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Defaults:
     key_serde: SerdeLike = "str"
@@ -54,16 +63,22 @@ DEFAULTS = _Defaults()
 """The defaults of an application that sets none of them."""
 
 
-def resolve_serde(given: str | Serde[Any] | None, default: str | Serde[Any] | None, what: str) -> Serde[Any]:
-    """Return the serde that `given` names, or `default` does. Raises ConfigError with `what`."""
+def resolve_serde(
+    given: str | Serde[Any] | None,
+    default: str | Serde[Any] | None,
+    what: str,
+    config: Mapping[str, Any] | None = None,
+) -> Serde[Any]:
+    """Return the serde that `given` names, or `default` does. Raises ConfigError with `what`.
+
+    `config`: settings of the application that plugins bring, for a serde that will be used.
+    """
     chosen = default if given is None else given
+    made = make_serde(chosen, what) if isinstance(chosen, str) else chosen
+    if isinstance(made, Serde):
+        return checked(made if config is None else made.configure(config))
     if isinstance(chosen, str):
-        made = make_serde(chosen, what)
-        if isinstance(made, Serde):
-            return checked(made)
         raise ConfigError(f"{what}: the serde named {chosen!r} made a {type(made).__name__}, expected a penstock.Serde")
-    if isinstance(chosen, Serde):
-        return checked(chosen)
     raise ConfigError(f"{what}: expected a serde or the name of an installed one, found {chosen!r}")
 
 
@@ -97,6 +112,15 @@ def find_serde(name: str, what: str) -> None:
         registry().find("serde", name)
 
 
+def serdes_of_topic(
+    key_serde: SerdeLike, value_serde: SerdeLike, settings: Configured, what: str, topic: str
+) -> tuple[Serde[Any], Serde[Any]]:
+    """Return the serdes of a topic's keys and values, ready to use; those that are None are the application's."""
+    key = resolve_serde(key_serde, settings.key_serde, what, settings.of_plugins)
+    value = resolve_serde(value_serde, settings.value_serde, what, settings.of_plugins)
+    return key.bind(topic, is_key=True), value.bind(topic, is_key=False)
+
+
 def serde_name(serde: SerdeLike) -> str | None:
     """Return the name of a serde: the one it was given by, or that of its class; None for the default."""
     return serde if serde is None or isinstance(serde, str) else function_name(type(serde))
@@ -128,6 +152,9 @@ class _CheckedSerde(Serde[T]):
     def serializer(self) -> Callable[[T], bytes]:
         """Return the serde's own fast function, with the same look at what it returns."""
         return self._bytes_of(self._serde.serializer())
+
+    def configure(self, config: Mapping[str, Any]) -> Serde[T]:
+        return checked(self._serde.configure(config))
 
     def bind(self, topic: str, *, is_key: bool) -> Serde[T]:
         return checked(self._serde.bind(topic, is_key=is_key))

@@ -15,7 +15,7 @@ from ..context import NodeMetrics
 from ..errors import ProcessingError, SerdeError
 from ..program.extractors import fail_on_invalid_timestamp, skip_on_invalid_timestamp
 from ..program.nodes import SourceNode
-from ..program.serdes import SerdeLike, resolve_serde, serde_name
+from ..program.serdes import SerdeLike, serde_name, serdes_of_topic
 from ..record import Headers, Record, RecordBatch, TopicPartition
 from ..settings.settings import Settings
 from .failures import Failures, of_part, shown
@@ -64,8 +64,9 @@ class InputQueue:
             "key": settings.key_serde if source.key_serde is None else source.key_serde,
             "value": settings.value_serde if source.value_serde is None else source.value_serde,
         }
-        self._key_serde = resolve_serde(source.key_serde, settings.key_serde, what).bind(topic, is_key=True)
-        self._value_serde = resolve_serde(source.value_serde, settings.value_serde, what).bind(topic, is_key=False)
+        self._key_serde, self._value_serde = serdes_of_topic(
+            source.key_serde, source.value_serde, settings, what, topic
+        )
         self._extractor = source.timestamp_extractor or settings.timestamp_extractor
         self._application_id, self._task_id = application_id, task_id
         self._progress, self._failures, self._metrics, self._stopwatch = progress, failures, metrics, stopwatch

@@ -11,7 +11,7 @@ from ..context import NodeMetrics
 from ..errors import ConfigError, ProcessingError, ProductionError, RecordRefusedError
 from ..handlers import Failure
 from ..program.nodes import SinkNode
-from ..program.serdes import resolve_serde
+from ..program.serdes import serdes_of_topic
 from ..record import Headers, OutputBatch, Record, RecordMetadata
 from ..settings.settings import Settings
 from .dead_letter import failure_headers
@@ -134,8 +134,7 @@ class Outputs:
     def _compile_write(self, node: SinkNode, topic: str, failed: Failed, counts: list[int]) -> Write:
         """Return the function that serializes a record and appends it to the topic's columns."""
         what, name = f"sink {node.name!r}", node.name
-        key_serde = resolve_serde(node.key_serde, self._settings.key_serde, what).bind(topic, is_key=True)
-        value_serde = resolve_serde(node.value_serde, self._settings.value_serde, what).bind(topic, is_key=False)
+        key_serde, value_serde = serdes_of_topic(node.key_serde, node.value_serde, self._settings, what, topic)
         fast_key, fast_value = key_serde.serializer(), value_serde.serializer()
         output = self._output(topic)
         append_key, append_value, append_timestamp = output.keys.append, output.values.append, output.timestamps.append

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock import Application, ConfigError, Serde, SerdeError, SerdeUnavailableError, SinkNode, SourceNode
 from penstock.program.nodes import decorate
-from penstock.program.serdes import resolve_serde
+from penstock.program.serdes import resolve_serde, serdes_of_topic
 from penstock.store.specs import declared_serdes
 
 
@@ -16,7 +16,7 @@ def prepare_serdes(application: Application) -> None:
     for where, serde, writes in _serdes(application):
         try:
             serde.prepare(writes=writes)
-        except (SerdeError, SerdeUnavailableError) as error:
+        except (ConfigError, SerdeError, SerdeUnavailableError) as error:
             raise ConfigError(f"application {application.id!r}, {where}: {error}") from error
 
 
@@ -36,10 +36,10 @@ def _serdes(application: Application) -> Iterator[tuple[str, Serde[Any], bool]]:
         what = f"{kind} {node.name!r}"
         for topic in topics:
             name = decorate(application.id, topic, program.internal_topics)
-            key = resolve_serde(node.key_serde, settings.key_serde, what).bind(name, is_key=True)
-            value = resolve_serde(node.value_serde, settings.value_serde, what).bind(name, is_key=False)
+            key, value = serdes_of_topic(node.key_serde, node.value_serde, settings, what, name)
             yield f"{what}, keys of topic {name!r}", key, kind == "sink"
             yield f"{what}, values of topic {name!r}", value, kind == "sink"
     for store in program.all_stores():
         for name, given in declared_serdes(store).items():
-            yield f"store {store.name!r}, {name}", resolve_serde(given, settings.state_serde, store.name), True
+            serde = resolve_serde(given, settings.state_serde, store.name, settings.of_plugins)
+            yield f"store {store.name!r}, {name}", serde, True

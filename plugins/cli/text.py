@@ -20,11 +20,13 @@ class TextSerde:
     values are JSON values, and bytes are base64 text.
     """
 
-    def __init__(self, serde: str | Serde[Any], topic: str, *, is_key: bool) -> None:
-        """Take the serde or its name. Raises PluginError when none of that name is installed."""
+    def __init__(
+        self, serde: str | Serde[Any], topic: str, *, is_key: bool, config: Mapping[str, Any] | None = None
+    ) -> None:
+        """Take the serde or its name; `config` has settings of plugins. Raises PluginError when none is installed."""
         self.name = serde if isinstance(serde, str) else type(serde).__name__
         made = make_serde(serde, f"serde of {'keys' if is_key else 'values'}") if isinstance(serde, str) else serde
-        self._serde: Serde[Any] = made.bind(topic, is_key=is_key)
+        self._serde: Serde[Any] = made.configure(config or {}).bind(topic, is_key=is_key)
         self._what = "key" if is_key else "value"
         self._is_text = self.name in ("str", "StrSerde")
         self._is_bytes = self.name in ("bytes", "BytesSerde")
@@ -85,9 +87,10 @@ def topic_serdes(
     The names given win; then what the application's sources and sinks say about the topic; then its settings.
     """
     said_key, said_value = _said_by(topic, app)
+    config = settings.of_plugins
     return (
-        TextSerde(key or said_key or settings.key_serde or "str", topic, is_key=True),
-        TextSerde(value or said_value or settings.value_serde or "str", topic, is_key=False),
+        TextSerde(key or said_key or settings.key_serde or "str", topic, is_key=True, config=config),
+        TextSerde(value or said_value or settings.value_serde or "str", topic, is_key=False, config=config),
     )
 
 

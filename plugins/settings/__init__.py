@@ -9,9 +9,12 @@ from penstock import Components, hookimpl
 def penstock_settings() -> Components:
     """Return the settings that one of our plugins alone reads; each is declared in that plugin."""
     planning, metrics = "penstock.plugins.runs.planning.settings", "penstock.plugins.runs.metrics.settings"
+    registry = "penstock.plugins.serdes.registry.settings"
     return {
         "engine": "penstock.plugins.runs.settings:ENGINE",
         "processes": "penstock.plugins.embedded.settings:PROCESSES",
+        "schema_registry": f"{registry}:SCHEMA_REGISTRY",
+        "schema_registry_user_info": f"{registry}:SCHEMA_REGISTRY_USER_INFO",
         "checkpoint_dir": "penstock.plugins.applications.checkpoint_files:CHECKPOINT_DIR",
         "max_records_per_batch": f"{planning}:MAX_RECORDS_PER_BATCH",
         "metrics_host": f"{metrics}:METRICS_HOST",

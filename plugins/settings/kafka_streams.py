@@ -152,6 +152,8 @@ KAFKA_STREAMS: Mapping[str, tuple[str, Convert]] = {
     "replication.factor": ("replication_factor", _whole),
     "state.cleanup.delay.ms": ("state_cleanup_delay", _milliseconds),
     "num.stream.threads": ("parallelism", _whole),
+    "schema.registry.url": ("schema_registry", lambda value: value),
+    "basic.auth.user.info": ("schema_registry_user_info", lambda value: value),
 }
 """Name of Kafka Streams -> ours, and the function that turns its value into ours."""
 
@@ -165,6 +167,7 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "acceptable.recovery.lag": ("there are no standby tasks; leave it out", ()),
     "allow.os.group.write.access": ("new directories have mode 0700, and files 0600", ("false",)),
     "application.server": ("state is not served to other hosts; leave it out", ("",)),
+    "basic.auth.credentials.source": ("set `schema_registry_user_info`", ("user_info",)),
     "buffered.records.per.partition": ("set `fetch_bytes`", ()),
     "built.in.metrics.version": (_NO_METRICS, ("latest",)),
     "config.providers": (

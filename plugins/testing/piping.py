@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock import ConfigError, OutputBatch, Record, Serde, SerdeError, Settings, SourceNode
-from penstock.program.serdes import resolve_serde
+from penstock.program.serdes import serdes_of_topic
 from penstock.task.validation import is_timestamp, wrong_headers
 
 
@@ -28,8 +28,7 @@ def serialized(
     given = [_checked(where, each) for each in records]
     if partition is not None and (type(partition) is not int or not 0 <= partition < partitions):
         raise ConfigError(f"{where}: partition {partition!r}: expected 0 to {partitions - 1}, or None for the key's")
-    key_serde = resolve_serde(source.key_serde, settings.key_serde, what).bind(topic, is_key=True)
-    value_serde = resolve_serde(source.value_serde, settings.value_serde, what).bind(topic, is_key=False)
+    key_serde, value_serde = serdes_of_topic(source.key_serde, source.value_serde, settings, what, topic)
     return OutputBatch(
         topic,
         [_bytes(f"{what}, {where}: the key", key_serde, each.key) for each in given],

@@ -21,7 +21,7 @@ from penstock import (
 )
 from penstock.program.checks import nearest
 from penstock.program.nodes import decorate
-from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.program.serdes import SerdeLike, serdes_of_topic
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.settings.settings import HANDLERS
 
@@ -48,10 +48,9 @@ class TopicReader:
         if info is None:
             return []
         sink, settings = self._sink_of(topic), self._application.settings
-        what = f"topic {topic!r}"
-        key = resolve_serde(key_serde or (sink.key_serde if sink else None), settings.key_serde, what)
-        value = resolve_serde(value_serde or (sink.value_serde if sink else None), settings.value_serde, what)
-        key, value = key.bind(topic, is_key=True), value.bind(topic, is_key=False)
+        if sink is not None:
+            key_serde, value_serde = key_serde or sink.key_serde, value_serde or sink.value_serde
+        key, value = serdes_of_topic(key_serde, value_serde, settings, f"topic {topic!r}", topic)
         return [self._of_partition(TopicPartition(topic, number), key, value) for number in range(info.partitions)]
 
     def check(self, topic: str) -> None:

@@ -219,8 +219,9 @@ def test_mistakes_in_a_declaration_say_what_to_do(tmp_path: Path, monkeypatch: A
     with pytest.raises(ConfigError, match="subject_strategy: expected one of topic, record, topic-record, found 'x'"):
         AvroSerde(ORDER, subject_strategy="x")  # type: ignore[call-overload]
     monkeypatch.delenv("SCHEMA_REGISTRY_URL")
-    with pytest.raises(ConfigError, match="address of the schema registry is not known: give registry='http://HOST"):
-        AvroSerde(ORDER)
+    topology = Topology().add_source("in", "in", value_serde=AvroSerde(ORDER))
+    with pytest.raises(ConfigError, match="topic 'in': .*registry is not known: give registry='http://H.*the setting"):
+        TopologyTestDriver(topology)
 
 
 def test_bytes_of_another_registry_are_refused(registry: SchemaRegistry) -> None:

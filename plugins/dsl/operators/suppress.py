@@ -280,11 +280,11 @@ def suppress_step(name: str, store: str, table: Flow, options: Mapping[str, Any]
     serdes = table.serdes
 
     def late(writer: Writer) -> dict[str, Any]:
-        state = writer.settings.state_serde
+        state, config = writer.settings.state_serde, writer.settings.of_plugins
         key, value = key_of_store(serdes.key, writer.settings), value_of_store(serdes.value, writer.settings)
         return {
-            "keys": resolve_serde(key, state, f"store {store!r}: key_serde"),
-            "values": resolve_serde(value, state, f"store {store!r}: value_serde"),
+            "keys": resolve_serde(key, state, f"store {store!r}: key_serde", config),
+            "values": resolve_serde(value, state, f"store {store!r}: value_serde", config),
         }
 
     def buffer(writer: Writer) -> tuple[StoreBuilder]:
@@ -327,7 +327,8 @@ class SuppressedGetter(ValueGetter):
         waiting, get = context.get_store(self.store).get, self.parent.open(context)
         settings: Any = SimpleNamespace(**context.config)
         key_serde = key_of_store(self.serdes.key, settings)
-        key_bytes = resolve_serde(key_serde, settings.state_serde, f"store {self.store!r}: key_serde").serialize
+        what = f"store {self.store!r}: key_serde"
+        key_bytes = resolve_serde(key_serde, settings.state_serde, what, context.config).serialize
 
         def read(key: Any) -> ValueAndTimestamp | None:
             entry = waiting(key_bytes(key))

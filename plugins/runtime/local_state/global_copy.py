@@ -88,6 +88,7 @@ class Copy:
             spec.store.traits.expires,
             RecordCache(self.name, CacheBudget(0)),
             Repeats(lambda: self.progress.wall_clock),
+            application.settings.of_plugins,
         )
         self.store: StateStore = spec.store.build(self.buffer, context)
         self.progress = Progress(0)

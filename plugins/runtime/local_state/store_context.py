@@ -20,7 +20,8 @@ class TaskStoreContext:
 
     `stream_time` and `wall_clock` return the task's times in ms; `count_dropped` is given the reason and the number of
     dropped records. `given_index` is the store's index, or None if it has none. `record_cache` is for a store that is
-    declared with one. `repeats` writes log lines that may come with every record.
+    declared with one. `repeats` writes log lines that may come with every record. `config`: settings of
+    plugins, for serdes.
     """
 
     application_id: str
@@ -34,6 +35,7 @@ class TaskStoreContext:
     expires: bool
     record_cache: RecordCache
     repeats: Repeats
+    config: Mapping[str, Any] | None = None
 
     @property
     def index(self) -> IndexStore:
@@ -44,7 +46,7 @@ class TaskStoreContext:
 
     def serde(self, given: SerdeLike, store: str) -> Serde[Any]:
         """Return the serde that `given` names (None: the default state serde)."""
-        return resolve_serde(given, self.state_serde, f"store {store!r}")
+        return resolve_serde(given, self.state_serde, f"store {store!r}", self.config)
 
     def dropped(self, reason: str, count: int = 1) -> None:
         """Count records that the store dropped."""

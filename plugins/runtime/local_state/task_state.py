@@ -140,6 +140,7 @@ class TaskState:
             kept.expires,
             RecordCache(store, self._cache_budget),
             self._repeats,
+            self._settings.of_plugins,
         )
 
     # ------------------------------------------------------------------ another layout

@@ -15,7 +15,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from penstock import ConfigError, PenstockError, Serde, SerdeError
 
-from .client import MockRegistryClient, RegistryClient, client_of, settings_of
+from .client import MockRegistryClient, RegistryClient, client_of, client_settings, of_the_environment
+from .settings import SCHEMA_REGISTRY, SCHEMA_REGISTRY_USER_INFO
 
 T = TypeVar("T")
 Strategy = Literal["topic", "record", "topic-record"]
@@ -35,7 +36,8 @@ class RegistryOptions(TypedDict, total=False):
 class RegistrySerde(Serde[T]):
     """A serde that writes the id of a schema before each value, and reads a value by the schema that wrote it.
 
-    `registry`: its address, or settings of Confluent's client (None: SCHEMA_REGISTRY_URL of the environment).
+    `registry`: its address, or settings of Confluent's client (None: the setting `schema_registry` of the application,
+    or SCHEMA_REGISTRY_URL of the environment).
     `subject`: the subject of the schema; without one, `subject_strategy` says how it follows from the topic and the
     record's name. A store has no topic: its subject is the name of the record. `register`: whether a schema that the
     subject does not have is registered.
@@ -58,13 +60,9 @@ class RegistrySerde(Serde[T]):
                 f"serde {self.name!r}: subject_strategy: expected one of {', '.join(_STRATEGIES)}, found "
                 f"{subject_strategy!r}"
             )
-        try:
-            self._settings = settings_of(registry)
-        except KeyError:
-            raise ConfigError(
-                f"serde {self.name!r}: the address of the schema registry is not known: give "
-                "registry='http://HOST:8081', or set the environment variable SCHEMA_REGISTRY_URL"
-            ) from None
+        self._is_configurable = registry is None
+        # The environment counts where the program starts: hosts of tasks may have another one.
+        self._settings = of_the_environment() if registry is None else client_settings(registry)
         self.schema = schema
         self._subject = subject
         self._strategy = subject_strategy
@@ -75,6 +73,14 @@ class RegistrySerde(Serde[T]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": None}
+
+    def configure(self, config: Mapping[str, Any]) -> Serde[T]:
+        found = client_settings(SCHEMA_REGISTRY.of(config), SCHEMA_REGISTRY_USER_INFO.of(config))
+        if found is None or not self._is_configurable:
+            return self
+        made = copy(self)
+        made._settings, made._made = found, None
+        return made
 
     def bind(self, topic: str, *, is_key: bool) -> Serde[T]:
         made = copy(self)
@@ -145,7 +151,12 @@ class RegistrySerde(Serde[T]):
 
     @property
     def client(self) -> RegistryClient | MockRegistryClient:
-        """The client of this process."""
+        """The client of this process. Raises ConfigError if no registry is known."""
+        if self._settings is None:
+            raise ConfigError(
+                "the address of the schema registry is not known: give registry='http://HOST:8081', the setting "
+                "schema_registry, or the environment variable SCHEMA_REGISTRY_URL"
+            )
         return client_of(self._settings)
 
     def subject(self, record: str | None = None) -> str:

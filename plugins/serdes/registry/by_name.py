@@ -10,7 +10,7 @@ from penstock import Serde
 def avro(argument: str) -> Serde[Any]:
     """Return the serde named "avro:FILE.avsc" or "avro:SUBJECT", or "avro:" for the subject that the topic has.
 
-    The registry is that of the environment, SCHEMA_REGISTRY_URL.
+    The registry is that of the application's setting `schema_registry`, or of the environment.
     """
     from .avro import AvroSerde
 

@@ -89,7 +89,7 @@ class _Explained:
         except Exception as error:
             raise SerdeUnavailableError(
                 f"schema registry {self.url}, {what}: {type(error).__name__}: {error}: start the registry, or give its "
-                "address (registry=..., or the environment variable SCHEMA_REGISTRY_URL)"
+                "address (registry=..., the setting schema_registry, or the environment variable SCHEMA_REGISTRY_URL)"
             ) from error
 
 
@@ -114,13 +114,18 @@ class MockRegistryClient(_Explained, MockSchemaRegistryClient):
         self.url = str(settings.get("url"))
 
 
-def settings_of(given: str | Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the client's settings: those given, an address alone, or those of the environment. Raises KeyError."""
-    if given is None:
-        made = {"url": os.environ["SCHEMA_REGISTRY_URL"]}
-        user = os.environ.get("SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO")
-        return made if user is None else {**made, "basic.auth.user.info": user}
-    return {"url": given} if isinstance(given, str) else dict(given)
+def client_settings(registry: str | Mapping[str, Any] | None, user_info: str | None = None) -> dict[str, Any] | None:
+    """Return the client's settings for a registry: its address, with a user if given, or settings as they are."""
+    if not isinstance(registry, str):
+        return None if registry is None else dict(registry)
+    return {"url": registry} if user_info is None else {"url": registry, "basic.auth.user.info": user_info}
+
+
+def of_the_environment() -> dict[str, Any] | None:
+    """Return the client's settings for the registry that the environment names, if it names one."""
+    return client_settings(
+        os.environ.get("SCHEMA_REGISTRY_URL"), os.environ.get("SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO")
+    )
 
 
 def client_of(settings: Mapping[str, Any]) -> RegistryClient | MockRegistryClient:

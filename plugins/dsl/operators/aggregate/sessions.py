@@ -68,7 +68,7 @@ class SessionAggregate(WindowedOperator):
             update(key, start, end, aggregate, None, end, headers)
             return True
 
-        key_bytes, emit = bytes_of_keys(self.key_serde, context.node), self._emitter(context)
+        key_bytes, emit = bytes_of_keys(self.key_serde, context), self._emitter(context)
 
         def send(due: list[tuple[int, Any]], headers: Headers) -> None:
             keys = {(end, start, key_bytes(key)): key for end, (start, key) in due}

@@ -95,7 +95,7 @@ class SlidingAggregate(WindowedOperator):
         return take, send
 
     def _order(self, context: ProcessorContext) -> Callable[[Any], bytes]:
-        return bytes_of_keys(self.key_serde, context.node)
+        return bytes_of_keys(self.key_serde, context)
 
     def _read_open(self, store: Any, after: int) -> Ends:
         """Return (end, (start, key)) of the windows in the store that end later than `after`."""

@@ -148,6 +148,6 @@ def _nothing(*update: Any) -> None:
     """Do nothing: the update leaves when the record cache is flushed, or when its window closes."""
 
 
-def bytes_of_keys(key_serde: SerdeLike, node: str) -> Callable[[Any], bytes]:
-    """Return the function that makes a key's bytes, as the store of `node` does."""
-    return resolve_serde(key_serde, None, f"node {node!r}: key_serde").serialize
+def bytes_of_keys(key_serde: SerdeLike, context: ProcessorContext) -> Callable[[Any], bytes]:
+    """Return the function that makes a key's bytes, as the store of the node does."""
+    return resolve_serde(key_serde, None, f"node {context.node!r}: key_serde", context.config).serialize

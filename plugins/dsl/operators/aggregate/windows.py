@@ -233,7 +233,7 @@ def sliding(difference: Duration, *, grace: Duration | None = None) -> SlidingWi
     return SlidingWindows(length, _grace('sliding("5m", ', grace))
 
 
-def sessions(*, gap: Duration, grace: Duration | None = None) -> SessionWindows:
+def sessions(gap: Duration, *, grace: Duration | None = None) -> SessionWindows:
     """Return sessions: records of a key are in one as long as no more than `gap` lies between them.
 
     A session goes from its first to its last record. A record between two sessions can merge them. `grace`: see
@@ -245,7 +245,7 @@ def sessions(*, gap: Duration, grace: Duration | None = None) -> SessionWindows:
         records       a    b                   c     of one key, sessions(gap="2m", grace="0s")
         sessions      [    ]                   []    a and b, c alone
 
-    >>> sessions(gap="30m", grace="0s").gap_ms
+    >>> sessions("30m", grace="0s").gap_ms
     1800000
     """
     length = _length("sessions", "gap", gap, least=0)

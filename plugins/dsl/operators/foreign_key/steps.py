@@ -176,7 +176,8 @@ class ForeignKeyJoin:
 
         def late(writer: Writer) -> dict[str, Any]:
             given = (self._key(writer, self.right), self._key(writer, self.left), self._value(writer, self.left))
-            serdes = (resolve_serde(each, None, f"{names.send}: serde") for each in given)
+            config = writer.settings.of_plugins
+            serdes = (resolve_serde(each, None, f"{names.send}: serde", config) for each in given)
             return {"serdes": JoinSerdes(names.subscriptions.topic, *serdes)}
 
         return late
