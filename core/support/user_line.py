@@ -9,8 +9,10 @@ import traceback
 from typing import NamedTuple
 
 _OURS = __name__.partition(".")[0]
-_NOBODYS = (sys.stdlib_module_names - {"__main__"}) | {_OURS, "click", "pluggy", "py4j", "pyspark"}
-"""Packages that call the user's code, and whose lines nobody can mend."""
+_CALLED = {"avro", "confluent_kafka", "fastavro", "httpcore", "httpcore2", "httpx", "httpx2", "jsonschema", "pyarrow"}
+"""Libraries that penstock itself calls."""
+_NOBODYS = (sys.stdlib_module_names - {"__main__"}) | {_OURS, "click", "pluggy", "py4j", "pyspark"} | _CALLED
+"""Packages that call the user's code or are called without it, and whose lines nobody can mend."""
 
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
 

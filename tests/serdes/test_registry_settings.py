@@ -10,7 +10,9 @@ import pytest
 
 from penstock import Application, ConfigError, Topology, ValueTransformer, key_value_store
 from penstock.dsl import StreamsBuilder, sessions
+from penstock.errors import SerdeUnavailableError
 from penstock.plugins.serdes.registry.avro import AvroSerde
+from penstock.support.user_line import user_line
 from penstock.testing import TopologyTestDriver
 
 from .schema_registry import SchemaRegistry, running
@@ -62,6 +64,14 @@ def test_the_settings_of_an_application_name_the_registry(
         assert driver.read_pairs("counts") == [("1", 1)]
         assert driver.read_pairs("closed") == [("anna", 1)]
     assert "shop.Order" in registry.subjects and "out-value" not in registry.subjects
+
+
+def test_an_error_of_the_registry_names_no_line_of_the_libraries_that_ask_it() -> None:
+    serde: Any = AvroSerde(ORDER, registry={"url": "http://127.0.0.1:1", "max.retries": 0}).bind("in", is_key=False)
+    with pytest.raises(SerdeUnavailableError) as caught:
+        serde.prepare(writes=True)
+    cause = caught.value.__cause__
+    assert cause is not None and cause.__cause__ is not None and user_line(cause.__cause__) is None
 
 
 def test_kafkas_names_of_the_registry_and_its_user() -> None:
