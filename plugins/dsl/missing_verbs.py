@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 _WINDOWS = {f"{each}_window": f"group_by_key().windowed_by({each}(...))" for each in ("tumbling", "hopping", "sliding")}
 _SUMS = {
-    each: f'group_by_key().agg({name}={made}("FIELD"))'
+    each: f'agg({name}={made}("FIELD"))'
     for each, name, made in (
         ("sum", "total", "sum_of"), ("mean", "mean", "mean_of"), ("min", "least", "min_of"), ("max", "most", "max_of"),
     )
 }  # fmt: skip
+
+_ROW = "map_values(lambda value: {...}): a function makes the new row"
+_OF_RECORDS = "process(PROCESSOR), which forwards record.{with_part}(...): a verb keeps it as it is"
+_WHEN_CLOSED = 'windowed_by(WINDOWS, emit="on_close"): each window goes on once, when it is over'
+_EACH_UPDATE = "to_stream(): each update goes on, unless the record cache holds it back (cached=False)"
+_TIMER = "process(PROCESSOR): its init calls self.context.schedule(INTERVAL, FUNCTION, WALL_CLOCK_TIME)"
 
 _ELSEWHERE: dict[str, dict[str, str]] = {
     "stream": {
@@ -27,13 +33,29 @@ _ELSEWHERE: dict[str, dict[str, str]] = {
         "apply": "map_values(FUNCTION)",
         "update": "peek(FUNCTION)",
         "key_by": "select_key(FUNCTION)",
-        **dict.fromkeys(("to_topic", "sink"), "to(TOPIC)"),
+        **dict.fromkeys(("to_topic", "sink", "send"), "to(TOPIC)"),
+        "set_timestamp": _OF_RECORDS.format(with_part="with_timestamp"),
+        "set_headers": _OF_RECORDS.format(with_part="with_headers"),
+        **dict.fromkeys(("drop", "fill"), _ROW),
+        "concat": "merge(OTHER)",
+        "items": "a function gets the key as well by with_key=True: map_values(FUNCTION, with_key=True)",
+        "take": "group_by_key().windowed_by(tumbling(...)).agg(values=collect_of(limit=...))",
+        "join_asof": "join(builder.table(TOPIC, versioned_store(NAME, history_retention=...)), JOINER)",
+        "join_interval": "join(OTHER, JOINER, within(...))",
+        "join_lookup": "join(builder.global_table(TOPIC), JOINER, select_key=FUNCTION)",
         **_WINDOWS,
         "session_window": "group_by_key().windowed_by(sessions(gap=...))",
-        **_SUMS,
+        **{each: f"group_by_key().{way}" for each, way in _SUMS.items()},
+    },
+    "table": {"final": _WHEN_CLOSED, "current": _EACH_UPDATE},
+    "grouped stream": _SUMS,
+    "windowed stream": {
+        **_SUMS, "final": _WHEN_CLOSED, "current": _EACH_UPDATE, "collect": 'agg(values=collect_of("FIELD"))',
     },
     "builder": {
         **dict.fromkeys(("topic", "dataframe", "agent"), "stream(TOPIC)"),
+        **dict.fromkeys(("run", "main"), "penstock.run(Application(ID, builder)), or penstock run MODULE:ATTR"),
+        **dict.fromkeys(("timer", "crontab"), _TIMER),
         "add_store": "add_state_store(STORE), or process(SUPPLIER, stores=[STORE])",
         **dict.fromkeys(("add_source", "add_processor", "add_sink"), "stream(TOPIC), process(SUPPLIER) and to(TOPIC)"),
     },

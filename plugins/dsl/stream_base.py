@@ -49,6 +49,12 @@ class StreamBase(Verbs, Drawn, Generic[K, V]):
                 "foreach(FUNCTION) for each of them"
             )
 
+        def __setitem__(self, name: Any, value: Any) -> None:
+            raise TypeError(
+                "a stream under construction has no records: for another field write "
+                f"stream = stream.map_values(lambda value: {{**value, {name!r}: ...}})"
+            )
+
     def _stream_of(self, flow: Flow) -> KStream[Any, Any]:
         made: KStream[Any, Any] = self.recorder.kinds.stream(self.recorder, flow)
         return made

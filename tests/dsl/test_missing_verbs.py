@@ -76,6 +76,18 @@ NO_SUCH_VERB: dict[str, tuple[Callable[[World], Any], str]] = {
     "stream.to_topic": (lambda w: w.stream.to_topic("x"), "to(TOPIC)"),
     "stream.tumbling_window": (lambda w: w.stream.tumbling_window("1s"), "group_by_key().windowed_by(tumbling("),
     "stream.sum": (lambda w: w.stream.sum(), "group_by_key().agg(total=sum_of("),
+    "stream.set_timestamp": (lambda w: w.stream.set_timestamp(first), "forwards record.with_timestamp(...)"),
+    "stream.fill": (lambda w: w.stream.fill(x=1), "map_values(lambda value: {...})"),
+    "stream.concat": (lambda w: w.stream.concat(w.stream), "merge(OTHER)"),
+    "stream.items": (lambda w: w.stream.items(), "map_values(FUNCTION, with_key=True)"),
+    "stream.take": (lambda w: w.stream.take(3), "agg(values=collect_of(limit=...))"),
+    "stream.join_asof": (lambda w: w.stream.join_asof(w.stream), "versioned_store(NAME, history_retention=...)"),
+    "grouped.sum": (lambda w: w.grouped.sum(), 'write agg(total=sum_of("FIELD"))'),
+    "windowed.mean": (lambda w: w.windowed.mean(), 'write agg(mean=mean_of("FIELD"))'),
+    "windowed.collect": (lambda w: w.windowed.collect(), "collect_of("),
+    "table.final": (lambda w: w.windowed.count().final(), 'windowed_by(WINDOWS, emit="on_close")'),
+    "builder.run": (lambda w: w.builder.run(), "penstock.run(Application(ID, builder))"),
+    "builder.timer": (lambda w: w.builder.timer(1), "self.context.schedule(INTERVAL, FUNCTION, WALL_CLOCK_TIME)"),
     "stream.fliter": (lambda w: w.stream.fliter(str), "did you mean 'filter'"),
     "table.count": (lambda w: w.table.count(), "table.group_by(...).count(...)"),
     "table.to": (lambda w: w.table.to("out"), "table.to_stream().to(...)"),
@@ -129,6 +141,18 @@ def test_each_verb_of_another_kind_is_pointed_to() -> None:
                 if re.search(r"has no attribute '\w+'$", str(error)):
                     without.append(f"{kind}.{verb}")
     assert not without
+
+
+def test_a_field_by_its_name_says_what_to_write() -> None:
+    world = World()
+    with pytest.raises(
+        TopologyError, match=r"group_by: .* found 'user'; for a field write lambda value: value\['user'\]"
+    ):
+        world.stream.group_by("user")
+    with pytest.raises(TopologyError, match=r"lambda key, value: value\['user'\]"):
+        world.stream.select_key("user", with_key=True)
+    with pytest.raises(TypeError, match=r"stream = stream.map_values\(lambda value: \{\*\*value, 'price': ...\}\)"):
+        world.stream["price"] = 1
 
 
 def test_what_is_no_verb_is_a_plain_attribute_error() -> None:

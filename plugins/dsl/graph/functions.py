@@ -27,7 +27,10 @@ def check_function(
     `may_generate`: a generator will do. Raises TopologyError.
     """
     if not callable(function):
-        raise TopologyError(f"{verb}: expected a {what} of ({', '.join(arguments)}), found {function!r}")
+        taken = ", ".join(arguments)
+        is_field = isinstance(function, str) and "value" in arguments
+        hint = f"; for a field write lambda {taken}: value[{function!r}]" if is_field else ""
+        raise TopologyError(f"{verb}: expected a {what} of ({taken}), found {function!r}{hint}")
     check_plain(verb, f"its {what}", function, may_generate=may_generate)
     try:
         signature = inspect.signature(function)
