@@ -7,6 +7,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import is_dataclass
 from hashlib import sha256
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -92,9 +93,8 @@ class Serde(ABC, Generic[T]):
         """Check at a start what the serde needs from outside, and whether its schema fits what is there.
 
         Called once in the process that starts the application, and by the test driver, for the serde of a topic (bound)
-        or of a store.
-        `writes`: values are written with it. Raises SerdeError for what does not fit, SerdeUnavailableError if nothing
-        answers.
+        or of a store. `writes`: values are written with it. Raises SerdeError for what does not fit,
+        SerdeUnavailableError if nothing answers.
         """
 
     def written_form(self) -> str:
@@ -387,8 +387,14 @@ def _plain_text(value: object) -> str:
     return repr(value)
 
 
+_FITTING = {str: "str", bytes: "bytes", int: "int", float: "float", bool: "bool", dict: "json", list: "json"}
+
+
 def _wrong(serde: str, expected: str, value: object) -> SerdeError:
+    kind = type(value)
+    fits = f"of({kind.__name__})" if is_dataclass(value) else repr(_FITTING.get(kind, ""))
+    hint = "" if fits in ("''", repr(serde)) else f", such as {fits}"
     return SerdeError(
-        f"serde {serde!r}: expected {expected}, found {type(value).__name__} {reprlib.repr(value)}; "
-        "name a serde that fits (`penstock plugins` lists them)"
+        f"serde {serde!r}: expected {expected}, found {kind.__name__} {reprlib.repr(value)}; "
+        f"name a serde that fits{hint} (`penstock plugins` lists them)"
     )

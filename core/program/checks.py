@@ -173,7 +173,7 @@ def check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> 
     except TypeError as error:
         raise TopologyError(
             f"{where}: its supplier cannot be called with the options {sorted(options) or 'none'}: "
-            f"{error}{_taken_options(supplier, options)}"
+            f"{error}{_taken_options(supplier, options)}{_no_supplier(made, options)}"
         ) from error
     # A class makes a new instance at each call, so it need not be tried: a constructor may be costly. What a factory
     # makes shows only when it is called.
@@ -184,6 +184,16 @@ def check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> 
 
 OF_NODES = ("name", "stores", "timers", "timer_key_serde", "key_serde", "value_serde", "timestamp_extractor")
 """Arguments of the verbs that add nodes, which are therefore no options of a supplier."""
+
+
+def _no_supplier(supplier: Any, options: Mapping[str, Any]) -> str:
+    """Return the end of a message about a function that processes records itself and makes no processor."""
+    if options or not inspect.isfunction(supplier):
+        return ""
+    return (
+        "; it makes processors: write a class with a method process(self, record); for a function of values the DSL "
+        "has map_values(FUNCTION)"
+    )
 
 
 def _taken_options(supplier: Any, options: Mapping[str, Any]) -> str:

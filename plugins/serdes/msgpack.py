@@ -309,9 +309,16 @@ def _name(value: object) -> str:
 def _no_such_type(value: Any) -> str:
     return (
         f"serde 'msgpack': cannot hold a {_name(value)} so that it comes back the same; {_advice(value)}, "
-        "or give the store or topic another serde: one of your own (a subclass of penstock.Serde), "
-        "or 'pickle' where nobody else can write"
+        f"or give the store or topic another serde: {_serde_of(type(value))}one of your own (a subclass of "
+        "penstock.Serde), or 'pickle' where nobody else can write"
     )
+
+
+def _serde_of(kind: type) -> str:
+    """Return the serde of a type with fields, for a list of serdes."""
+    marks = ("__dataclass_fields__", "_fields", "model_fields", "__struct_fields__")
+    has_fields = any(hasattr(kind, each) for each in marks) or issubclass(kind, Enum)
+    return f"of({kind.__name__}) of penstock.serdes, " if has_fields else ""
 
 
 def _advice(value: Any) -> str:

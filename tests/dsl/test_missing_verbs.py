@@ -155,6 +155,13 @@ def test_a_field_by_its_name_says_what_to_write() -> None:
         world.stream["price"] = 1
 
 
+def test_a_function_in_place_of_a_processor_says_what_to_write() -> None:
+    world = World()
+    world.stream.process(lambda record: record)
+    with pytest.raises(TopologyError, match=r"write a class with a method process.*the DSL has map_values\(FUNCTION\)"):
+        world.builder.build()
+
+
 def test_what_is_no_verb_is_a_plain_attribute_error() -> None:
     """Libraries look for attributes: copy, pickle, notebooks."""
     world = World()

@@ -69,7 +69,8 @@ class SchemaRegistry:
         if versions:
             before, kind = self.schemas[versions[-1] - 1], schema.get("schemaType", "AVRO")
             if found := differences(kind, schema["schema"], before["schema"]):
-                raise Refused(409, 409, f"Schema being registered is incompatible with an earlier schema: {found}")
+                said = "Schema being registered is incompatible with an earlier schema for subject"
+                raise Refused(409, 409, f'{said} "{subject}", details: {found}')
         if schema not in self.schemas:
             self.schemas.append(schema)
         number = self.schemas.index(schema) + 1

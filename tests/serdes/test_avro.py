@@ -198,8 +198,8 @@ def test_a_name_takes_a_file_or_a_subject(served: SchemaRegistry, tmp_path: Path
     Path("order.avsc").write_text(ORDER)
     topology = Topology().add_source("in", "in", value_serde="avro:order.avsc")
     topology.add_sink("out", "out", "in", value_serde="avro:")
+    AvroSerde(WIDER).bind("out", is_key=False).prepare(writes=True)
     with TopologyTestDriver(topology) as driver:
-        AvroSerde(WIDER).bind("out", is_key=False).prepare(writes=True)
         driver.pipe("in", "k", {"user": "anna", "amount": 3})
         assert [each.value for each in driver.read_all("out")] == [{"user": "anna", "amount": 3, "note": None}]
     assert {"in-value", "out-value"} <= served.subjects.keys()
@@ -277,13 +277,12 @@ def test_a_registry_that_never_answers_is_not_waited_for_without_end(monkeypatch
 
 def test_a_handler_that_skips_is_not_asked_while_the_registry_is_down(registry: SchemaRegistry) -> None:
     data = AvroSerde(ORDER, registry=registry.url).bind("in", is_key=False).serialize({"user": "a", "amount": 1})
-    down = {"url": "http://127.0.0.1:1", **FAST}
-    topology = Topology().add_source("in", "in", value_serde=AvroSerde(ORDER, registry=down)).add_sink("o", "o", "in")
-    with (
-        TopologyTestDriver(topology, deserialization_handler=skip) as driver,
-        pytest.raises(DeserializationFailed, match="ConnectError.*The record is not at fault, so no handler"),
-    ):
-        driver.pipe_raw(OutputBatch("in", [b"k"], [data], [1], None, [[0]]))
+    serde = AvroSerde(ORDER, registry={"url": registry.url, **FAST})
+    topology = Topology().add_source("in", "in", value_serde=serde).add_sink("o", "o", "in", value_serde="json")
+    with TopologyTestDriver(topology, deserialization_handler=skip) as driver:
+        registry.lie = 503, "down"
+        with pytest.raises(DeserializationFailed, match="HTTP status.*503.*The record is not at fault, so no handler"):
+            driver.pipe_raw(OutputBatch("in", [b"k"], [data], [1], None, [[0]]))
 
 
 # ---------------------------------------------------------------- starts, and state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from penstock.errors import SerdeError
 from penstock.plugins.serdes.json import JsonSerde
 from penstock.plugins.serdes.list import ListSerde
+from penstock.plugins.serdes.msgpack import MsgpackSerde
 from penstock.plugins.serdes.pickle import PickleSerde
 from penstock.plugins.serdes.uuid import UuidSerde
 from penstock.plugins.serdes.void import VoidSerde
@@ -25,6 +27,11 @@ from penstock.serde import (
 )
 
 
+@dataclass
+class Point:
+    x: int
+
+
 class Unprintable:
     def __repr__(self) -> str:
         raise RuntimeError("no")
@@ -33,9 +40,24 @@ class Unprintable:
 @pytest.mark.parametrize(
     ("serde", "value", "message"),
     [
-        (BytesSerde(), "text", r"serde 'bytes': expected bytes, found str 'text'; name a serde that fits"),
+        (
+            BytesSerde(),
+            "text",
+            r"serde 'bytes': expected bytes, found str 'text'; name a serde that fits, such as 'st",
+        ),
+        (StrSerde(), {"a": 1}, r"expected str, found dict \{'a': 1\}; name a serde that fits, such as 'json' \("),
+        (
+            StrSerde(),
+            Point(1),
+            r"found Point Point\(x=1\); name a serde that fits, such as of\(Point\) \(",
+        ),
+        (
+            MsgpackSerde(),
+            Point(1),
+            r"cannot hold a .*Point .* the store or topic another serde: of\(Point\) of penst",
+        ),
         (StrSerde(), b"x", r"serde 'str': expected str, found bytes b'x'; name a serde that fits"),
-        (StrSerde(), "\ud800", r"serde 'str': expected text that UTF-8 can hold, found str '\\ud800'"),
+        (StrSerde(), "\ud800", r"expected text that UTF-8 can hold, found str '\\ud800'; name a serde that fits \("),
         (StrSerde(), Unprintable(), r"serde 'str': expected str, found Unprintable <Unprintable instance"),
         (IntSerde(), True, r"serde 'int': expected int, found bool True"),
         (
