@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -53,7 +53,9 @@ class Record(NamedTuple):
         return _new(Record, (self[0], self[1], timestamp, self[3]))
 
     def with_headers(self, headers: Headers) -> Record:
-        """Return this record with other headers."""
+        """Return this record with other headers. Raises TypeError for a dict, which has one value of each name."""
+        if isinstance(headers, Mapping):
+            raise TypeError("headers are pairs of a name and bytes, found a dict; write tuple(HEADERS.items())")
         return _new(Record, (self[0], self[1], self[2], tuple(headers)))
 
 

@@ -122,6 +122,10 @@ def run(
 
 
 def _engine(application: Application, name: str | None) -> Any:
+    if not isinstance(application, Application):
+        raise ConfigError(
+            f'run: expected an Application, found a {type(application).__name__}; write run(Application("ID", PROGRAM))'
+        )
     return registry().load("engine", application.settings["engine"] if name is None else name)()
 
 

@@ -9,7 +9,10 @@ import traceback
 from typing import NamedTuple
 
 _OURS = __name__.partition(".")[0]
-_CALLED = {"avro", "confluent_kafka", "fastavro", "httpcore", "httpcore2", "httpx", "httpx2", "jsonschema", "pyarrow"}
+_CALLED = {
+    "avro", "confluent_kafka", "fastavro", "httpcore", "httpcore2", "httpx", "httpx2", "jsonschema", "lmdb", "msgpack",
+    "msgspec", "orjson", "pyarrow", "pydantic",
+}  # fmt: skip
 """Libraries that penstock itself calls."""
 _NOBODYS = (sys.stdlib_module_names - {"__main__"}) | {_OURS, "click", "pluggy", "py4j", "pyspark"} | _CALLED
 """Packages that call the user's code or are called without it, and whose lines nobody can mend."""

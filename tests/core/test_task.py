@@ -268,6 +268,11 @@ def test_forwarding_to_a_node_that_is_no_child_names_the_children(children: int)
         task.process(1)
 
 
+def test_headers_in_a_dict_say_what_to_write() -> None:
+    with pytest.raises(TypeError, match=r"pairs of a name and bytes, found a dict; write tuple\(HEADERS.items\(\)\)"):
+        Record("k", "v", 0).with_headers({"a": b"b"})  # type: ignore[arg-type]
+
+
 def test_a_record_is_the_same_for_every_child_whatever_one_does() -> None:
     def own(context: Any, record: Record) -> None:
         assert record == Record("k", "x", 3, (("h", b"1"),))

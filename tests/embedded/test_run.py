@@ -142,6 +142,11 @@ def test_a_failing_application_raises(surroundings: Surroundings, trigger: str) 
         wait_until(lambda: running.state == "failed")
 
 
+def test_what_is_no_application_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r'expected an Application, found a Topology; write run\(Application\("ID", '):
+        run(apps.count())  # type: ignore[arg-type]
+
+
 def test_what_cannot_start_is_raised_where_the_block_is_entered(surroundings: Surroundings) -> None:
     given = application(surroundings, apps.count(source="gone"))
     with pytest.raises(TopologyError, match="'gone'"), given.start():
