@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import Application, ConfigError, Topology, ValueTransformer, key_value_store
-from penstock.dsl import StreamsBuilder, sessions
+from penstock import (
+    Application,
+    ConfigError,
+    Serde,
+    TopicPartition,
+    Topology,
+    ValueTransformer,
+    Windowed,
+    key_value_store,
+)
+from penstock.dsl import StreamsBuilder, TimeWindowedSerde, sessions
 from penstock.errors import SerdeUnavailableError
 from penstock.plugins.serdes.registry.avro import AvroSerde
+from penstock.plugins.serdes.registry.settings import SCHEMA_REGISTRY
 from penstock.support.user_line import user_line
 from penstock.testing import TopologyTestDriver
 
@@ -72,6 +82,33 @@ def test_an_error_of_the_registry_names_no_line_of_the_libraries_that_ask_it() -
         serde.prepare(writes=True)
     cause = caught.value.__cause__
     assert cause is not None and cause.__cause__ is not None and user_line(cause.__cause__) is None
+
+
+class Framed(Serde[str]):
+    """A serde of another package, which reads a setting."""
+
+    frame = ""
+
+    def configure(self, config: Mapping[str, Any]) -> Serde[str]:
+        made = Framed()
+        made.frame = str(SCHEMA_REGISTRY.of(config))
+        return made
+
+    def serialize(self, value: str) -> bytes:
+        return f"{self.frame}/{value}".encode()
+
+    def deserialize(self, data: bytes) -> str:
+        return data.decode().removeprefix(f"{self.frame}/")
+
+
+@pytest.mark.parametrize("serde", [Framed(), TimeWindowedSerde(Framed(), 60_000)])
+def test_serdes_of_others_and_those_inside_of_serdes_get_the_settings(serde: Serde[Any]) -> None:
+    key: Any = "k" if isinstance(serde, Framed) else Windowed("k", 0, 60_000)
+    topology = Topology().add_source("in", "in", key_serde=serde).add_sink("out", "out", "in", key_serde=serde)
+    with TopologyTestDriver(topology, schema_registry="here") as driver:
+        driver.pipe("in", key, "v")
+        assert driver.read_pairs("out") == [(key, "v")]
+        assert driver.log.fetch(TopicPartition("out", 0), 0, 1, 100)[0].keys[0][:6] == b"here/k"  # type: ignore[index]
 
 
 def test_kafkas_names_of_the_registry_and_its_user() -> None:
