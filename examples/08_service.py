@@ -21,6 +21,7 @@ from typing import Any
 from fastapi import FastAPI, Response
 
 from penstock import Application, Progress
+from penstock.config_sources import layers
 from penstock.dsl import StreamsBuilder
 
 builder = StreamsBuilder()
@@ -33,10 +34,11 @@ application = Application("click-service", builder, engine="embedded")
 async def lifespan(service: FastAPI) -> AsyncIterator[None]:
     """Start the application before the first request, and let it commit and stop after the last one.
 
-    What prevents its start, such as a missing topic, prevents that of the service.
+    It has the settings that `penstock run` would give it, such as PENSTOCK_LOG=kafka:HOST:PORT. What prevents its
+    start, such as a missing topic, prevents that of the service.
     """
     service.state.processed = {"read": 0, "written": 0, "waiting": 0}
-    async with application.start(on_progress=note_progress) as service.state.running:
+    async with application.under(layers()).start(on_progress=note_progress) as service.state.running:
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -29,7 +30,7 @@ COMMAND = [sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "08_serv
 @pytest.fixture
 def application(tmp_path: Path) -> Application:
     application: Application = load("08_service").application
-    return application.with_settings(data_dir=str(tmp_path / ".penstock"))
+    return application.with_settings(data_dir=str(tmp_path / "data"))
 
 
 @pytest.fixture
@@ -68,7 +69,14 @@ class Service:
 
 @contextmanager
 def served(directory: Path) -> Iterator[Service]:
-    process = subprocess.Popen(COMMAND, cwd=directory, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        COMMAND,
+        cwd=directory,
+        env={**os.environ, "PENSTOCK_DATA_DIR": "data"},
+        text=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
     try:
         yield Service(process)
     finally:
