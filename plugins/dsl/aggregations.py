@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock import TopologyError
 
-from .graph.materialized import Materialized, StoreLike, StoreOptions, WindowOptions, materialized
+from .graph.materialized import (
+    Materialized,
+    OptionOfStore,
+    StoreLike,
+    StoreOptions,
+    WindowOptions,
+    materialized,
+)
 from .graph.pass_through import PassThrough
 from .graph.serdes import Serdes
 from .graph.step import Flow, ProcessorStep
@@ -22,7 +29,7 @@ from .operators.aggregate.aggregation_step import (
 from .operators.aggregate.aggregator import Aggregator
 from .operators.aggregate.folds import Aggregating, Counting, Fold, Reducing
 from .operators.aggregate.grouped_source import GroupedSource, table_of
-from .operators.aggregate.several import Column, columns_of
+from .operators.aggregate.several import Column, columns_and_options
 
 if TYPE_CHECKING:
     from .stream import KStream
@@ -40,13 +47,14 @@ class Aggregations(Verbs, Generic[R]):
         self._emit = emit
 
     def agg(
-        self, store: StoreLike | None = None, *, name: str | None = None, **columns: Column
+        self, store: StoreLike | None = None, *, name: str | None = None, **columns: Column | OptionOfStore
     ) -> KTable[R, dict[str, Any]]:
         """Make several aggregates at once; the table's values are dicts.
 
         Each is a `sum_of`, `max_of`, `min_of`, `mean_of`, `count_of`, `first_of`, `last_of` or `collect_of` a field
         (its name, or a function of the value); without one, of the value itself. A field that is None is left out.
-        The store has the aggregates in the serde of the state (msgpack).
+        The store has the aggregates in the serde of the state (msgpack). An argument that is no aggregate is an option
+        of the store, such as `cached=False`.
 
         >>> from penstock.dsl import StreamsBuilder, max_of, sum_of
         >>> from penstock.testing import TopologyTestDriver
@@ -60,9 +68,10 @@ class Aggregations(Verbs, Generic[R]):
         ...     driver.read_all("out")[-1].value
         {'total': 10, 'largest': 5}
         """
-        checked = columns_of(columns)
+        known = StoreOptions if self._windows is None else WindowOptions
+        checked, options = columns_and_options(columns, known.__annotations__)
         fold = Aggregating(checked.initial, Aggregator(checked.taken), merger=checked.merged)
-        return self._aggregation(fold, store, name, {}, verb="agg").map_values(checked.shown)
+        return self._aggregation(fold, store, name, options, verb="agg").map_values(checked.shown)
 
     def _aggregation(
         self, fold: Fold, store: StoreLike | None, name: str | None, options: Any, *, verb: str | None = None

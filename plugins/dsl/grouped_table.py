@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 from penstock import TopologyError
 
 from .graph.functions import check_aggregator, check_function
-from .graph.materialized import Materialized, StoreLike, StoreOptions, materialized
+from .graph.materialized import Materialized, OptionOfStore, StoreLike, StoreOptions, materialized
 from .graph.recorder import Recorder
 from .graph.repartition import SUFFIX, RepartitionStep
 from .graph.serdes import Default, KnownSerde, Serdes, value_of_internal_topic
@@ -17,7 +17,7 @@ from .graph.with_key import StoreWithKey, StoreWithoutKey
 from .graph.writer import RepartitionNames, Writer
 from .missing_verbs import Verbs
 from .operators.aggregate.aggregator import Aggregator
-from .operators.aggregate.several import Column, columns_of, removable
+from .operators.aggregate.several import Column, columns_and_options, removable
 from .operators.aggregate.table_aggregate import ChangeSerde, TableAggregate
 from .operators.reading import StoreGetter, WrittenTable
 from .stream_base import K, V
@@ -127,13 +127,14 @@ class KGroupedTable(Verbs, Generic[K, V]):
         return self._aggregated("aggregate", store, name, options, None, *functions, initializer)
 
     def agg(
-        self, store: StoreLike | None = None, *, name: str | None = None, **columns: Column
+        self, store: StoreLike | None = None, *, name: str | None = None, **columns: Column | OptionOfStore
     ) -> KTable[K, dict[str, Any]]:
         """Make several aggregates of each group at once; the table's values are dicts.
 
         Each is a `sum_of`, `count_of` or `mean_of` a field (its name, or a function of the value), since these can be
         taken back when a row changes or leaves its group. A group that has lost all its rows has those of nothing: a
-        sum and a count of 0, a mean of None. The store has the aggregates in the serde of the state (msgpack).
+        sum and a count of 0, a mean of None. The store has the aggregates in the serde of the state (msgpack). An
+        argument that is no aggregate is an option of the store, such as `cached=False`.
 
         >>> from penstock.dsl import StreamsBuilder, count_of, mean_of
         >>> from penstock.testing import TopologyTestDriver
@@ -148,9 +149,10 @@ class KGroupedTable(Verbs, Generic[K, V]):
         ...     [record.value for record in driver.read_all("out")]
         [{'rows': 1, 'age': 30.0}, {'rows': 2, 'age': 35.0}, {'rows': 2, 'age': 35.5}]
         """
-        checked = removable(columns_of(columns))
-        functions = Aggregator(checked.taken), Aggregator(checked.removed)
-        return self._aggregated("agg", store, name, {}, None, *functions, checked.initial).map_values(checked.shown)
+        found, options = columns_and_options(columns, StoreOptions.__annotations__)
+        checked = removable(found)
+        functions = Aggregator(checked.taken), Aggregator(checked.removed), checked.initial
+        return self._aggregated("agg", store, name, options, None, *functions).map_values(checked.shown)
 
     def _functions(self, verb: str, adder: Any, subtractor: Any, with_key: bool) -> tuple[Aggregator, Aggregator]:
         check_aggregator(verb, adder, with_key=with_key, what="adder")

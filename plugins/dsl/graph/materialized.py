@@ -72,6 +72,9 @@ class WindowOptions(TypedDict, total=False):
     retention: Duration
 
 
+OptionOfStore = SerdeLike | Duration | PunctuationType | TopicConfig | bool
+"""The values of options of stores."""
+
 TableStoreSpec = KeyValueStoreSpec | VersionedStoreSpec | WindowStoreSpec | SessionStoreSpec
 """A declared store of a table."""
 

@@ -24,6 +24,7 @@ from penstock.plugins.dsl import (
     min_of,
     sessions,
     sum_of,
+    tumbling,
 )
 from penstock.plugins.testing import TopologyTestDriver
 
@@ -102,6 +103,8 @@ def test_a_declared_store_is_used_and_a_versioned_one_drops_what_is_older_than_i
         (lambda each: each.reduce(lambda v: v), r"reduce: its reducer is called with \(aggregate, value\)"),
         (lambda each: each.agg("n"), r'agg: say what to aggregate; write agg\("NAME", total=sum_of'),
         (lambda each: each.agg("n", total=sum), r"agg: total is .* expected an aggregate; write total=sum_of"),
+        (lambda each: each.agg("n", total=sum_of(), retention="1h"), r"agg: retention is .* of the store are .*cached"),
+        (lambda each: each.agg("n", cached=False), r"agg: say what to aggregate"),
         (lambda each: each.agg("n", total=sum_of(divmod)), r"sum_of: its field or function is called with"),  # type: ignore[arg-type]
         (lambda each: each.count(3), r"count: expected the name of a store or a declared one, found 3"),
     ],
@@ -130,6 +133,24 @@ def test_several_aggregates_at_once() -> None:
     assert found[-1][1] == {
         "total": 13, "n": 4, "low": 1, "high": 5, "mean": 3.25, "first": 3, "last": 4, "odd": [1, 5], "none": None
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_what_is_no_aggregate_is_an_option_of_the_store(cached: bool) -> None:
+    """A store without a cache sends each update, with one the last of each commit; a window's is looked up for long."""
+    builder = StreamsBuilder()
+    grouped = builder.stream("in", value_serde="int").group_by_key()
+    plain = grouped.agg("plain", total=sum_of(), cached=cached)
+    windowed = grouped.windowed_by(tumbling("1m", grace="0s")).agg("w", cached=cached, total=sum_of(), retention="1h")
+    table = builder.table("rows", value_serde="int").group_by(lambda row: "all").agg("t", cached=cached, n=count_of())
+    plain.to_stream().to("plain", value_serde="json")
+    windowed.to_stream().to("windowed", value_serde="json")
+    table.to_stream().to("table", value_serde="json")
+    with TopologyTestDriver(builder, commit_every=9) as driver:
+        driver.pipe_many({"in": [("a", 1, 0), ("a", 2, 0)], "rows": [("a", 1, 0), ("b", 2, 0)]})
+        assert driver.read_values("plain") == [{"total": 1}, {"total": 3}][cached:]
+        assert driver.read_values("windowed") == [{"total": 1}, {"total": 3}][cached:]
+        assert driver.read_values("table") == [{"n": 1}, {"n": 2}][cached:]
 
 
 def test_several_aggregates_of_sessions_are_merged() -> None:

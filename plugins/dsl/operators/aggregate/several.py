@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,17 +166,21 @@ def removable(columns: Columns) -> Columns:
     return columns
 
 
-def columns_of(columns: Mapping[str, Any]) -> Columns:
-    """Return checked columns. Raises TopologyError for what is none."""
+def columns_and_options(given: Mapping[str, Any], known: Collection[str]) -> tuple[Columns, dict[str, Any]]:
+    """Return checked columns, and options of the store, whose names are `known`: a column is an aggregate.
+
+    Raises TopologyError for what is neither.
+    """
+    columns = {name: each for name, each in given.items() if isinstance(each, Column)}
+    for name, each in given.items():
+        if name not in columns and name not in known:
+            raise TopologyError(
+                f"agg: {name} is {each!r}, expected an aggregate; write {name}=sum_of(FIELD), or max_of, min_of, "
+                f"mean_of, count_of, first_of, last_of, collect_of. Options of the store are {', '.join(known)}"
+            )
     if not columns:
         raise TopologyError('agg: say what to aggregate; write agg("NAME", total=sum_of("amount"))')
-    for name, column in columns.items():
-        if not isinstance(column, Column):
-            raise TopologyError(
-                f"agg: {name} is {column!r}, expected an aggregate; write {name}=sum_of(FIELD), or max_of, min_of, "
-                "mean_of, count_of, first_of, last_of, collect_of. Options of the store go into a declared store"
-            )
-    return Columns(dict(columns))
+    return Columns(columns), {name: each for name, each in given.items() if name not in columns}
 
 
 def _checked(verb: str, part: Part) -> Part:
