@@ -1,1 +1,1 @@
-"""Settings and the application that has them: names, layers, where they come from, and which of them are secret."""
+"""Settings and the application that has them: names, layers, sources and secrets."""

@@ -1,4 +1,4 @@
-"""Layers of settings: each has those of one origin (program, file, environment, command line)."""
+"""Layers of settings, one for each origin: program, file, environment, command line."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .names import MAPPINGS, Key, translate
 from .secret import ClientSettings
 
 CODE = "code"
-"""The origin of what the program itself sets."""
+"""The origin of settings in the program itself."""
 
 Given = tuple[str, Any, str]
-"""A name in any vocabulary, a value, and where it was said ("code", "penstock.toml, line 3", "PENSTOCK_LOG")."""
+"""A name in any vocabulary, a value, and its origin ("code", "penstock.toml, line 3", "PENSTOCK_LOG")."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Settings that somebody gave, and for each where: nothing about those that nobody gave."""
+    """The given settings with their origins; settings that were not given are absent."""
 
     values: Mapping[Key, Any] = field(default_factory=dict, repr=False)
     origins: Mapping[Key, str] = field(default_factory=dict)

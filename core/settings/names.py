@@ -1,4 +1,4 @@
-"""Names of settings: penstock's own, and those of Kafka Streams and librdkafka, which vocabularies translate."""
+"""Names of settings: penstock's own, and the names of Kafka Streams and librdkafka, which vocabularies translate."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MAPPINGS = ("topic_config", "clients", "user")
 """Settings that are mappings: each of their names is a setting by itself, `clients.NAME`."""
 
 EXTRA = ("application_id", "dead_letter_topic")
-"""What can be set and is no field of Settings: the id, and the topic that the handler `skip` sends to."""
+"""Settings that are no fields of Settings: the id, and the topic to which the handler `skip` sends."""
 
 CLIENT_PREFIXES = ("consumer", "producer", "admin")
 """`consumer.NAME` is a setting of consumers only, and so on; NAME alone is one of all clients of the log."""
 
 
 class NoCounterpartError(ConfigError):
-    """A name of a vocabulary that sets nothing here; the message has the name, and what to do instead."""
+    """A name of a vocabulary without a counterpart here; the message has the name and the replacement."""
 
 
 class Vocabulary(Protocol):
@@ -32,12 +32,12 @@ class Vocabulary(Protocol):
 
     @property
     def owner(self) -> str:
-        """Whose names they are, for messages, e.g. "Kafka Streams"."""
+        """The system that has these names, for messages, e.g. "Kafka Streams"."""
         ...
 
     @property
     def prefixes(self) -> Sequence[str]:
-        """What each of `names` may begin with besides, e.g. "consumer."."""
+        """Prefixes that each of `names` may have, e.g. "consumer."."""
         ...
 
     def names(self) -> Iterable[str]:
@@ -66,7 +66,7 @@ def translate(name: str, value: Any, own: Collection[str]) -> tuple[Key, Any] | 
     """Return which of our settings a name sets, and its value; None when that is the case anyway.
 
     `own` are the names of all settings. Vocabularies are loaded for other names only. Raises ConfigError for a name
-    without counterpart, with what to do instead, and for an unknown one, with the nearest names.
+    without counterpart, with the replacement, and for an unknown one, with the nearest names.
 
     >>> translate("max.task.idle.ms", "-1", ["max_task_idle"])
     ('max_task_idle', None)
@@ -103,7 +103,7 @@ def unknown(name: str, own: Collection[str]) -> str:
 
 
 def nearest(name: str, own: Collection[str]) -> list[str]:
-    """Return the names that look most like `name`, ours and those of vocabularies, however their words are joined."""
+    """Return the names of settings and vocabularies that look most like `name`, however their words are joined."""
     found = vocabularies()
     prefixes = (each for vocabulary in found for each in vocabulary.prefixes)
     prefix = next((each for each in prefixes if flat(name).startswith(flat(each))), "")

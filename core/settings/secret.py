@@ -10,7 +10,7 @@ from ..errors import ConfigError
 from ..support.topic_config import client_text
 
 HIDDEN = "********"
-"""What is shown in place of a secret."""
+"""The text that is shown in place of a secret."""
 
 _SECRET_NAME = re.compile(
     r"passw|passphrase|pwd|secret|token|jaas|credential|private|ssl\.?key|api\.?key|access\.?key|auth\.?user"
@@ -49,7 +49,7 @@ class Secret:
 
 
 def is_secret(name: str, value: object = "") -> bool:
-    """Return whether a setting is taken for a secret, by its name or by what its value looks like; in doubt it is.
+    """Return whether a setting is taken for a secret, by its name or the look of its value; in doubt it is.
 
     >>> is_secret("sasl.password"), is_secret("consumer.ssl.key.pem"), is_secret("security.protocol", "SASL_SSL")
     (True, True, False)
@@ -63,7 +63,7 @@ def is_secret(name: str, value: object = "") -> bool:
 
 
 def hide(name: str, value: Any) -> Any:
-    """Return what may be shown of a setting: `value`, or stars for a secret, also inside mappings, lists and places.
+    """Return `value`, or stars for a secret, also inside mappings, lists and places.
 
     >>> hide("user", {"limit": 3, "api_key": "abc"}), hide("changelog", "directory:s3://me:abc@bucket/state")
     ({'limit': 3, 'api_key': '********'}, 'directory:s3://********@bucket/state')
@@ -125,7 +125,7 @@ class ClientSettings(Mapping[str, str]):
         return text
 
     def marked(self) -> dict[str, str | Secret]:
-        """Return names and values, those given as a Secret as one again."""
+        """Return names and values; a value that was given as a Secret is one again."""
         return {name: Secret(value) if name in self._marked else value for name, value in self._values.items()}
 
 

@@ -161,13 +161,13 @@ class Settings:
     processing_guarantee: Annotated[str, _GUARANTEE] = "exactly_once"
     """`exactly_once` or `at_least_once`. The local log is always exactly once."""
     task_timeout: Annotated[Duration, DURATION] = "5m"
-    """How long a task goes on trying while the log cannot be reached; then it fails."""
+    """How long a task retries while the log cannot be reached; then it fails."""
     replication_factor: Annotated[int, _BROKERS] = -1
-    """How many brokers keep each internal topic (-1: what the broker's default is)."""
+    """How many brokers keep each internal topic (-1: the broker's default)."""
     topic_config: Annotated[Mapping[str, str], SettingType(checked_topic_config)] = field(default_factory=dict)
     """Settings by Kafka's names with which repartition topics and changelog topics are created."""
     offset_out_of_range: Annotated[str, one_of("fail", "earliest", "latest")] = "fail"
-    """What to do when a committed position is no longer in the log: `fail`, or go on from `earliest` or `latest`."""
+    """What to do when a committed position is no longer in the log: `fail`, or continue from `earliest` or `latest`."""
     clients: Annotated[Mapping[str, Any], _CLIENTS] = field(default_factory=dict)
     """Settings of the log's clients by their own names, each for all or with the prefix `consumer.`, `producer.` or
     `admin.`."""
@@ -209,7 +209,7 @@ class Settings:
 
     @cached_property
     def by_name(self) -> Mapping[str, Any]:
-        """All settings by name, those of plugins included, unless a plugin cannot be loaded."""
+        """All settings by name, also of plugins, unless a plugin cannot be loaded."""
         found = {}
         for name in self.names():
             with suppress(PluginError):
@@ -233,7 +233,7 @@ class Settings:
     def make(cls, given: Mapping[str, Any]) -> Settings:
         """Return settings with `given` in place of defaults; names may be ours or Kafka's.
 
-        Raises ConfigError for a name without counterpart, with what to do instead, and for an unknown one, with the
+        Raises ConfigError for a name without counterpart, with the replacement, and for an unknown one, with the
         nearest names.
         """
         return cls.of(Layer.read(((name, value, CODE) for name, value in given.items()), cls.names()))
@@ -284,7 +284,7 @@ def add_origins_to_errors(layer: Layer) -> Iterator[None]:
 
 
 def _dead_letters(topic: Any, values: Mapping[str, Any]) -> dict[str, Handler]:
-    """Return the handlers that send to a dead-letter topic, in place of those that skip."""
+    """Return handlers that send to a dead-letter topic, in place of handlers that skip."""
     if not isinstance(topic, str) or not topic:
         raise ConfigError(f"setting 'dead_letter_topic': expected the name of a topic, found {topic!r}")
     found = {name: handler for name in HANDLERS if (handler := _sending(values.get(name, fail), topic)) is not None}
@@ -297,7 +297,7 @@ def _dead_letters(topic: Any, values: Mapping[str, Any]) -> dict[str, Handler]:
 
 
 def _sending(handler: Handler, topic: str) -> Handler | None:
-    """Return a handler that sends to `topic` what `handler` drops; None when that drops nothing."""
+    """Return a handler that sends to `topic` the records that `handler` drops; None if it drops none."""
     if handler is skip or isinstance(handler, DeadLetter):
         return DeadLetter(topic)
     if isinstance(handler, Retry) and (then := _sending(handler.then, topic)) is not None:

@@ -1,4 +1,4 @@
-"""Where settings come from besides the program: a TOML file, the environment, and NAME=VALUE texts."""
+"""Sources of settings besides the program: a TOML file, the environment, and NAME=VALUE texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_FILE = "penstock.toml"
 
 _OURS = re.compile(r"DEBUG|CONFIG|LOG_FORMAT|KAFKA_\w+")
 _NOT_SETTINGS = re.compile(
-    # What Kubernetes and Docker put into every container beside a service of that name.
+    # Kubernetes and Docker set these in every container beside a service of that name.
     r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?)"
 )
 _TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
@@ -38,9 +38,9 @@ def layers(
     options: Sequence[str] = (),
     load_function: LoadFunction | None = None,
 ) -> Layer:
-    """Return the settings of the file, over them those of the environment, and over these those of NAME=VALUE texts.
+    """Return the settings of NAME=VALUE texts over those of the environment over those of the file.
 
-    `file`: None for what PENSTOCK_CONFIG names, or else `penstock.toml` in the working directory, if it is there.
+    `file`: None for the file of PENSTOCK_CONFIG, or else for `penstock.toml` in the working directory, if it exists.
     """
     environment = os.environ if environment is None else environment
     load = load_function or _load_function
@@ -207,13 +207,13 @@ def options_layer(options: Iterable[str], load_function: LoadFunction | None = N
 
 
 def _layer(given: Iterable[Given], load_function: LoadFunction | None) -> Layer:
-    """Return a layer whose texts are turned into what their settings expect."""
+    """Return a layer; its texts become values of the types of their settings."""
     load = load_function or _load_function
     return Layer.read(given, Settings.names(), lambda key, value: value_of(key, value, load))
 
 
 def value_of(key: Key, value: Any, load_function: LoadFunction) -> Any:
-    """Return what a setting expects for a text; any other value as it is."""
+    """Return the value of a setting for a text; any other value as it is."""
     if not isinstance(value, str):
         return value
     if isinstance(key, tuple):

@@ -1,4 +1,4 @@
-"""TopologyBuilder: what builds a Topology once the settings are known, such as StreamsBuilder."""
+"""TopologyBuilder: builds a Topology once the settings are known, as StreamsBuilder does."""
 
 from __future__ import annotations
 

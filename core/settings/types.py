@@ -1,4 +1,4 @@
-"""Types of settings: which values a setting accepts, and what they are as text."""
+"""Types of settings: accepted values, and their forms as text."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class StoreSpec:
     topic_config: TopicConfig = field(default_factory=dict, kw_only=True, hash=False)
 
     def __post_init__(self) -> None:
-        """Keep the topic's settings as text. Raises ConfigError for what cannot be one."""
+        """Keep the topic's settings as text. Raises ConfigError for other values."""
         checked = checked_topic_config(f"topic_config of store {self.name!r}", self.topic_config)
         object.__setattr__(self, "topic_config", checked)
 

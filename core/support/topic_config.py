@@ -12,7 +12,7 @@ TopicConfig = Mapping[str, str | int | float | bool]
 
 
 def checked_topic_config(what: str, given: Any) -> dict[str, str]:
-    """Return settings of topics as text. Raises ConfigError, which begins with `what`, for anything else."""
+    """Return settings of topics as text. Raises ConfigError, which begins with `what`, for other values."""
     if not isinstance(given, Mapping):
         raise ConfigError(
             f"{what}: expected a mapping of topic settings such as {{'segment.bytes': 1000000}}, found {given!r}"

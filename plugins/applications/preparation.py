@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ from penstock import (
     SinkNode,
     StoreBuilder,
     StoreSpec,
+    TopicInfo,
     TopicPartition,
     TopologyError,
 )
@@ -29,6 +31,8 @@ from .committed import CommittedPartitions
 from .heartbeat_topic import heartbeat_topic
 from .serdes import prepare_serdes
 from .status_topic import status_topic
+
+_log = logging.getLogger("penstock.applications")
 
 _REPARTITION_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "delete",
@@ -88,7 +92,7 @@ def prepare(application: Application, log: Log) -> Prepared:
     committed = CommittedPartitions(log, application.id, now["identity"])
     committed.check(application, assignment)
     prepare_serdes(application)  # it may register schemas, so not for a start that is refused
-    _check_repartition_topics(assignment, log)
+    _check_repartition_topics(application, assignment, log)
     make_repartition_topics(application, assignment, log)
     assignment = replace(assignment, missing={})
     check_location(application, assignment, log, now["identity"])
@@ -116,15 +120,30 @@ def make_repartition_topics(application: Application, assignment: Assignment, lo
         log.create_topic(topic, partitions, config, internal=True)
 
 
+def _warn_of_other_settings(topic: TopicInfo, wanted: TopicConfig) -> None:
+    """Log a warning about settings that came after a topic was created."""
+    other = {name: value for name, value in wanted.items() if topic.config.get(name) != value}
+    if other:
+        _log.warning(
+            "topic %r was created with other settings than topic_config says now, and keeps them: set %s with "
+            "kafka-configs.sh",
+            topic.name,
+            ", ".join(f"{name}={value}" for name, value in other.items()),
+        )
+
+
 def _changelog_config(
     application: Application, changelog: type[LogChangelog], store: StoreBuilder, topic: str
 ) -> dict[str, str]:
     needed = {**changelog.topic_config, **store.traits.topic_config}
-    own = store.topic_config if isinstance(store, StoreSpec) else {}
     return {
         **_merged("setting 'topic_config'", application.settings.topic_config, needed, topic),
-        **_merged(f"topic_config of store {store.name!r}", own, needed, topic),
+        **_merged(f"topic_config of store {store.name!r}", _own_config(store), needed, topic),
     }
+
+
+def _own_config(store: StoreBuilder) -> TopicConfig:
+    return store.topic_config if isinstance(store, StoreSpec) else {}
 
 
 def _merged(what: str, given: TopicConfig, needed: Mapping[str, str], topic: str) -> dict[str, str]:
@@ -140,12 +159,14 @@ def _merged(what: str, given: TopicConfig, needed: Mapping[str, str], topic: str
     return {**checked_topic_config(what, given), **needed}
 
 
-def _check_repartition_topics(assignment: Assignment, log: Log) -> None:
+def _check_repartition_topics(application: Application, assignment: Assignment, log: Log) -> None:
     """Raise IncompatibleStateError for a repartition topic that would lose records."""
     topics = log.topics()
     for topic in assignment.internal:
-        policy = topics[topic].config.get("cleanup.policy", "delete") if topic in topics else "delete"
-        if policy != "delete":
+        if topic not in topics:
+            continue
+        _warn_of_other_settings(topics[topic], application.settings.topic_config)
+        if (policy := topics[topic].config.get("cleanup.policy", "delete")) != "delete":
             raise IncompatibleStateError(
                 f"internal topic {topic!r} is compacted (cleanup.policy={policy}), so it would lose records that are "
                 "not processed yet: set its cleanup.policy to delete"
@@ -184,6 +205,7 @@ def _make_changelog_topics(
                 log.create_topic(name, tasks, _changelog_config(application, changelog, store, name), internal=True)
                 continue
             found = topics[name]
+            _warn_of_other_settings(found, {**application.settings.topic_config, **_own_config(store)})
             if found.partitions != tasks:
                 raise IncompatibleStateError(
                     f"changelog topic {name!r} has {found.partitions} partitions, and sub-topology {subtopology.id}, "

@@ -25,7 +25,7 @@ _left: weakref.WeakSet[_Run] = weakref.WeakSet()
 
 
 class _Run:
-    """The thread of a run, and what came of it. It does not know the handle, which may be forgotten."""
+    """The thread of a run, and its result. It has no reference to the handle, which may be forgotten."""
 
     def __init__(self, application_id: str, work: Work) -> None:
         self.application_id = application_id
@@ -67,8 +67,8 @@ class _Run:
 class StartedRun:
     """A run in the background. Leaving its `with` or `async with` block stops it.
 
-    Entering the block waits until the tasks begin to run, and raises what prevented that. Leaving it raises what the
-    application failed with, unless the block itself failed.
+    Entering the block waits until the tasks begin to run, and raises the error that prevented this. Leaving it raises
+    the error of a failed application, unless the block itself failed.
     """
 
     def __init__(self, application_id: str, work: Work) -> None:
@@ -95,9 +95,9 @@ class StartedRun:
         return self._run.error
 
     def wait(self, timeout: float | None = None) -> RunSummary:
-        """Wait until the run ends by itself, or is stopped; return what it did.
+        """Wait until the run ends by itself, or is stopped; return its summary.
 
-        Raises what the application failed with, and TimeoutError after `timeout` seconds.
+        Raises the error of a failed application, and TimeoutError after `timeout` seconds.
         """
         self._check_process()
         if not self._run.has_ended.wait(timeout):
@@ -109,7 +109,7 @@ class StartedRun:
         return self._run.summary
 
     def stop(self, timeout: float | None = None) -> RunSummary:
-        """Let tasks commit, stop the run, and return what it did; again, it changes nothing. Raises as `wait`."""
+        """Let tasks commit, stop the run, and return its summary; a second call changes nothing. Raises as `wait`."""
         self._check_process()
         self._run.stop.set()
         return self.wait(timeout)
@@ -174,7 +174,7 @@ def _refuse_forks() -> None:
 
 
 def _forgotten(run: _Run) -> None:
-    """Stop a run whose handle is gone: nobody else can."""
+    """Stop a run after its handle is gone."""
     if os.getpid() == run.process and not run.stop.is_set():
         run.stop.set()
         _warn(run)
@@ -190,7 +190,7 @@ def _warn(run: _Run) -> None:
 
 
 def _stop_at_exit() -> None:
-    """Let the end of this process stop what still runs, before Python ends its pools of threads."""
+    """Stop runs at the end of this process, before Python ends its pools of threads."""
     global _is_registered
     if not _is_registered:
         _is_registered = True

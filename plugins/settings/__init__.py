@@ -26,7 +26,7 @@ def penstock_settings() -> Components:
 
 @hookimpl
 def penstock_engines() -> Components:
-    """Return what the setting `engine` may name."""
+    """Return the engines for the setting `engine`."""
     return {
         "embedded": "penstock.plugins.embedded.engine:EmbeddedEngine",
         "spark": "penstock.plugins.spark.engine:SparkEngine",

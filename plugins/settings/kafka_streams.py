@@ -1,4 +1,4 @@
-"""Kafka Streams' names of settings: what each is here, or what to do instead."""
+"""Kafka Streams' names of settings, each with its counterpart here, or the replacement."""
 
 from __future__ import annotations
 
@@ -209,13 +209,13 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "windowed.inner.class.serde": (_NO_DSL_SERDE, ()),
     "windowstore.changelog.additional.retention.ms": ("the changelog keeps what restoring needs; leave it out", ()),
 }  # fmt: skip
-"""Name of Kafka Streams without counterpart here -> what to do instead, and values that ask for what is so anyway."""
+"""Name of Kafka Streams without counterpart here -> the replacement, and values that change nothing."""
 
 _FOREIGN_PREFIXES = {
     "restore.consumer.": "state is restored from `changelog`; settings of all consumers have the prefix consumer.",
     "global.consumer.": "there is one kind of consumer: use the prefix consumer.",
 }
-"""Prefix of Kafka Streams without counterpart here -> what to do instead."""
+"""Prefix of Kafka Streams without counterpart here -> the replacement."""
 _TOPIC = "topic."
 """The prefix of settings of internal topics."""
 _OF_CLIENTS = ("topic.blacklist", "topic.metadata.")

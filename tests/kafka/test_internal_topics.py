@@ -64,7 +64,9 @@ def set_policy(broker: KafkaBroker, log: KafkaLog, topic: str, policy: str) -> N
     wait_until(lambda: log.topics()[topic].config["cleanup.policy"] == policy)
 
 
-def test_made_with_the_settings_of_the_application_and_of_the_store(broker: KafkaBroker, tmp_path: Path) -> None:
+def test_made_with_the_settings_of_the_application_and_of_the_store(
+    broker: KafkaBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = {"segment.bytes": 20_000_000, "max.message.bytes": 2_000_000}
     application = make(broker, tmp_path, {"topic_config": {"segment.bytes": 10_000_000}}, topic_config=config)
     log = KafkaLog(broker.bootstrap)
@@ -74,6 +76,14 @@ def test_made_with_the_settings_of_the_application_and_of_the_store(broker: Kafk
     assert [each["segment.bytes"] for each in found] == ["20000000", "10000000"]
     assert [each["max.message.bytes"] for each in found] == ["2000000", "2000000"]
     assert [each["cleanup.policy"] for each in found] == ["delete", "compact"]
+    prepare(application, log)
+    assert "was created with other settings" not in caplog.text
+    prepare(application.with_settings({"topic.segment.bytes": 30_000_000}), log)
+    # The changelog topic has those of its store.
+    assert [each.getMessage() for each in caplog.records if "other settings" in each.getMessage()] == [
+        f"topic '{application.id}-by-key-repartition' was created with other settings than topic_config says now, and "
+        "keeps them: set segment.bytes=30000000 with kafka-configs.sh"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The probes and the alert rules of docs/deploying/kubernetes.md name commands and metrics that exist."""
+"""The probes and the alert rules of docs/deploying name commands and metrics that exist."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from ..waiting import wait_until
 from .test_metrics_endpoint import LAG, STATUS
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "deploying" / "kubernetes.md").read_text()
+PAGES = [(DOCS / "deploying" / name).read_text() for name in ("kubernetes.md", "embedded.md")]
 RUNBOOK = (DOCS / "runbook.md").read_text()
 OBJECTS: list[dict[str, Any]] = [
     made
-    for block in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    for page in PAGES
+    for block in re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     for made in yaml.safe_load_all(block)
 ]
 LABELS = {
@@ -67,9 +68,18 @@ def test_the_runbook_has_a_section_for_each_rule() -> None:
     assert re.findall(r"^### (\w+)$", RUNBOOK, re.MULTILINE) == [rule["alert"] for rule in RULES]
 
 
+def container(kind: str) -> Any:
+    (found,) = of_kind(kind)["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def test_both_engines_have_the_same_probes() -> None:
+    spark, embedded = container("Deployment"), container("StatefulSet")
+    assert all(spark[each] == embedded[each] for each in ("livenessProbe", "readinessProbe"))
+
+
 def test_the_readiness_probe_says_whether_it_runs(tmp_path: Path) -> None:
-    (container,) = of_kind("Deployment")["spec"]["template"]["spec"]["containers"]
-    command = container["readinessProbe"]["exec"]["command"]
+    command = container("StatefulSet")["readinessProbe"]["exec"]["command"]
     (tmp_path / "shop.py").write_text(SHOP)
     surroundings = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
 
@@ -88,7 +98,7 @@ def test_the_readiness_probe_says_whether_it_runs(tmp_path: Path) -> None:
 
 
 def test_the_liveness_probe_asks_the_port_for_metrics() -> None:
-    (container,) = of_kind("Deployment")["spec"]["template"]["spec"]["containers"]
-    probe = container["livenessProbe"]["httpGet"]
+    found = container("StatefulSet")
+    probe = found["livenessProbe"]["httpGet"]
     assert probe["path"] == "/metrics"
-    assert probe["port"] in [each["name"] for each in container["ports"]]
+    assert probe["port"] in [each["name"] for each in found["ports"]]

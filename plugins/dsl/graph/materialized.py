@@ -115,7 +115,7 @@ class Materialized:
         return self.history_ms is not None
 
     def serdes(self, known: Serdes) -> Serdes:
-        """Return the serdes of the store's keys and values: those given here, else those that are known."""
+        """Return the serdes of the store's keys and values: the given ones, else the known ones."""
         return known.given(self._given_serde("key_serde"), self._given_serde("value_serde"))
 
     def key_value(self, writer: Writer, serdes: Serdes) -> TableStoreSpec:
@@ -147,13 +147,13 @@ class Materialized:
     # ------------------------------------------------------------------ parts
 
     def _retention(self, least_ms: int) -> int:
-        """Return the user's retention, or what the store needs, if that is more; the verb refuses one that is short."""
+        """Return the user's retention, or the store's need if that is more; the verb refuses a short one."""
         if "retention" not in self.options:
             return least_ms
         return max(least_ms, duration_ms(self.options["retention"], f"retention of store {self.name!r}"))
 
     def _chosen(self, writer: Writer, *more: str) -> dict[str, Any]:
-        """Return the options of a store that is not declared: those that the user gave, and those of the settings."""
+        """Return the options of an undeclared store, from the user and the settings."""
         given = kept_options(self.options, *more)
         cached = self.options.get("cached", True) and writer.has_record_cache
         return {"headers": has_headers(writer), "cached": cached, **given}
@@ -218,7 +218,7 @@ def optional(verb: str, names: Names, store: StoreLike | None, options: Mapping[
 
 
 def kept_options(options: Mapping[str, Any], *more: str) -> dict[str, Any]:
-    """Return those of a verb's options that say how its store is kept, and `more`."""
+    """Return the options of a verb that are about the keeping of its store, and `more`."""
     return {each: options[each] for each in ("backend", "logged", "topic_config", *more) if each in options}
 
 
