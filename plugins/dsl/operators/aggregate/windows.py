@@ -190,7 +190,7 @@ def tumbling(size: Duration, *, grace: Duration | None = None) -> TumblingWindow
     return TumblingWindows(_length("tumbling", "size", size), _grace('tumbling("5m", ', grace))
 
 
-def hopping(size: Duration, *, every: Duration, grace: Duration | None = None) -> HoppingWindows:
+def hopping(size: Duration, every: Duration, *, grace: Duration | None = None) -> HoppingWindows:
     """Return windows of length `size`, of which one begins at each multiple of `every` since the epoch.
 
     `every` is at most `size`; the windows overlap, and a record is in each that its time is in. `grace`: see
@@ -203,7 +203,7 @@ def hopping(size: Duration, *, every: Duration, grace: Duration | None = None) -
                            [        2         )
         records      a         b                     a is in 1, b in 1 and 2
 
-    >>> hopping("10s", every="5s", grace="0s").windows_for(7_000)
+    >>> hopping("10s", "5s", grace="0s").windows_for(7_000)
     [(0, 10000), (5000, 15000)]
     """
     length, advance = _length("hopping", "size", size), _length("hopping", "every", every)
