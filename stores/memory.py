@@ -41,6 +41,13 @@ class MemoryBackend(StoreBackend):
         del _contents[backend._directory]
         return backend
 
+    @staticmethod
+    def forget(directory: Path) -> None:
+        """Drop the content of every directory under `directory`; no backend may have it open."""
+        top = f"{os.path.realpath(directory)}{os.sep}"
+        for place in [place for place in _contents if place.startswith(top)]:
+            del _contents[place]
+
     def version(self) -> str | None:
         return self._open().version
 

@@ -21,6 +21,7 @@ VERBS: Components = {
         "consume",
         "plugins",
         "new",
+        "simulate",
         "warmup",
     )
 }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from penstock.clock import duration_ms
-from penstock.errors import ChangelogError, FencedError, RecordRefusedError
+from penstock.errors import ChangelogError, FencedError, IncompatibleStateError, RecordRefusedError
 from penstock.log import Commit, Log, TaskCommitter
 from penstock.program.layouts import Layouts
 from penstock.program.nodes import TaskId
@@ -124,9 +124,12 @@ class LoggedTask(TaskRunner):
             return
         try:
             self._prepare(wall_clock_ms, known)
-        except BaseException:
-            self.abandon("failed")
-            raise
+        except BaseException as raised:
+            error = self.cause_of(raised)  # the committer can say so until the task is abandoned
+            self.abandon("fenced" if is_taken_over(error) else "failed")
+            if error is raised:
+                raise
+            raise error from raised
 
     def _prepare(self, wall_clock_ms: int, known: Commit | None) -> None:
         # Take the fence first: a predecessor cannot change what is read after it.
@@ -182,11 +185,12 @@ class LoggedTask(TaskRunner):
     # ------------------------------------------------------------------ errors, and closing
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Return FencedError for an error of the changelog if another process has taken the task over, else `error`.
+        """Return FencedError for an error of the saved state if another process has taken the task over, else `error`.
 
-        That process deletes files of the changelog that it does not need itself.
+        That process deletes files of the changelog that it does not need itself, and writes to a changelog that this
+        process has found without a commit.
         """
-        if isinstance(error, ChangelogError) and self._committer is not None:
+        if isinstance(error, (ChangelogError, IncompatibleStateError)) and self._committer is not None:
             try:
                 is_current = self._committer.is_current()
             except Exception:

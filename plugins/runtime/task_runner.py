@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypedDict, Unpack
 
 from penstock.errors import RecordRefusedError
@@ -73,6 +73,11 @@ class TaskRunner:
         )
         self._state.connect(self.task)
         return self.task
+
+    def rows(self) -> Iterator[tuple[str, bytes, bytes]]:
+        """Yield store, key and value, as bytes, of the logged stores at the last commit, once they are restored."""
+        assert self._state is not None
+        return self._state.rows()
 
     def abandon(self, reason: str = "closed") -> None:
         """Drop everything since the last commit, and close. `reason`: why the task will be opened again."""

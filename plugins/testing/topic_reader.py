@@ -62,9 +62,12 @@ class TopicReader:
             raise UnknownTopicError(f"no sink writes topic {topic!r}{nearest(topic, known)}")
 
     def _of_partition(self, partition: TopicPartition, key: Serde[Any], value: Serde[Any]) -> Iterator[Record]:
-        while batches := self._log.fetch(partition, at := self._next.get(partition, 0), at + 1, 1):
+        while (at := self._next.get(partition, 0)) < self._log.end_offsets([partition])[partition]:
+            batches = self._log.fetch(partition, at, at + 1, 1)
+            self._next[partition] = batches[-1].next_offset if batches else at + 1  # markers take offsets
+            if not batches:
+                continue
             [batch] = batches
-            self._next[partition] = batch.next_offset
             raw_key, raw_value = batch.keys[0], batch.values[0]
             yield Record(
                 None if raw_key is None else key.deserialize(raw_key),

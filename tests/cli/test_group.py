@@ -98,6 +98,7 @@ def test_help_lists_what_there_is_in_the_order_of_use(console: Console) -> None:
         "consume",
         "plugins",
         "new",
+        "simulate",
         "warmup",
     ]
     assert "Exit codes: 0 done" in text

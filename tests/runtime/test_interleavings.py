@@ -132,7 +132,7 @@ def test_each_result_comes_once_in_any_order_of_threads_and_time(
             elif what == "pass":
                 each.time.pass_by(how / 1000)
             elif what == "threads":
-                each.time.run_threads() if how == "all" else each.time.pools[how].run()
+                each.time.run_threads("" if how == "all" else how)
             else:
                 sent.append(what, how)
         sent.end()

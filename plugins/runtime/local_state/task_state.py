@@ -167,9 +167,9 @@ class TaskState:
         outputs: list[OutputBatch] = []
         if self._in_log is not None:
             begun = self._coverage.begun
-            outputs = self._in_log.begin(begun, (row for row in self._counted(self._rows()) if row[0] in begun))
+            outputs = self._in_log.begin(begun, (row for row in self._counted(self.rows()) if row[0] in begun))
         elif self._deltas is not None and self._coverage.needs_new_history:
-            self._deltas.snapshot(commit.version, self._counted(self._rows()), commit)
+            self._deltas.snapshot(commit.version, self._counted(self.rows()), commit)
         elif self._deltas is not None:
             self._deltas.append({}, last.version, commit.version, last)
         self._backends.begin_transition(last.version, commit.version)
@@ -321,7 +321,7 @@ class TaskState:
         """
         if self.version is None or not self.wants_snapshot(is_current):
             return False
-        return self.write_snapshot(self.version, self._rows(), commit)
+        return self.write_snapshot(self.version, self.rows(), commit)
 
     def wants_snapshot(self, is_current: Callable[[], bool]) -> bool:
         """Return whether a snapshot is due and `is_current` returns True. Any thread may call it."""
@@ -351,7 +351,8 @@ class TaskState:
         if self._deltas is not None and is_current():
             self._deltas.clean(version, grace_ms, now_ms, is_current)
 
-    def _rows(self) -> Iterator[tuple[str, bytes, bytes]]:
+    def rows(self) -> Iterator[tuple[str, bytes, bytes]]:
+        """Yield store, key and value of all rows of logged stores; StaleStoreError comes at the end, if at all."""
         for store in sorted(self._logged):
             for key, value in self._backends.of(store).range(store):
                 yield store, key, value

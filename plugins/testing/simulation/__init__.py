@@ -1,0 +1,7 @@
+"""The simulator: a program on several hosts over a simulated log, in a history of steps and faults from one seed."""
+
+from .contract import SimulationContract
+from .failure import SimulationFailure
+from .simulation import Simulation, simulate
+
+__all__ = ["Simulation", "SimulationContract", "SimulationFailure", "simulate"]

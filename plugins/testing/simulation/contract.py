@@ -1,0 +1,140 @@
+"""SimulationContract: a program on hosts that crash, freeze and lose tasks answers as it does without faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar, Literal
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from penstock import Application, ConfigError, Record, Topology, TopologyBuilder
+from penstock.plugins.runtime.temporary import TemporaryDirectory
+
+from .answers import Answers, difference, of_driver, of_reference
+from .failure import SimulationFailure
+from .simulation import STEPS, Simulation
+
+_KEYS = ("ann", "bob", "cid", "dot")
+_MOST_RECORDS = 20
+_STEPS = (15, 50, STEPS)
+
+
+def some_records(random: Random) -> list[Record]:
+    """Return up to 20 records of four keys, with numbers from 0 to 9, whose times go on by up to a second each."""
+    at, found = 0, []
+    for _ in range(random.randrange(_MOST_RECORDS)):
+        at += random.choice((0, 1, 100, 1_000))
+        found.append(Record(random.choice(_KEYS), random.randrange(10), at))
+    return found
+
+
+class SimulationContract:
+    """A program in simulated histories: hosts die, freeze and wake, lose the log, their disks and their tasks.
+
+    The program runs by the engine's own code, in one process, over a log in memory. Its answers have to be those that
+    it gives without faults, each once. Its stores, as the last host has them, have to be those that are restored from
+    the changelog. And everything has to be processed once faults end. Run it in a test class of yours:
+
+    >>> from penstock import Topology, ValueTransformer
+    >>> class Double(ValueTransformer):
+    ...     def transform(self, key, value):
+    ...         return 2 * value
+    >>> def doubling():
+    ...     topology = Topology().add_source("in", "numbers", value_serde="int").add_processor("double", Double, "in")
+    ...     return topology.add_sink("out", "doubled", "double", value_serde="int")
+    >>> class TestDouble(SimulationContract):
+    ...     program = staticmethod(doubling)
+
+    A failure prints the history, a line for each event, and hypothesis looks for the shortest one that fails.
+
+    Needs pytest and hypothesis (`pip install 'penstock[testing]'`).
+    """
+
+    program: Callable[[], Topology | TopologyBuilder | Application]
+    """Makes the program, as a `staticmethod`."""
+    reference: Callable[[list[Record]], Iterable[Any]] | None = None
+    """Returns the answers for the records of one partition, in their order, as a `staticmethod`: each a Record, a tuple
+    (key, value) or a tuple (key, value, timestamp). None: the answers of `TopologyTestDriver`, whose wall clock stands
+    still; a program with punctuators or timers of the wall clock needs a function."""
+    records: Callable[[Random], list[Record] | Mapping[str, Sequence[Record]]] = staticmethod(some_records)
+    """Makes the records from random choices, as a `staticmethod`; a mapping where the program reads several topics."""
+    compared: ClassVar[Literal["in order", "in any order", "latest"]] = "in order"
+    """Which answers of a key have to be the same: all, in order; all, in any order, where several tasks write a key;
+    or the latest one only, where the record cache leaves out others (tables and aggregations of the DSL)."""
+    options: ClassVar[Mapping[str, Any]] = {}
+    """Settings of the application; also `partitions` and `hosts` (2 each)."""
+    examples: ClassVar[int] = 30
+    """How many histories each test tries."""
+    shrinks: ClassVar[bool] = True
+    """Whether the shortest history that fails is looked for, which may take a minute."""
+
+    def test_batches(self) -> None:
+        """In batches, as micro-batches of Spark."""
+        self._try("batches")
+
+    def test_continuously(self) -> None:
+        """In the continuous mode, in which commits and openings are in other threads."""
+        self._try("continuous")
+
+    def _try(self, mode: str) -> None:
+        # Short histories first: most of what fails, fails in one, and hypothesis makes it shorter in less time.
+        for steps in _STEPS:
+            self._try_short(mode, steps)
+
+    def _try_short(self, mode: str, steps: int) -> None:
+        def play(random: Random) -> None:
+            type(self).play(random, mode, directory, steps)
+
+        examples = -(-self.examples // len(_STEPS))
+        with TemporaryDirectory("simulation") as directory:
+            settings(
+                max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck),
+                phases=set(Phase) - ({Phase.explain} if self.shrinks else {Phase.explain, Phase.shrink}),
+            )(given(st.randoms(use_true_random=False))(play))()  # fmt: skip
+
+    @classmethod
+    def play(cls, random: Random, mode: str, directory: Path | None = None, steps: int = STEPS) -> Simulation:
+        """Run one history in "batches" or "continuous" mode, and check it; return the simulation, for its story.
+
+        The same choices of `random` make the same history. `directory`: where it may make directories, which stay;
+        None: in a temporary one. `steps`: the most of the history in which faults strike. Raises SimulationFailure.
+        """
+        options: dict[str, Any] = {"partitions": 2, **cls.options}
+        program, drawn = cls.program(), cls.records(random)
+        records = drawn if isinstance(drawn, Mapping) else {_only_source(program): drawn}
+        simulation = Simulation(program, records, random, mode=mode, steps=steps, directory=directory, **options)
+        try:
+            simulation.run()
+            found = simulation.outputs()
+            expected = cls._expected(simulation, records, options, list(found))
+            different = difference(expected, found, cls.compared)
+            if different is not None:
+                raise SimulationFailure(different, simulation.story)
+            return simulation
+        finally:
+            simulation.close()
+
+    @classmethod
+    def _expected(
+        cls, simulation: Simulation, records: Mapping[str, Sequence[Record]], options: dict[str, Any], sinks: list[str]
+    ) -> Answers:
+        if cls.reference is None:
+            given = {name: value for name, value in options.items() if name not in ("hosts", "partitions")}
+            return of_driver(cls.program(), records, options["partitions"], **given)
+        if len(records) != 1 or len(sinks) != 1:
+            raise ConfigError(
+                f"{cls.__name__}: `reference` is for a program that reads one topic and writes one, found "
+                f"{sorted(records)} and {sinks}"
+            )
+        return {sinks[0]: of_reference(cls.reference, simulation.sent(next(iter(records))))}
+
+
+def _only_source(program: Topology | TopologyBuilder | Application) -> str:
+    application = program if isinstance(program, Application) else Application("simulated", program)
+    names = [topic for topic in application.program.topics() if topic not in application.program.internal_topics]
+    if len(names) != 1:
+        raise ConfigError(f"records: the program reads {', '.join(sorted(names))}: return a mapping by topic")
+    return names[0]

@@ -1,0 +1,51 @@
+"""The rows of a task's stores, from this machine's copy or from the changelog alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from penstock import Application, Log, TaskId, TopicPartition
+from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.runtime.task_worker import TaskWorker
+
+from .failure import SimulationFailure
+from .host_world import HostWorld
+
+Rows = dict[tuple[str, bytes], bytes]
+
+
+def rows_of(
+    application: Application, task: str, partitions: Sequence[TopicPartition], log: Log, outside: HostWorld
+) -> Rows:
+    """Return the rows of a task's logged stores at its last commit, by store and key.
+
+    `application` has the directory whose copy is opened; what that lacks is restored from the changelog.
+    """
+    with closing(ProcessResources(outside.world)) as resources:
+        worker = TaskWorker(application, TaskId.parse(task), partitions, log, resources=resources)
+        with closing(worker):
+            worker.prepare(outside.now_ms())
+            worker.restore()
+            return {(store, key): value for store, key, value in worker.rows()}
+
+
+def compare_rows(application: Application, task: str, here: Rows, there: Rows, story: Sequence[str]) -> None:
+    """Raise SimulationFailure unless the copy of the last host and what was restored are the same.
+
+    A store with an index frees old rows on its host only, so what is restored may have more.
+    """
+    stores = application.program.subtopology(TaskId.parse(task).subtopology).stores
+    frees = {store.name for store in stores if store.traits.has_index}
+    for store, key in sorted(here.keys() | there.keys()):
+        local, restored = here.get((store, key)), there.get((store, key))
+        if local != restored and not (local is None and store in frees):
+            raise SimulationFailure(
+                f"task {task}, store {store!r}, key {key!r}: the host that had the task last has {_shown(local)}, and "
+                f"what is restored from the changelog alone has {_shown(restored)}",
+                story,
+            )
+
+
+def _shown(value: bytes | None) -> str:
+    return "nothing" if value is None else repr(value)

@@ -1,0 +1,115 @@
+"""Faults put into the product, of its past and of kinds that it must not have; the simulator has to find each."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.plugins.logs import memory
+from penstock.plugins.runtime.commit import PendingCommit, TaskCommits
+from penstock.plugins.runtime.logged_task import LoggedTask
+from penstock.plugins.runtime.loop.continuous_worker import ContinuousWorker
+from penstock.plugins.runtime.loop.task_loop import TaskLoop
+
+
+@dataclass(frozen=True)
+class Change:
+    """`old` in the source of a method is replaced by `new`."""
+
+    owner: type[Any]
+    method: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault: its changes, and the program of `programs.CONTRACTS` in whose histories it shows."""
+
+    program: str
+    changes: tuple[Change, ...]
+
+
+PLANTED = {
+    "a task works on while its commit is written": Planted(
+        "reminders",
+        (
+            Change(TaskLoop, "_work", "if task.rests:  # its own commit was due, too", "if False:"),
+            Change(ContinuousWorker, "work", "assert not self.rests", "assert True"),
+        ),
+    ),
+    "a delta is written after the commit": Planted(
+        "counts, changelog beside the log",
+        (
+            Change(
+                PendingCommit,
+                "write",
+                "outputs = outputs + self.state.append_delta(self.delta, self.commit.version, self.kept)",
+                "pass",
+            ),
+            Change(
+                PendingCommit,
+                "write",
+                "self.committer.commit(self.commit, outputs)",
+                "self.committer.commit(self.commit, outputs); self.delta is None or self.state.append_delta("
+                "self.delta, self.commit.version, self.kept)",
+            ),
+        ),
+    ),
+    "the outcome of a commit is guessed": Planted(
+        "counts",
+        (
+            Change(
+                PendingCommit,
+                "write",
+                "self.committer.commit(self.commit, outputs)",
+                "import contextlib\n    with contextlib.suppress(Exception):\n"
+                "        self.committer.commit(self.commit, outputs)",
+            ),
+        ),
+    ),
+    "a cache is flushed after its commit": Planted(
+        "regrouped",
+        (
+            Change(TaskCommits, "take", "    state.flush()\n", ""),
+            Change(
+                TaskCommits, "take", "changes = state.changes()\n", "changes = state.changes()\n    state.flush()\n"
+            ),
+        ),
+    ),
+    "a commit counts though another process has the task": Planted(
+        "counts", (Change(memory._MemoryCommitter, "commit", "if not self.is_current():", "if False:"),)
+    ),
+    "an error of a zombie that prepares a task is not explained": Planted(
+        "counts", (Change(LoggedTask, "prepare", "error = self.cause_of(raised)", "error = raised"),)
+    ),
+    "a zombie that prepares a task finds that the log lost its commit": Planted(
+        "counts, changelog beside the log",
+        (Change(LoggedTask, "cause_of", "(ChangelogError, IncompatibleStateError)", "ChangelogError"),),
+    ),
+}
+
+
+@contextmanager
+def planted(fault: Planted) -> Iterator[None]:
+    """Put a fault into the product, for a while."""
+    before = {(each.owner, each.method): vars(each.owner)[each.method] for each in fault.changes}
+    try:
+        for owner, method in before:
+            source = textwrap.dedent(inspect.getsource(before[owner, method]))
+            for each in fault.changes:
+                if (each.owner, each.method) == (owner, method):
+                    assert source.count(each.old) == 1, f"{owner.__name__}.{method} has no longer: {each.old}"
+                    source = source.replace(each.old, each.new)
+            found: dict[str, Any] = {}
+            exec("from __future__ import annotations\n" + source, vars(sys.modules[owner.__module__]), found)
+            setattr(owner, method, found[method])
+        yield
+    finally:
+        for (owner, method), function in before.items():
+            setattr(owner, method, function)

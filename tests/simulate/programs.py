@@ -1,0 +1,166 @@
+"""Programs to simulate: each kind of store, joins, repartition topics, timers of both clocks; by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+from penstock import (
+    STREAM_TIME,
+    WALL_CLOCK_TIME,
+    Processor,
+    Record,
+    Topology,
+    key_value_store,
+    list_store,
+    lru_map,
+    versioned_store,
+)
+from penstock.dsl import StreamsBuilder, sessions, tumbling
+from penstock.plugins.testing.simulation.contract import some_records
+from penstock.testing.simulation import SimulationContract
+
+SERDES = {"key_serde": "str", "value_serde": "int"}
+
+
+class Keeps(Processor):
+    """Answers each record with what its store says of the key, and puts the record there."""
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        self.store = context.get_store("kept")
+
+
+class Counts(Keeps):
+    def process(self, record: Record) -> None:
+        count = (self.store.get(record.key) or 0) + 1
+        self.store.put(record.key, count)
+        self.context.forward(record.with_value(count))
+
+
+class Lists(Keeps):
+    def process(self, record: Record) -> None:
+        if record.value == 0:
+            self.store.delete(record.key)
+        else:
+            self.store.add(record.key, record.value)
+        self.context.forward(record.with_value(sum(self.store.get(record.key))))
+
+
+class Versions(Keeps):
+    def process(self, record: Record) -> None:
+        self.store.put(record.key, record.value or None, record.timestamp)
+        before = self.store.get(record.key, as_of=record.timestamp - 500)
+        self.context.forward(record.with_value(-1 if before is None else before.value))
+
+
+class Reminds(Keeps):
+    """Counts; after each record comes a timer of the stream time, and after that one of the wall clock."""
+
+    def process(self, record: Record) -> None:
+        self._say("record")
+        self.context.timer(f"{record.timestamp}", record.timestamp + 1, STREAM_TIME)
+
+    def on_timer(self, key: str, at: int) -> None:
+        if key.endswith("wall"):
+            self._say("wall")
+        else:
+            self._say("stream")
+            self.context.timer(f"{key} wall", self.context.current_system_time_ms() + 150, WALL_CLOCK_TIME)
+
+    def _say(self, what: str) -> None:
+        count = (self.store.get(what) or 0) + 1
+        self.store.put(what, count)
+        self.context.forward(Record(what, count, 1))
+
+
+def reminders(records: list[Record]) -> list[tuple[str, int]]:
+    """One answer a record; of the timers, one for each time below the last one: that one moves stream time no more."""
+    times = len({record.timestamp for record in records if record.timestamp < records[-1].timestamp})
+    numbers = {"record": len(records), "stream": times, "wall": times}
+    return [(what, number + 1) for what, count in numbers.items() for number in range(count)]
+
+
+def topology(processor: type[Processor], store: Any) -> Topology:
+    return (
+        Topology()
+        .add_source("in", "in")
+        .add_processor("keeps", processor, "in", stores=[store])
+        .add_sink("out", "out", "keeps")
+    )
+
+
+def counts() -> Topology:
+    return topology(Counts, key_value_store("kept"))
+
+
+def expiring() -> Topology:
+    return topology(Counts, key_value_store("kept", ttl="2s", ttl_clock=STREAM_TIME))
+
+
+def windows() -> StreamsBuilder:
+    builder = StreamsBuilder()
+    table = builder.stream("in").group_by_key().windowed_by(tumbling("1s", grace="0s")).count()
+    table.to_stream().map(lambda window, count: (f"{window.key} {window.start}", count), with_key=True).to("out")
+    return builder
+
+
+def session_windows() -> StreamsBuilder:
+    builder = StreamsBuilder()
+    table = builder.stream("in").group_by_key().windowed_by(sessions(gap="500ms", grace="0s")).count()
+    table.to_stream().filter(lambda count: count is not None).map(
+        lambda window, count: (f"{window.key} {window.start}", count), with_key=True
+    ).to("out")
+    return builder
+
+
+def regrouped() -> StreamsBuilder:
+    builder = StreamsBuilder()
+    table = builder.stream("in").select_key(lambda value: f"{value % 3}").group_by_key().count()
+    table.to_stream().to("out")
+    return builder
+
+
+def joined() -> StreamsBuilder:
+    builder = StreamsBuilder()
+    table = builder.table("prices")
+    builder.stream("in").left_join(table, lambda value, price: value * 100 + (price or 0)).to("out")
+    return builder
+
+
+def two_topics(random: Random) -> Mapping[str, Sequence[Record]]:
+    return {"in": some_records(random), "prices": some_records(random)}
+
+
+class Simulated(SimulationContract):
+    options = SERDES
+
+
+def contract(name: str, **parts: Any) -> type[SimulationContract]:
+    parts["options"] = {**SERDES, **parts.get("options", {})}
+    methods = {key: staticmethod(value) if callable(value) else value for key, value in parts.items()}
+    return type(name, (SimulationContract,), methods)
+
+
+CONTRACTS = {
+    "counts": contract("Counts", program=counts),
+    "counts, changelog beside the log": contract("CountsBeside", program=counts, options={"changelog": "memory:"}),
+    "counts, three hosts": contract("CountsOfThree", program=counts, options={"hosts": 3, "partitions": 3}),
+    "expiring": contract("Expiring", program=expiring),
+    "lists": contract("ListsOfKeys", program=lambda: topology(Lists, list_store("kept"))),
+    "lru": contract("Lru", program=lambda: topology(Counts, lru_map("kept", max_entries=2))),
+    "versions": contract(
+        "VersionsOfKeys", program=lambda: topology(Versions, versioned_store("kept", history_retention="2s"))
+    ),
+    "reminders": contract(
+        "Reminders",
+        program=lambda: topology(Reminds, key_value_store("kept")),
+        reference=reminders,
+        compared="in any order",
+    ),
+    "windows": contract("Windows", program=windows, compared="latest"),
+    "sessions": contract("Sessions", program=session_windows, compared="latest"),
+    "regrouped": contract("Regrouped", program=regrouped, compared="latest"),
+    "joined": contract("Joined", program=joined, records=two_topics),
+}
