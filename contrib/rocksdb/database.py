@@ -109,7 +109,10 @@ class Database(ABC):
         self._families.clear()
         root, self._root = self._root, None
         if root is not None:
-            root.close()
+            try:
+                root.close()
+            except Exception as error:  # after a write for which the disk had no room
+                _log.warning("store directory %s: closed with an error: %s", self.directory, error)
 
 
 class Writer(Database):

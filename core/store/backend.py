@@ -49,8 +49,10 @@ class StoreBackend(ABC):
     def write(self, changes: Changes, previous: str | None, version: str) -> None:
         """Apply all `changes` and record `version`, in one atomic step.
 
-        Raises StaleStoreError, and changes nothing, unless the store is at `previous`. After a crash the store is at
-        `previous` or at `version`, never between. Both may be the same: then the content changes, the version stays.
+        Raises StaleStoreError, and changes nothing, unless the store is at `previous`, whichever process wrote last;
+        also where its files were removed or rebuilt since it was opened. After a crash the store is at `previous` or at
+        `version`, never between. Both may be the same: then the content changes, the version stays. Raises StoreError,
+        and changes nothing, when the disk is full.
         """
 
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ OPEN = "contrib.rocksdb", "contrib.sqlite"
 
 
 class TestSqlite(StoreBackendContract):
-    open = staticmethod(SqliteBackend)
+    open = staticmethod(partial(SqliteBackend, lock_timeout="1s"))
     examples = 8
 
 
@@ -31,7 +32,7 @@ class TestKindsOverSqlite(StoreKindsContract):
 
 
 class TestRocksDb(StoreBackendContract):
-    open = staticmethod(RocksDbBackend)
+    open = staticmethod(partial(RocksDbBackend, lock_timeout="1s"))
     examples = 8
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from penstock.plugins.testing.contracts.store_backend import StoreBackendContract
 from penstock.plugins.testing.contracts.store_kinds import StoreKindsContract
 from penstock.stores.lmdb import LmdbBackend
@@ -14,7 +16,7 @@ class TestMemory(StoreBackendContract):
 
 
 class TestLmdb(StoreBackendContract):
-    open = staticmethod(LmdbBackend)
+    open = staticmethod(partial(LmdbBackend, lock_timeout="1s"))
     examples = 12  # each opens, forks and syncs many times
 
 

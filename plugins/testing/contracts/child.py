@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import builtins
 import json
 import os
 import pickle
@@ -12,9 +14,12 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from multiprocessing.connection import Client, Connection, Listener, Pipe
-from typing import Any, NoReturn
+from struct import Struct
+from types import BuiltinFunctionType, FrameType
+from typing import Any, NamedTuple, NoReturn
 
 _SERVE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
@@ -96,6 +101,14 @@ class CleanChildren:
         return pickle.load(self._server.stdout)
 
 
+@cache
+def children_for(*modules: str) -> CleanChildren:
+    """Return what starts children with these modules, until this process ends: starting Python takes long."""
+    children = CleanChildren(modules)
+    atexit.register(children.__exit__)
+    return children
+
+
 def serve(modules: Sequence[str]) -> None:
     """Start the children of a `CleanChildren`, and wait for their ends, until it closes this process's input."""
     answers = os.fdopen(os.dup(1), "wb")
@@ -149,3 +162,64 @@ def answer(connection: Connection) -> Any:
     answer = connection.recv()
     assert not isinstance(answer, _Failure), answer.text
     return answer
+
+
+class Step(NamedTuple):
+    """A call of a function that is written in C, and which of the calls in that place it is."""
+
+    file: str
+    line: int
+    code: str
+    at: int
+    called: str
+    time: int
+
+    def __str__(self) -> str:
+        return f"{self.called} (in {self.code}, {os.path.basename(self.file)}:{self.line}, call {self.time})"
+
+
+def act_until_killed(connection: Connection, act: Callable[[], object], place: Step | None) -> None:
+    """In a child: act, and kill this process before a step of that; if it survives, send the steps to kill others at.
+
+    Python tells of the calls of functions that are written in C: files change in such functions only, and not in those
+    of Python's own types. In a loop, the first and the last time, and one between, are enough.
+    """
+    times: dict[tuple[str, int, str, int, str], int] = {}
+
+    def step(frame: FrameType, event: str, called: Any) -> None:
+        if event != "c_call" or isinstance(getattr(called, "__self__", None), _IN_MEMORY) or called in _HARMLESS:
+            return
+        code = frame.f_code
+        call = code.co_filename, frame.f_lineno, code.co_qualname, frame.f_lasti, called.__qualname__
+        times[call] = times.get(call, 0) + 1
+        if place is not None and place[:-1] == call and place.time == times[call]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(step)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    connection.send([Step(*call, time) for call, count in times.items() for time in sorted({1, count // 2 + 1, count})])
+
+
+_IN_MEMORY = (str, bytes, bytearray, memoryview, int, float, list, tuple, dict, set, frozenset, Struct)
+_HARMLESS = {each for each in vars(builtins).values() if isinstance(each, BuiltinFunctionType)} - {open}
+
+
+def places_in(connection: Connection, place: Step | None, action: str) -> list[Step]:
+    """Return the steps of the child's action at which to kill others; none if it was killed at `place`."""
+    try:
+        return list(answer(connection))
+    except EOFError:
+        assert place is not None, f"{action} in a process of its own ended that process"
+        return []
+
+
+def chosen(places: Sequence[Step], most: int) -> list[Step]:
+    """Return about `most` of the places, the last ones first: half of them the last, half spread over the others."""
+    if len(places) <= most:
+        return list(places[::-1])
+    last = most // 2
+    others = places[:-last]
+    return [*places[: -last - 1 : -1], *others[:: -(-len(others) // last)]]

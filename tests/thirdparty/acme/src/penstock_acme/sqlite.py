@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock import StaleStoreError, StoreBackend, StoreError
+from penstock import StaleStoreError, StoreBackend, StoreError, StoreLockedError
 from penstock.store import Changes
 
 _PAGE = 256
@@ -26,6 +26,7 @@ class SqliteBackend(StoreBackend):
             )
         except sqlite3.Error as error:
             raise StoreError(f"{self._file} cannot be opened: {error}") from error
+        self._inode = self._file.stat().st_ino
         if not read_only:
             self._run("PRAGMA journal_mode = WAL")
             # What a power failure takes back is an older version, and the changelog has the rest.
@@ -71,8 +72,8 @@ class SqliteBackend(StoreBackend):
         """Apply everything in one transaction."""
         self._run("BEGIN IMMEDIATE")
         try:
-            if self.version() != previous:
-                raise StaleStoreError(f"{self._file} is at version {self.version()}, expected {previous}")
+            if not self._is_here() or self.version() != previous:
+                raise StaleStoreError(f"{self._file} is not at version {previous} any more: re-open the task")
             for store, rows in changes.items():
                 self._known(store)
                 for key, value in rows:
@@ -84,7 +85,8 @@ class SqliteBackend(StoreBackend):
             self._run("INSERT INTO version VALUES (?)", version)
             self._run("COMMIT")
         except BaseException:
-            self._run("ROLLBACK")
+            if self._database.in_transaction:
+                self._run("ROLLBACK")
             raise
 
     def close(self) -> None:
@@ -94,8 +96,11 @@ class SqliteBackend(StoreBackend):
     def destroy(self) -> None:
         """Close and delete the file, and what SQLite keeps beside it."""
         self.close()
-        for file in self._file.parent.glob("state.sqlite*"):
-            file.unlink()
+        for file in (self._file, *self._file.parent.glob("state.sqlite-*")):
+            file.unlink(missing_ok=True)
+
+    def _is_here(self) -> bool:
+        return self._file.exists() and self._file.stat().st_ino == self._inode
 
     def _known(self, store: str) -> str:
         if store not in self._stores:
@@ -106,4 +111,5 @@ class SqliteBackend(StoreBackend):
         try:
             return self._database.execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise StoreError(f"{self._file}: {error}") from error
+            is_locked = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+            raise (StoreLockedError if is_locked else StoreError)(f"{self._file}: {error}") from error
