@@ -36,7 +36,7 @@ each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda file: str(fi
 LIBRARIES = {
     "click": {"plugins/cli"},
     "avro": {"plugins/serdes"},
-    "cloudpickle": {"plugins/runtime"},
+    "cloudpickle": {"plugins/runtime", "plugins/testing"},
     "confluent_kafka": {"plugins/logs", "plugins/serdes"},
     "fastavro": {"plugins/serdes"},
     "google": {"plugins/serdes"},

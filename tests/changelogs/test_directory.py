@@ -19,7 +19,8 @@ from penstock.clock import SystemClock
 from penstock.errors import ChangelogError
 from penstock.plugins.changelogs import storage
 from penstock.plugins.changelogs.directory import DirectoryChangelog
-from penstock.plugins.testing.contracts.changelog import State, restored
+from penstock.plugins.testing.contracts.changelog_tests import restored
+from penstock.plugins.testing.contracts.histories import State
 
 from . import killed_writer
 from .killed_writer import delta_of, version_of

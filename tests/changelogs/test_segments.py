@@ -17,7 +17,9 @@ from penstock.log import Commit
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.changelogs.file_format import write_delta
 from penstock.plugins.changelogs.storage import ArrowStorage, LocalStorage, Storage
-from penstock.plugins.testing.contracts.changelog import ChangelogContract, State, restored
+from penstock.plugins.testing.contracts.changelog import ChangelogContract
+from penstock.plugins.testing.contracts.changelog_tests import restored
+from penstock.plugins.testing.contracts.histories import State
 from penstock.record import TopicPartition
 
 from .s3_server import S3Server
@@ -38,6 +40,7 @@ class TestRolling(ChangelogContract):
 
     changelog = staticmethod(_rolling)
     examples = 15
+    kills = 6
 
 
 def _files(directory: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from penstock.world import World
 
 class TestMemoryLog(LogContract):
     examples = 20
+    in_one_process = True
 
     def open_log(self, directory: Path, clock: ManualClock) -> Log:
         return MemoryLog(world=World(clock=clock))

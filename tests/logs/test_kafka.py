@@ -48,6 +48,7 @@ class TestContract(LogContract):
 
     examples: ClassVar[int] = 5
     maintains: ClassVar[bool] = False
+    in_one_process: ClassVar[bool] = True  # the broker writes, and it is no process of a test
     sees_successors: ClassVar[bool] = False
     ends_are_exact: ClassVar[bool] = False
     earliest_timestamp: ClassVar[int] = 1

@@ -143,6 +143,7 @@ class TestJson(SerdeContract):
 
 class TestPickle(SerdeContract):
     serde = PickleSerde
+    for_keys = False
     values = st.recursive(
         st.none() | st.integers() | st.text() | st.just(Point(1, 2)) | st.just(Colour.RED),
         lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner),

@@ -61,18 +61,21 @@ def _orders(kind: Any) -> st.SearchStrategy[Any]:
 
 class TestJsonSchema(SerdeContract):
     serde = staticmethod(lambda: JsonSchemaSerde(SCHEMA, registry="mock://contract", subject="orders"))
+    in_one_process = True  # so is the mock registry
     values = st.builds(lambda user, cents: {"user": user, "cents": cents}, st.text(max_size=5), st.integers(0, 2**53))
     refused = ({"cents": 1}, {"user": 1}, "text", None)
 
 
 class TestJsonSchemaOfDataclass(SerdeContract):
     serde = staticmethod(lambda: JsonSchemaSerde(Payment, registry="mock://contract"))
+    in_one_process = True  # so is the mock registry
     values = st.builds(Payment, st.text(max_size=5), st.decimals(-999, 999, places=2))
     refused = ({"user": "a"}, Payment(1), None)  # type: ignore[arg-type]
 
 
 class TestProtobuf(SerdeContract):
     serde = staticmethod(lambda: ProtobufSerde(shop_messages.Order, registry="mock://contract"))
+    in_one_process = True  # so is the mock registry
     values = _orders(shop_messages.Order)
     refused = (Line(sku="a"), {"user": "a"}, None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -14,24 +14,17 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from penstock import (
-    Changelog,
-    ChangelogError,
-    Commit,
-    DeltaChangelog,
-    SystemClock,
-    TaskChangelog,
-    TopicPartition,
-    version_counter,
-)
+from penstock import ChangelogError, Commit, DeltaChangelog, version_counter
 from penstock.store import Changes
 
+from .changelog_content import ContentTests
+from .changelog_damage import DamageTests
+from .changelog_tests import append_each, clean, commit_of, failing, filled, restored
+from .expectations import expect
 from .histories import State, applied, run_histories
 
-_DAY_MS = 24 * 60 * 60 * 1000
 
-
-class ChangelogContract:
+class ChangelogContract(ContentTests, DamageTests):
     """The contract of a changelog in a place of its own, as tests; run them in a test class of yours.
 
     >>> from penstock.plugins.changelogs.memory import MemoryChangelog
@@ -41,14 +34,8 @@ class ChangelogContract:
     Needs pytest and hypothesis (`pip install 'penstock[testing]'`).
     """
 
-    changelog: Changelog
-    """Opens the changelog of a task: its class, or a `staticmethod`."""
     examples: ClassVar[int] = 50
     """How many random histories are tried."""
-
-    def location(self, directory: Path) -> str:
-        """Return the location to open in a test that may use the empty `directory`; by default its path."""
-        return str(directory)
 
     def test_any_history_is_restored(self) -> None:
         """Each committed version is restored, whatever was appended, lost, snapshotted, cleaned or reopened."""
@@ -56,9 +43,9 @@ class ChangelogContract:
 
     def test_many_deltas_ask_for_a_snapshot_and_go_with_it(self, tmp_path: Path) -> None:
         """So the cost of a restore, and the space, stay a constant factor of the state's size."""
-        log = self._open(tmp_path)
+        log = self.open(tmp_path)
         log.append({}, None, "0-v")
-        assert not log.wants_snapshot()
+        assert not log.wants_snapshot(), "an empty delta needs no snapshot"
         value = Random(1).randbytes(64 * 1024)  # incompressible
         last, count = "0-v", 0
         while not log.wants_snapshot():
@@ -67,18 +54,19 @@ class ChangelogContract:
             log.append({"s": [(b"key", value)]}, last, f"{count}-v")
             last = f"{count}-v"
         log.snapshot(last, iter([("s", b"key", value)]))
-        assert not log.wants_snapshot()
-        _clean(log, last)
+        assert not log.wants_snapshot(), "no snapshot is wanted after one of the last version was written"
+        clean(log, last)
         log.append({"s": [(b"other", b"1")]}, last, "999999-next")
-        reopened = self._open(tmp_path)
-        assert restored(reopened, "999999-next", None, {}) == {"s": {b"key": value, b"other": b"1"}}
+        reopened = self.open(tmp_path)
+        state = restored(reopened, "999999-next", None, {})
+        expect(state, {"s": {b"key": value, b"other": b"1"}}, "the state after a snapshot, clean and a delta")
         with pytest.raises(ChangelogError):
             reopened.restore("0-v", None)
 
     def test_a_large_snapshot_comes_in_steps(self, tmp_path: Path) -> None:
         """A state need not fit into memory, neither for a snapshot nor for a restore."""
         rows = 2000
-        log = self._open(tmp_path)
+        log = self.open(tmp_path)
         log.append({}, None, "0-v")
 
         def entries() -> Iterator[tuple[str, bytes, bytes]]:
@@ -88,47 +76,50 @@ class ChangelogContract:
 
         log.snapshot("0-v", entries())
         log.append({"b": [(b"%08d" % 0, None)]}, "0-v", "1-v")
-        plan = self._open(tmp_path).restore("1-v", "elsewhere")
-        assert plan.base is None
+        plan = self.open(tmp_path).restore("1-v", "elsewhere")
+        expect(plan.base, None, "base of a plan for a copy that is elsewhere")
         state: State = {}
         versions = []
         for changes, version in plan.steps:
             versions.append(version)
             changed = [change for rows in changes.values() for change in rows]
-            assert all(value in (None, key * 1000) for key, value in changed)
+            assert all(value in (None, key * 1000) for key, value in changed), "rows of a snapshot are mixed up"
             assert sum(len(value or b"") for _, value in changed) < 12_000_000, "one step holds most of the state"
             state = applied(state, changes)
-        assert versions[-1] == "1-v"
-        assert len(versions) == len(set(versions)) >= 3
-        assert {"0-v", "1-v"} >= set(versions[-2:])
-        assert len(state["a"]) == rows and len(state["b"]) == rows - 1
+        assert len(versions) == len(set(versions)) >= 3, f"16 MB are restored in steps, each to a name once: {versions}"
+        expect(versions[-1], "1-v", "the version after the last step")
+        assert {"0-v", "1-v"} >= set(versions[-2:]), f"a snapshot's last step leads to its version: {versions[-2:]}"
+        expect((len(state["a"]), len(state["b"])), (rows, rows - 1), "how many rows were restored of two stores")
 
     def test_a_snapshot_that_failed_is_none(self, tmp_path: Path) -> None:
         """The exception is raised unchanged, and a restore uses the files from before."""
-        log = self._open(tmp_path)
+        log = self.open(tmp_path)
         log.append({"s": [(b"key", b"1")]}, None, "0-v")
         wrong = [("s", b"wrong%08d" % row, b"x" * 100_000) for row in range(100)]
         with pytest.raises(RuntimeError, match="the store went away"):
-            log.snapshot("0-v", _failing(wrong))
-        for reader in (log, self._open(tmp_path)):
-            assert restored(reader, "0-v", None, {}) == {"s": {b"key": b"1"}}
+            log.snapshot("0-v", failing(wrong))
+        for reader in (log, self.open(tmp_path)):
+            state = restored(reader, "0-v", None, {})
+            expect(state, {"s": {b"key": b"1"}}, "a snapshot that failed is none")
 
     def test_a_snapshot_that_failed_leaves_the_one_before(self, tmp_path: Path) -> None:
         """Of the same version: its deltas may be deleted already."""
-        log = self._open(tmp_path)
+        log = self.open(tmp_path)
         log.append({}, None, "0-v")
         log.append({"s": [(b"key", b"1")]}, "0-v", "1-v")
         log.snapshot("1-v", iter([("s", b"key", b"1")]))
-        _clean(log, "1-v")
+        clean(log, "1-v")
         with pytest.raises(RuntimeError, match="the store went away"):
-            log.snapshot("1-v", _failing([]))
-        assert restored(self._open(tmp_path), "1-v", None, {}) == {"s": {b"key": b"1"}}
-        log.snapshot("1-v", iter([("s", b"key", b"1")]))
-        assert restored(self._open(tmp_path), "1-v", None, {}) == {"s": {b"key": b"1"}}
+            log.snapshot("1-v", failing([]))
+        for again in (False, True):
+            if again:
+                log.snapshot("1-v", iter([("s", b"key", b"1")]))
+            state = restored(self.open(tmp_path), "1-v", None, {})
+            expect(state, {"s": {b"key": b"1"}}, "a snapshot that failed leaves the one before of the same version")
 
     def test_deltas_are_appended_while_snapshots_are_written(self, tmp_path: Path) -> None:
         """The task goes on while another thread snapshots and cleans: nothing that is needed is lost."""
-        log = self._open(tmp_path)
+        log = self.open(tmp_path)
         log.append({}, None, "0-v")
         states: list[dict[bytes, bytes]] = [{}]
 
@@ -154,26 +145,28 @@ class ChangelogContract:
                 number = len(states) - 1
                 log.wants_snapshot()
                 log.snapshot(f"{number}-v", entries(states[number], is_quiet))
-                _clean(log, f"{number}-v", is_current, grace_ms=0)
+                clean(log, f"{number}-v", is_current, grace_ms=0)
                 last = len(states) - 1
-                assert restored(self._open(tmp_path), f"{last}-v", None, {}) == {"s": states[-1]}
+                state = restored(self.open(tmp_path), f"{last}-v", None, {})
+                expect(state, {"s": states[-1]}, "deltas that were appended while a snapshot was written or cleaned")
 
     def test_a_snapshot_of_a_new_version_begins_a_history(self, tmp_path: Path) -> None:
         """Without a delta to it: earlier versions do not count, and no copy of them is caught up."""
-        log = self._open(tmp_path)
+        log = self.open(tmp_path)
         log.append({"gone": [(b"key", b"1")]}, None, "000-a")
         log.append({"s": [(b"key", b"1")]}, "000-a", "001-a")
         log.snapshot("002-a", iter([("s", b"key", b"2")]))
         log.append({"s": [(b"more", b"3")]}, "002-a", "003-a")
-        for reader in (log, self._open(tmp_path)):
-            assert reader.restore("003-a", "001-a").base is None
-            assert restored(reader, "003-a", "001-a", {}) == {"s": {b"key": b"2", b"more": b"3"}}
+        for reader in (log, self.open(tmp_path)):
+            rule = "a snapshot of a version that no delta leads to begins a history"
+            expect(reader.restore("003-a", "001-a").base, None, f"{rule}: base of a plan for an earlier copy")
+            expect(restored(reader, "003-a", "001-a", {}), {"s": {b"key": b"2", b"more": b"3"}}, rule)
         log.snapshot("004-a", iter([]))
-        assert restored(self._open(tmp_path), "004-a", None, {}) == {}
+        expect(restored(self.open(tmp_path), "004-a", None, {}), {}, "a snapshot without rows")
 
     def test_a_version_that_nobody_appended_is_an_error(self, tmp_path: Path) -> None:
         """An empty state instead would be a silent loss."""
-        log = self._open(tmp_path)
+        log = self.open(tmp_path)
         with pytest.raises(ChangelogError, match="ghost"):
             log.restore("ghost", None)
         log.append({}, None, "0-v")
@@ -184,18 +177,19 @@ class ChangelogContract:
 
     def test_a_chain_with_a_gap_is_an_error_that_names_it_until_a_snapshot_mends_it(self, tmp_path: Path) -> None:
         """A partial state instead would be a silent loss; a process that has a copy writes a snapshot."""
-        log = self._open(tmp_path)
+        log = self.open(tmp_path)
         log.append({"s": [(b"key", b"1")]}, None, "0-v")
         log.append({"s": [(b"key", b"2")]}, "1-gone", "2-v")
         with pytest.raises(ChangelogError, match="gone"):
             log.restore("2-v", None)
         with pytest.raises(ChangelogError, match="gone"):
             log.restore("2-v", "0-v")
-        assert log.wants_snapshot()
-        _clean(log, "2-v", grace_ms=0, days=(1,))
+        assert log.wants_snapshot(), "a snapshot is wanted where the chain has a gap"
+        clean(log, "2-v", grace_ms=0, days=(1,))
         log.snapshot("2-v", iter([("s", b"key", b"2")]))
-        assert not log.wants_snapshot()
-        assert restored(self._open(tmp_path), "2-v", "0-v", {}) == {"s": {b"key": b"2"}}
+        assert not log.wants_snapshot(), "no snapshot is wanted after one has mended the chain"
+        state = restored(self.open(tmp_path), "2-v", "0-v", {})
+        expect(state, {"s": {b"key": b"2"}}, "a snapshot mends a chain with a gap")
 
     @pytest.mark.parametrize("successor", ["commits", "snapshots", "starts anew"])
     @pytest.mark.parametrize("frozen", ["before its snapshot", "in its snapshot", "before it deletes"])
@@ -203,25 +197,25 @@ class ChangelogContract:
         self, tmp_path: Path, frozen: str, successor: str
     ) -> None:
         """However long it was frozen, and whether its successor committed, cleaned up, or began another chain."""
-        log = self._open(tmp_path)
-        _commit(log, None, "0-v", "1-v", "2-v", "3-v")
+        log = self.open(tmp_path)
+        append_each(log, None, "0-v", "1-v", "2-v", "3-v")
         newest: list[str] = []
 
         def is_frozen() -> None:
             if newest:
                 return
-            other = self._open(tmp_path)
+            other = self.open(tmp_path)
             if successor == "starts anew":
                 other.destroy()
-                _commit(other, None, "0-s", "1-s", "2-s")
+                append_each(other, None, "0-s", "1-s", "2-s")
                 newest.append("2-s")
                 return
             other.restore("3-v", "3-v")
-            _commit(other, "3-v", "4-s", "5-s", "6-s")
+            append_each(other, "3-v", "4-s", "5-s", "6-s")
             if successor == "snapshots":
                 other.snapshot("6-s", iter([("s", b"key", b"6-s")]))
-                _clean(other, "6-s")
-            _commit(other, "6-s", "7-s", "8-s")
+                clean(other, "6-s")
+            append_each(other, "6-s", "7-s", "8-s")
             newest.append("8-s")
 
         def entries() -> Iterator[tuple[str, bytes, bytes]]:
@@ -243,18 +237,19 @@ class ChangelogContract:
             log.snapshot("3-v", entries())
         except ChangelogError:
             pass  # The successor may have deleted the unfinished file.
-        _clean(log, "3-v", is_current, days=(10, 20))
+        clean(log, "3-v", is_current, days=(10, 20))
         (last,) = newest
-        assert restored(self._open(tmp_path), last, None, {}) == {"s": {b"key": last.encode()}}
-        following = self._open(tmp_path)
+        rule = f"a process that was frozen {frozen}, and whose successor {successor}, deletes nothing that is needed"
+        expect(restored(self.open(tmp_path), last, None, {}), {"s": {b"key": last.encode()}}, rule)
+        following = self.open(tmp_path)
         following.restore(last, last)
         more = [f"{version_counter(last) + each}-t" for each in (1, 2, 3)]
-        _commit(following, last, *more)
+        append_each(following, last, *more)
         following.snapshot(more[-1], iter([("s", b"key", b"end")]))
-        _clean(following, more[-1], days=(30, 40))
-        assert restored(self._open(tmp_path), more[-1], None, {}) == {"s": {b"key": b"end"}}
+        clean(following, more[-1], days=(30, 40))
+        expect(restored(self.open(tmp_path), more[-1], None, {}), {"s": {b"key": b"end"}}, f"{rule}, also later")
         with pytest.raises(ChangelogError):
-            self._open(tmp_path).restore("3-v", None)
+            self.open(tmp_path).restore("3-v", None)
 
     def test_tasks_and_applications_are_apart(self, tmp_path: Path) -> None:
         """The same version name elsewhere is another state."""
@@ -264,31 +259,34 @@ class ChangelogContract:
             type(self).changelog(where, *place).append({"s": [(b"key", b"%d" % number)]}, None, "0-v")
         for number, place in enumerate(places):
             log = type(self).changelog(where, *place)
-            assert restored(log, "0-v", None, {}) == {"s": {b"key": b"%d" % number}}
+            rule = f"the changelog of application {place[0]!r}, task {place[1]!r} is apart from others"
+            expect(restored(log, "0-v", None, {}), {"s": {b"key": b"%d" % number}}, rule)
 
     def test_a_changelog_keeps_commits(self, tmp_path: Path) -> None:
         """The commit before a delta, the latest one of a snapshot, and the first one, also after later changes."""
-        log = self._open(tmp_path)
-        assert (log.proven(), log.beginnings(), log.kept("0-v")) == (set(), set(), None)
-        log.append({}, None, "0-v", _commit_of("0-v", 1))
-        assert (log.proven(), log.beginnings()) == (set(), {"0-v"})
-        assert log.kept("0-v") == _commit_of("0-v", 1)
-        log.append({"s": [(b"key", b"1")]}, "0-v", "1-orphan", _commit_of("0-v", 2))
-        log.append({"s": [(b"key", b"1")]}, "0-v", "1-v", _commit_of("0-v", 3))
-        reopened = self._open(tmp_path)
-        assert (reopened.proven(), reopened.kept("0-v")) == ({"0-v"}, _commit_of("0-v", 3))
-        assert reopened.kept("1-v") is None
-        log.snapshot("1-v", iter([("s", b"key", b"1")]), _commit_of("1-v", 4))
-        assert (log.proven(), log.kept("1-v")) == ({"0-v", "1-v"}, _commit_of("1-v", 4))
+        log = self.open(tmp_path)
+        expect((log.proven(), log.beginnings(), log.kept("0-v")), (set(), set(), None), "a new changelog")
+        log.append({}, None, "0-v", commit_of("0-v", 1))
+        expect((log.proven(), log.beginnings()), (set(), {"0-v"}), "the newest delta proves nothing")
+        expect(log.kept("0-v"), commit_of("0-v", 1), "the commit that the first delta keeps")
+        log.append({"s": [(b"key", b"1")]}, "0-v", "1-orphan", commit_of("0-v", 2))
+        log.append({"s": [(b"key", b"1")]}, "0-v", "1-v", commit_of("0-v", 3))
+        reopened = self.open(tmp_path)
+        expect(reopened.proven(), {"0-v"}, "versions that a delta follows are proven")
+        expect(reopened.kept("0-v"), commit_of("0-v", 3), "the latest commit that a delta keeps")
+        expect(reopened.kept("1-v"), None, "the commit of a version that no delta follows")
+        log.snapshot("1-v", iter([("s", b"key", b"1")]), commit_of("1-v", 4))
+        expect(log.proven(), {"0-v", "1-v"}, "a version with a snapshot is proven")
+        expect(log.kept("1-v"), commit_of("1-v", 4), "the commit that a snapshot keeps")
         log.append({}, "1-v", "2-v")
-        assert log.kept("1-v") == _commit_of("1-v", 4), "a delta may be appended without a commit"
+        expect(log.kept("1-v"), commit_of("1-v", 4), "a delta may be appended without a commit")
         log.destroy()
-        assert (log.proven(), log.beginnings(), log.kept("1-v")) == (set(), set(), None)
+        expect((log.proven(), log.beginnings(), log.kept("1-v")), (set(), set(), None), "after destroy")
 
     def test_a_destroyed_one_never_was(self, tmp_path: Path) -> None:
         """No version and no snapshot is left, a new chain can begin, and other changelogs are unchanged."""
         where = self.location(tmp_path)
-        log, other = self._open(tmp_path), type(self).changelog(where, "application", "0_1")
+        log, other = self.open(tmp_path), type(self).changelog(where, "application", "0_1")
         log.destroy()
         for each in (log, other):
             each.append({"s": [(b"key", b"old")]}, None, "0-v")
@@ -296,87 +294,25 @@ class ChangelogContract:
             each.snapshot("0-v", iter([("s", b"key", b"old")]))
         log.destroy()
         log.destroy()
-        for reader in (log, self._open(tmp_path)):
+        for reader in (log, self.open(tmp_path)):
             for version in ("0-v", "1-v"):
                 with pytest.raises(ChangelogError, match=version):
                     reader.restore(version, None)
         log.append({}, None, "0-w")
         log.append({"s": [(b"other", b"new")]}, "0-w", "1-w")
-        for reader in (log, self._open(tmp_path)):
+        for reader in (log, self.open(tmp_path)):
             # A copy of the old chain is recognised as of no use.
-            assert restored(reader, "1-w", "1-v", {"1-v": {"s": {b"key": b"old", b"more": b"old"}}}) == {
-                "s": {b"other": b"new"}
-            }
-        assert restored(other, "1-v", None, {}) == {"s": {b"key": b"old", b"more": b"old"}}
+            old = {"s": {b"key": b"old", b"more": b"old"}}
+            state = restored(reader, "1-w", "1-v", {"1-v": old})
+            expect(state, {"s": {b"other": b"new"}}, "a new chain after destroy, for a copy of the old one")
+        expect(restored(other, "1-v", None, {}), old, "another task's changelog after destroy of the first")
 
     def test_closing_twice_is_fine(self, tmp_path: Path) -> None:
         """`close` may come from an error path that ran already."""
-        log = self._open(tmp_path)
+        log = self.open(tmp_path)
         log.append({}, None, "0-v")
         log.close()
         log.close()
-
-    def _open(self, directory: Path) -> DeltaChangelog:
-        return type(self).changelog(self.location(directory), "application", "0_0")
-
-
-def _commit_of(version: str, position: int) -> Commit:
-    return Commit({TopicPartition("in", 3): position, TopicPartition("other", 3): 7}, version, b"%d" % position)
-
-
-def _commit(log: DeltaChangelog, previous: str | None, *versions: str) -> None:
-    """Append a delta for each version, which sets one key to the version's name."""
-    for version in versions:
-        log.append({"s": [(b"key", version.encode())]}, previous, version)
-        previous = version
-
-
-def _clean(
-    log: DeltaChangelog,
-    version: str,
-    is_current: Callable[[], bool] = lambda: True,
-    *,
-    grace_ms: int = 60_000,
-    days: Sequence[int] = (1, 2),
-) -> None:
-    """Clean so many days from now: files that one call finds useless may be deleted by the next only."""
-    now_ms = SystemClock().now_ms()
-    for each in days:
-        log.clean(version, grace_ms, now_ms + each * _DAY_MS, is_current)
-
-
-def _failing(entries: Sequence[tuple[str, bytes, bytes]]) -> Iterator[tuple[str, bytes, bytes]]:
-    """Yield a store's entries until it fails."""
-    yield from entries
-    raise RuntimeError("the store went away")
-
-
-def restored(log: TaskChangelog, target: str, have: str | None, known: Mapping[str, State]) -> State:
-    """Return the state that `log` restores at `target` for a copy at `have`, whose state `known` has.
-
-    Asserts what a plan must keep: where it starts, that it ends in `target`, that each step on the way is in key
-    order and leads to the state that `known` has for its version, or to a version that `known` does not have.
-    """
-    plan = log.restore(target, have)
-    assert plan.base in (None, have), f"a plan for a copy at {have!r} starts at {plan.base!r}"
-    at = plan.base
-    state: State = {} if at is None else known[at]
-    for changes, version in plan.steps:
-        for rows in changes.values():
-            keys = [key for key, _ in rows]
-            assert keys == sorted(set(keys)), "changes of a step must be in key order, each key once"
-        state = applied(state, changes)
-        assert version != at, "a step must lead to another version"
-        at = version
-        if version in known:
-            assert filled(state) == filled(known[version]), f"wrong state at {version} on the way to {target}"
-    assert at == target
-    return filled(state)
-
-
-def filled(state: State) -> State:
-    """Return a state without stores that have no entries."""
-    return {store: rows for store, rows in state.items() if rows}
 
 
 _keys = st.binary(max_size=3)
@@ -421,7 +357,7 @@ class _History(RuleBasedStateMachine):
         previous = self._chain[-1] if self._chain else None
         version = f"{len(self._chain):012d}-{self._count:x}"
         self._count += 1
-        commit = _commit_of(version, 0) if previous is None else self._commits[previous]
+        commit = commit_of(version, 0) if previous is None else self._commits[previous]
         self._log.append(changes, previous, version, commit)
         self._known[version] = applied(self._known[previous] if previous else {}, changes)
         return version
@@ -430,14 +366,14 @@ class _History(RuleBasedStateMachine):
     def commit(self, changes: Changes) -> None:
         version = self._append(changes)
         self._chain.append(version)
-        self._commits[version] = _commit_of(version, self._count)
+        self._commits[version] = commit_of(version, self._count)
 
     @precondition(lambda self: self._chain)
     @rule()
     def commit_without_changes(self) -> None:
         version = self._chain[-1]
         self._count += 1
-        self._commits[version] = _commit_of(version, self._count)
+        self._commits[version] = commit_of(version, self._count)
 
     @rule(changes=_changes, crash=st.booleans())
     def append_what_is_never_committed(self, changes: Changes, crash: bool) -> None:
@@ -477,7 +413,7 @@ class _History(RuleBasedStateMachine):
         entries = list(self._entries(self._chain[-1]))
         assume(entries)
         with pytest.raises(RuntimeError):
-            self._log.snapshot(self._chain[-1], _failing(entries[:at]))
+            self._log.snapshot(self._chain[-1], failing(entries[:at]))
 
     def _entries(self, version: str) -> Iterator[tuple[str, bytes, bytes]]:
         for store, rows in sorted(self._known[version].items()):
@@ -494,14 +430,14 @@ class _History(RuleBasedStateMachine):
     def clean(self, back: int, twice: bool, current: bool) -> None:
         """Also for a version that is not the newest: a frozen process cleans after its successor's commits."""
         place = max(0, len(self._chain) - 1 - back)
-        _clean(self._log, self._chain[place], lambda: current, days=(1, 2) if twice else (1,))
+        clean(self._log, self._chain[place], lambda: current, days=(1, 2) if twice else (1,))
         if current:
             self._sure = max(self._sure, place)
 
     @precondition(lambda self: self._chain)
     @rule()
     def clean_within_grace(self) -> None:
-        _clean(self._log, self._chain[-1], days=(0,))
+        clean(self._log, self._chain[-1], days=(0,))
 
     @precondition(lambda self: self._chain)
     @rule(data=st.data())
@@ -515,7 +451,7 @@ class _History(RuleBasedStateMachine):
             assert plan_base == have, "a copy that is on the way must be used"
         if have not in self._chain[: self._chain.index(target) + 1]:
             assert plan_base is None, "a copy that is not on the way must not be used"
-        assert restored(self._log, target, have, self._known) == filled(self._known[target])
+        expect(restored(self._log, target, have, self._known), filled(self._known[target]), f"restored from {have}")
 
     @precondition(lambda self: self._chain)
     @rule()
@@ -524,18 +460,16 @@ class _History(RuleBasedStateMachine):
         proven = self._log.proven()
         assert proven <= set(self._chain), "a version is proven that no commit names"
         if self._sure == 0:
-            assert self._chain[0] in self._log.beginnings()
+            assert self._chain[0] in self._log.beginnings(), "a version that follows None is one of the beginnings"
         if len(self._chain) > 1:
             newest = max(proven, key=self._chain.index)
             assert newest in self._chain[-2:], "a version that another follows is proven"
             kept = self._log.kept(newest)
-            assert kept is not None and kept.version == newest
+            assert kept is not None and kept.version == newest, f"the commit of {newest}, which is proven: {kept}"
             if newest == self._chain[-2]:
-                assert kept == self._commits[newest], "the delta that follows a commit keeps it"
+                expect(kept, self._commits[newest], "the delta that follows a commit keeps it")
 
     @rule()
     def ask_for_a_snapshot(self) -> None:
-        assert self._log.wants_snapshot() in (True, False)
-
-
-__all__ = ["ChangelogContract", "State", "filled", "restored"]
+        wants = self._log.wants_snapshot()
+        assert wants in (True, False), f"wants_snapshot returns a bool, and returned {wants!r}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from random import Random
 from typing import ClassVar
 
 import pytest
@@ -16,7 +17,8 @@ from penstock.store import Changes
 from penstock.store.kept_store import KeptStore
 from penstock.stores.rows.envelope import wrap
 
-from .changelog import filled, restored
+from .changelog_tests import filled, restored
+from .expectations import expect
 from .histories import State, applied
 
 _APPLICATION, _TASK = "application", "0_1"
@@ -65,8 +67,48 @@ class LogChangelogContract:
                 have = [None, "restoring:000001-x:1", "999999-elsewhere", *known][number % (len(known) + 3)]
             task.changelog.close()
             found = _Task(self, log, have=have, known=known)
-            assert (found.version, filled(found.state)) == (task.version, filled(task.state))
+            expect(
+                (found.version, filled(found.state)),
+                (task.version, filled(task.state)),
+                "restore any history: (found.version, filled(found.state))",
+            )
             task = found
+
+    def test_any_rows_are_restored(self) -> None:
+        """Every byte, keys and values of any length, thousands of rows in one commit, and deletions of a third."""
+        random = Random(1)
+        rows = {bytes([byte]): wrap(bytes([byte])) for byte in range(256)}
+        rows |= {b"": wrap(b"empty key"), b"empty value": wrap(b""), b"k" * 5000: wrap(b"long key")}
+        rows |= {b"large%d" % size: wrap(random.randbytes(size)) for size in (65_535, 65_536, 500_000)}
+        rows |= {b"row%06d" % row: wrap(b"%d" % row) for row in range(5000)}
+        log = self._prepared()
+        task = _Task(self, log)
+        task.commit({"counts": sorted(rows.items()), "names": [(b"counts", wrap(b"1", 5))]})
+        known = {task.version: task.state}
+        between = task.version
+        task.commit({"counts": [(key, None) for key in sorted(rows)[::3]], "names": [(b"counts", None)]})
+        for have in (None, between):
+            found = filled(_Task(self, log, have=have, known=known).state)
+            expect(found, filled(task.state), f"rows restored for a copy at {have}")
+
+    def test_records_are_those_of_the_task(self) -> None:
+        """In the store's topic and the task's partition, with a key each; a deleted row is a tombstone."""
+        task = _Task(self, self._prepared())
+        task.next_version()
+        rows: list[tuple[bytes, bytes | None]] = [(b"a", wrap(b"1")), (b"b", None), (b"c", wrap(b""))]
+        found = [
+            (batch.topic, value is None, key is None, batch.partitions and batch.partitions[at])
+            for batch in task.changelog.records({"counts": rows})
+            for at, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True))
+        ]
+        topic = self.changelog.topic_of(_APPLICATION, "counts")
+        of_rows = [(is_gone, no_key) for name, is_gone, no_key, _ in found if name == topic]
+        expect(
+            of_rows, [(False, False), (True, False), (False, False)], "a record for each row, None for a deleted one"
+        )
+        for name, _, no_key, partitions in found:
+            assert not no_key, f"a record of a changelog topic has a key: {name}"
+            expect(list(partitions or ()), [1], f"records of task {_TASK} go to partition 1 of {name}")
 
     def test_tasks_and_applications_are_apart(self) -> None:
         """Each has records of its own."""
@@ -76,7 +118,12 @@ class LogChangelogContract:
         for number, task in enumerate(tasks):
             task.commit({"counts": [(b"key", wrap(b"%d" % number))]})
         for number, (task, place) in enumerate(zip(tasks, places, strict=True)):
-            assert _Task(self, log, *place).state == {"counts": {b"key": wrap(b"%d" % number)}} == task.state
+            expect(
+                _Task(self, log, *place).state,
+                {"counts": {b"key": wrap(b"%d" % number)}},
+                "tasks and applications are apart",
+            )
+            expect({"counts": {b"key": wrap(b"%d" % number)}}, task.state, "tasks and applications are apart")
 
     def test_a_new_history_replaces_what_a_store_had(self) -> None:
         """Entries of an earlier store of the same name are gone, and other stores are unchanged."""
@@ -86,7 +133,7 @@ class LogChangelogContract:
         entries = [("counts", b"a", wrap(b"3")), ("counts", b"c", wrap(b"4"))]
         task.committer.commit(Commit({_INPUT: 9}, task.next_version()), task.changelog.begin(["counts"], iter(entries)))
         expected = {"counts": {b"a": wrap(b"3"), b"c": wrap(b"4")}, "names": {b"n": wrap(b"x", 5)}}
-        assert _Task(self, log).state == expected
+        expect(_Task(self, log).state, expected, "a new history replaces what a store had: _Task(self, log).state")
 
     def test_a_reset_that_was_killed_leaves_no_history(self) -> None:
         """It set positions in the topics, and did not delete them. A copy from before it is not caught up."""
@@ -97,9 +144,11 @@ class LogChangelogContract:
         log.set_positions(_APPLICATION, {_INPUT: 0, **log.end_offsets(topics)})
         _Task(self, log).commit({"counts": [(b"b", wrap(b"2"))]})
         for have in (None, before.version):
-            assert _Task(self, log, have=have, known={before.version: before.state}).state == {
-                "counts": {b"b": wrap(b"2")}
-            }
+            expect(
+                _Task(self, log, have=have, known={before.version: before.state}).state,
+                {"counts": {b"b": wrap(b"2")}},
+                "a reset that was killed leaves no history",
+            )
 
     def test_lost_records_are_an_error(self) -> None:
         """A task never starts without a part of its state."""
@@ -131,7 +180,11 @@ class LogChangelogContract:
         """Return a log with the topics that an application creates."""
         log = self.open_log()
         log.create_topic(_INPUT.topic, 2)
-        assert self.changelog.topic_config["cleanup.policy"] == "compact"
+        expect(
+            self.changelog.topic_config["cleanup.policy"],
+            "compact",
+            "prepared: self.changelog.topic_config['cleanup.policy']",
+        )
         for application in (_APPLICATION, "other"):
             for store in _STORES:
                 topic = self.changelog.topic_of(application, store)

@@ -22,6 +22,7 @@ from penstock import (
     UnknownTopicError,
 )
 
+from .expectations import expect
 from .log_tests import APPLICATION, Found, LogTests, created, everything, output, settled_ends
 
 
@@ -35,16 +36,21 @@ class CommitTests(LogTests):
         log.create_topic("side", 2)
         log.append(output("in", 10))
         committer = log.open_committer(APPLICATION, "0_0", partitions)
-        assert committer.committed is None
-        assert committer.is_current()
+        assert committer.committed is None, "a commit is one step: committer.committed is None"
+        assert committer.is_current(), "a commit is one step: committer.is_current()"
         commit = Commit({partitions[0]: 2, partitions[1]: 3}, "v1", b"\x00engine")
         committer.commit(commit, [output("out", 4), output("side", 5), output("out", 1)])
-        assert committer.committed == commit
-        assert committer.is_current()
+        expect(committer.committed, commit, "a commit is one step: committer.committed")
+        assert committer.is_current(), "a commit is one step: committer.is_current()"
         log = self.reopen_log(log, tmp_path, clock)
-        assert log.committed(APPLICATION, partitions) == commit.positions
-        assert len(everything(log, "out")) == len(everything(log, "side")) == 5
-        assert log.open_committer(APPLICATION, "0_0", partitions).committed == commit
+        expect(
+            log.committed(APPLICATION, partitions),
+            commit.positions,
+            "a commit is one step: log.committed(APPLICATION, partitions)",
+        )
+        expect(len(everything(log, "out")), len(everything(log, "side")), "a commit is one step")
+        expect(len(everything(log, "side")), 5, "a commit is one step")
+        expect(log.open_committer(APPLICATION, "0_0", partitions).committed, commit, "a commit is one step")
         log.close()
 
     def test_a_commit_takes_an_offset_for_each_record_and_its_markers(self, log: Log) -> None:
@@ -56,7 +62,11 @@ class CommitTests(LogTests):
             committer.commit(Commit({partition: 0}, f"v{number}"), outputs)
         committer.close()
         ends = settled_ends(log, [out, side])
-        assert ends == {out: 5 * (3 + log.commit_markers), side: 1 + log.commit_markers}
+        expect(
+            ends,
+            {out: 5 * (3 + log.commit_markers), side: 1 + log.commit_markers},
+            "a commit takes an offset for each record and its markers: ends",
+        )
 
     @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors where Linux lists them")
     def test_tasks_need_the_open_files_that_it_says(self, log: Log) -> None:
@@ -73,31 +83,51 @@ class CommitTests(LogTests):
         needed = len(os.listdir("/proc/self/fd")) - before
         for committer in committers:
             committer.close()
-        assert log.open_files(0) <= log.open_files(4)
-        assert log.open_files(4) - log.open_files(0) <= needed
+        assert log.open_files(0) <= log.open_files(4), "tasks need the open files that it says"
+        assert log.open_files(4) - log.open_files(0) <= needed, "tasks need the open files that it says"
 
     def test_nothing_is_committed_before_the_first_commit(self, log: Log) -> None:
         """Opening only takes the fence."""
         [partition] = created(log, "in")
         for _ in range(3):
-            assert log.open_committer(APPLICATION, "0_0", [partition]).committed is None
-        assert log.committed(APPLICATION, [partition]) == {partition: None}
+            assert log.open_committer(APPLICATION, "0_0", [partition]).committed is None, (
+                "nothing is committed before the first commit"
+            )
+        expect(
+            log.committed(APPLICATION, [partition]), {partition: None}, "nothing is committed before the first commit"
+        )
 
     def test_which_committers_are_current(self, log: Log) -> None:
         """Many at once, of several applications: in order, and as each of them says."""
         partitions = created(log, "in", 3)
         committers = [log.open_committer(APPLICATION, f"0_{each.partition}", [each]) for each in partitions]
         committers.append(log.open_committer(f"{APPLICATION}-2", "0_1", partitions))
-        assert list(log.are_current([])) == []
-        assert list(log.are_current(committers)) == [True] * 4
+        expect(list(log.are_current([])), [], "which committers are current: list(log.are_current([]))")
+        expect(
+            list(log.are_current(committers)),
+            [True] * 4,
+            "which committers are current: list(log.are_current(committers))",
+        )
         for committer, partition in zip(committers, [*partitions, partitions[1]], strict=True):
             committer.commit(Commit({partition: 5}, "v1"), [])
-        assert list(log.are_current(committers)) == [True] * 4
+        expect(
+            list(log.are_current(committers)),
+            [True] * 4,
+            "which committers are current: list(log.are_current(committers))",
+        )
         successor = log.open_committer(APPLICATION, "0_1", partitions[1:2])
         successor.commit(Commit({partitions[1]: 6}, "v2"), [])
         committers[0].close()
-        assert list(log.are_current(committers)) == [each.is_current() for each in committers]
-        assert list(log.are_current([*committers[1:], successor])) == [False, True, True, True]
+        expect(
+            list(log.are_current(committers)),
+            [each.is_current() for each in committers],
+            "which committers are current: list(log.are_current(committers))",
+        )
+        expect(
+            list(log.are_current([*committers[1:], successor])),
+            [False, True, True, True],
+            "which committers are current",
+        )
 
     def test_whoever_was_replaced_is_fenced(self, log: Log) -> None:
         """It commits nothing, and its successor has read its last commit."""
@@ -106,17 +136,21 @@ class CommitTests(LogTests):
         zombie = log.open_committer(APPLICATION, "0_0", [partition])
         zombie.commit(Commit({partition: 0}, "v0"), [])
         successor = log.open_committer(APPLICATION, "0_0", [partition])
-        assert successor.committed == Commit({partition: 0}, "v0")
-        assert not zombie.is_current() or not self.sees_successors
-        assert successor.is_current()
+        expect(successor.committed, Commit({partition: 0}, "v0"), "whoever was replaced is fenced: successor.committed")
+        assert not zombie.is_current() or not self.sees_successors, "whoever was replaced is fenced"
+        assert successor.is_current(), "whoever was replaced is fenced: successor.is_current()"
         for _ in range(2):
             with pytest.raises(FencedError, match="0_0"):
                 zombie.commit(Commit({partition: 9}, "v9", b"zombie"), [output("out", 1)])
-        assert everything(log, "out") == []
-        assert log.committed(APPLICATION, [partition]) == {partition: 0}
+        expect(everything(log, "out"), [], "whoever was replaced is fenced: everything(log, 'out')")
+        expect(log.committed(APPLICATION, [partition]), {partition: 0}, "whoever was replaced is fenced")
         successor.commit(Commit({partition: 1}, "v1"), [output("out", 2)])
-        assert log.open_committer(APPLICATION, "0_0", [partition]).committed == Commit({partition: 1}, "v1")
-        assert len(everything(log, "out")) == 2
+        expect(
+            log.open_committer(APPLICATION, "0_0", [partition]).committed,
+            Commit({partition: 1}, "v1"),
+            "whoever was replaced is fenced",
+        )
+        expect(len(everything(log, "out")), 2, "whoever was replaced is fenced: len(everything(log, 'out'))")
 
     def test_what_is_sent_ahead_is_there_once(self, log: Log) -> None:
         """In order, before the outputs of the commit; what was sent and not committed is given up, if it was hidden."""
@@ -130,17 +164,19 @@ class CommitTests(LogTests):
         committer.send([sent])
         committer.send([more])
         committer.commit(Commit({partition: 1}, "v1"), [last])
-        assert [each.value for each in everything(log, "out")] == values
+        expect([each.value for each in everything(log, "out")], values, "what is sent ahead is there once")
         committer.send([sent])
         committer.close()
         with pytest.raises(LogError):
             committer.send([sent])
         successor = log.open_committer(APPLICATION, "0_0", [partition])
-        assert successor.committed == Commit({partition: 1}, "v1")
+        expect(
+            successor.committed, Commit({partition: 1}, "v1"), "what is sent ahead is there once: successor.committed"
+        )
         successor.commit(Commit({partition: 2}, "v2"), [more])
         found = [each.value for each in everything(log, "out")]
-        assert found[:3] == values and found[-1] == b"two"
-        assert len(found) == 4 or not self.sent_is_hidden
+        assert found[:3] == values and found[-1] == b"two", "what is sent ahead is there once"
+        assert len(found) == 4 or not self.sent_is_hidden, "what is sent ahead is there once"
 
     def test_tasks_and_applications_do_not_fence_each_other(self, log: Log) -> None:
         """And each application has its own positions."""
@@ -151,9 +187,19 @@ class CommitTests(LogTests):
         first.commit(Commit({partitions[0]: 1}, "a"), [])
         second.commit(Commit({partitions[1]: 2}, "b"), [])
         other.commit(Commit({partitions[0]: 3}, "c"), [])
-        assert first.is_current() and second.is_current() and other.is_current()
-        assert log.committed(APPLICATION, partitions) == {partitions[0]: 1, partitions[1]: 2}
-        assert log.committed(f"{APPLICATION}-2", partitions) == {partitions[0]: 3, partitions[1]: None}
+        assert first.is_current() and second.is_current() and other.is_current(), (
+            "tasks and applications do not fence each other"
+        )
+        expect(
+            log.committed(APPLICATION, partitions),
+            {partitions[0]: 1, partitions[1]: 2},
+            "tasks and applications do not fence each other",
+        )
+        expect(
+            log.committed(f"{APPLICATION}-2", partitions),
+            {partitions[0]: 3, partitions[1]: None},
+            "tasks and applications do not fence each other",
+        )
 
     def test_an_output_without_a_topic_changes_nothing(self, log: Log) -> None:
         """It is a production error, and names the topic."""
@@ -161,8 +207,8 @@ class CommitTests(LogTests):
         committer = log.open_committer(APPLICATION, "0_0", [partition])
         with pytest.raises(ProductionError, match="nowhere"):
             committer.commit(Commit({partition: 1}, "v1"), [output("in", 1), output("nowhere", 1)])
-        assert everything(log, "in") == []
-        assert log.committed(APPLICATION, [partition]) == {partition: None}
+        expect(everything(log, "in"), [], "an output without a topic changes nothing: everything(log, 'in')")
+        expect(log.committed(APPLICATION, [partition]), {partition: None}, "an output without a topic changes nothing")
         committer.commit(Commit({partition: 1}, "v1"), [])
 
     def test_a_closed_committer_commits_nothing(self, log: Log) -> None:
@@ -171,10 +217,10 @@ class CommitTests(LogTests):
         committer = log.open_committer(APPLICATION, "0_0", [partition])
         committer.close()
         committer.close()
-        assert not committer.is_current()
+        assert not committer.is_current(), "a closed committer commits nothing: not committer.is_current()"
         with pytest.raises(LogError):
             committer.commit(Commit({partition: 1}, "v1"), [])
-        assert log.committed(APPLICATION, [partition]) == {partition: None}
+        expect(log.committed(APPLICATION, [partition]), {partition: None}, "a closed committer commits nothing")
 
     def test_forgetting_an_application(self, log: Log) -> None:
         """Takes its positions, versions and notes, fences its tasks, and leaves other applications alone."""
@@ -186,16 +232,24 @@ class CommitTests(LogTests):
         log.put_meta(APPLICATION, "note", b"mine")
         log.put_meta(f"{APPLICATION}-2", "note", b"other")
         log.delete_commits(APPLICATION)
-        assert not mine.is_current()
+        assert not mine.is_current(), "forgetting an application: not mine.is_current()"
         with pytest.raises(FencedError):
             mine.commit(Commit({partition: 2}, "v2"), [])
-        assert log.committed(APPLICATION, [partition]) == {partition: None}
-        assert log.get_meta(APPLICATION, "note") is None
-        assert log.open_committer(APPLICATION, "0_0", [partition]).committed is None
-        assert not mine.is_current()
-        assert other.is_current()
-        assert log.committed(f"{APPLICATION}-2", [partition]) == {partition: 2}
-        assert log.get_meta(f"{APPLICATION}-2", "note") == b"other"
+        expect(
+            log.committed(APPLICATION, [partition]),
+            {partition: None},
+            "forgetting an application: log.committed(APPLICATION, [partition])",
+        )
+        assert log.get_meta(APPLICATION, "note") is None, "forgetting an application"
+        assert log.open_committer(APPLICATION, "0_0", [partition]).committed is None, "forgetting an application"
+        assert not mine.is_current(), "forgetting an application: not mine.is_current()"
+        assert other.is_current(), "forgetting an application: other.is_current()"
+        expect(log.committed(f"{APPLICATION}-2", [partition]), {partition: 2}, "forgetting an application")
+        expect(
+            log.get_meta(f"{APPLICATION}-2", "note"),
+            b"other",
+            "forgetting an application: log.get_meta(f'{APPLICATION}-2', 'note')",
+        )
 
     def test_an_application_is_told_where_to_begin(self, log: Log, tmp_path: Path, clock: ManualClock) -> None:
         """In place of its commits; what is not named has no position, and other applications stay as they are."""
@@ -210,14 +264,24 @@ class CommitTests(LogTests):
         with pytest.raises(FencedError):
             zombie.commit(Commit(dict.fromkeys(partitions, 5), "v2"), [])
         log = self.reopen_log(log, tmp_path, clock)
-        assert log.committed(APPLICATION, partitions) == {partitions[0]: 2, partitions[1]: None}
-        assert log.committed(f"{APPLICATION}-2", partitions) == dict.fromkeys(partitions, 3)
-        assert log.get_meta(APPLICATION, "note") is None
+        expect(
+            log.committed(APPLICATION, partitions),
+            {partitions[0]: 2, partitions[1]: None},
+            "an application is told where to begin",
+        )
+        expect(
+            log.committed(f"{APPLICATION}-2", partitions),
+            dict.fromkeys(partitions, 3),
+            "an application is told where to begin",
+        )
+        assert log.get_meta(APPLICATION, "note") is None, "an application is told where to begin"
         committer = log.open_committer(APPLICATION, "0_0", partitions)
-        assert committer.committed is None
+        assert committer.committed is None, "an application is told where to begin: committer.committed is None"
         committer.commit(Commit({partitions[0]: 2, partitions[1]: 0}, "v0"), [])
         found = log.open_committer(APPLICATION, "0_0", partitions).committed
-        assert found == Commit({partitions[0]: 2, partitions[1]: 0}, "v0")
+        expect(
+            found, Commit({partitions[0]: 2, partitions[1]: 0}, "v0"), "an application is told where to begin: found"
+        )
         log.close()
 
     def test_positions_that_are_told_again_replace_the_first(self, log: Log) -> None:
@@ -225,21 +289,29 @@ class CommitTests(LogTests):
         partitions = created(log, "in", 2)
         log.set_positions(APPLICATION, dict.fromkeys(partitions, 7))
         log.set_positions(APPLICATION, {partitions[1]: 5})
-        assert log.committed(APPLICATION, partitions) == {partitions[0]: None, partitions[1]: 5}
+        expect(
+            log.committed(APPLICATION, partitions),
+            {partitions[0]: None, partitions[1]: 5},
+            "positions that are told again replace the first",
+        )
         with pytest.raises(UnknownTopicError):
             log.set_positions(APPLICATION, {partitions[0]: 1, TopicPartition("nowhere", 0): 1})
-        assert log.committed(APPLICATION, partitions) == {partitions[0]: None, partitions[1]: 5}
+        expect(
+            log.committed(APPLICATION, partitions),
+            {partitions[0]: None, partitions[1]: 5},
+            "positions that are told again replace the first",
+        )
 
     def test_notes_of_an_application(self, log: Log, tmp_path: Path, clock: ManualClock) -> None:
         """They are kept, and replaced."""
-        assert log.get_meta(APPLICATION, "a") is None
+        assert log.get_meta(APPLICATION, "a") is None, "notes of an application"
         log.put_meta(APPLICATION, "a", b"1")
         log.put_meta(APPLICATION, "b", b"")
         log.put_meta(APPLICATION, "a", b"2")
         log = self.reopen_log(log, tmp_path, clock)
-        assert log.get_meta(APPLICATION, "a") == b"2"
-        assert log.get_meta(APPLICATION, "b") == b""
-        assert log.get_meta(f"{APPLICATION}-2", "a") is None
+        expect(log.get_meta(APPLICATION, "a"), b"2", "notes of an application: log.get_meta(APPLICATION, 'a')")
+        expect(log.get_meta(APPLICATION, "b"), b"", "notes of an application: log.get_meta(APPLICATION, 'b')")
+        assert log.get_meta(f"{APPLICATION}-2", "a") is None, "notes of an application"
         log.close()
 
     def test_threads_may_share_a_log(self, log: Log) -> None:
@@ -258,12 +330,14 @@ class CommitTests(LogTests):
 
         with ThreadPoolExecutor(tasks) as threads:
             list(threads.map(work, range(tasks)))
-        assert len(everything(log, "out")) == tasks * commits * each
+        expect(
+            len(everything(log, "out")), tasks * commits * each, "threads may share a log: len(everything(log, 'out'))"
+        )
 
 
 def _check_blocks(records: Sequence[Found], size: int) -> None:
     """Check that commits of `size` records each are whole."""
     blocks = [(each.key, each.value) for each in records]
-    assert len(blocks) % size == 0
+    expect(len(blocks) % size, 0, "check blocks: len(blocks) % size")
     for at in range(0, len(blocks), size):
         assert len(set(blocks[at : at + size])) == 1, "half a commit"

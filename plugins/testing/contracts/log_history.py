@@ -22,6 +22,7 @@ from penstock import (
 )
 from penstock.plugins.logs.partitioner import partition_for_key
 
+from .expectations import expect
 from .log_tests import APPLICATION, Found, LogTests, output, read, settled_ends
 
 _TOPICS = {"one": 1, "three": 3}
@@ -113,14 +114,18 @@ class History(RuleBasedStateMachine):
                 targets = batch.partitions[index] if batch.partitions is not None else None
                 found = where.pop(stamp, set())
                 if targets is not None:
-                    assert found == set(targets)
+                    expect(found, set(targets), "produced: found")
                 elif key is not None:
-                    assert found == {partition_for_key(key, _TOPICS[batch.topic])}
+                    expect(found, {partition_for_key(key, _TOPICS[batch.topic])}, "produced: found")
                 else:
-                    assert len(found) == 1
+                    expect(len(found), 1, "produced: len(found)")
                 if found:
                     headers = batch.headers[index] if batch.headers is not None else ()
-                    assert added[batch.topic, stamp][2:] == (key, value, stamp, headers)
+                    expect(
+                        added[batch.topic, stamp][2:],
+                        (key, value, stamp, headers),
+                        "produced: added[batch.topic, stamp][2:]",
+                    )
         assert not where, "records that were not produced"
 
     @rule(batch=_outputs())
@@ -136,7 +141,7 @@ class History(RuleBasedStateMachine):
         if task in self._open:
             self._zombies.append((task, self._open[task]))
         committer = self._open[task] = self._log.open_committer(APPLICATION, task, self._partitions_of(task))
-        assert committer.committed == self._commits.get(task)
+        expect(committer.committed, self._commits.get(task), "open task: committer.committed")
 
     @rule(
         task=st.sampled_from(_TASKS),
@@ -151,7 +156,7 @@ class History(RuleBasedStateMachine):
         commit = self._commit(dict(zip(self._partitions_of(task), positions, strict=False)), state)
         self._stamp(outputs)
         self._open[task].commit(commit, outputs)
-        assert self._open[task].committed == commit
+        expect(self._open[task].committed, commit, "commit: self._open[task].committed")
         self._commits[task] = commit
         self._produced(outputs)
 
@@ -170,7 +175,7 @@ class History(RuleBasedStateMachine):
         if not self._zombies:
             return
         task, zombie = data.draw(st.sampled_from(self._zombies))
-        assert not zombie.is_current() or not self._contract.sees_successors
+        assert not zombie.is_current() or not self._contract.sees_successors, "zombie commits"
         with pytest.raises(FencedError):
             zombie.commit(self._commit(dict.fromkeys(self._partitions_of(task), 7), b"zombie"), outputs)
 
@@ -181,7 +186,7 @@ class History(RuleBasedStateMachine):
         offset = data.draw(st.integers(0, log_end))
         end = data.draw(st.integers(offset, log_end + 3))
         found = read(self._log, partition, offset, end, max_bytes)
-        assert found == [each for each in self._records[partition] if offset <= each.offset < end]
+        expect(found, [each for each in self._records[partition] if offset <= each.offset < end], "fetch: found")
 
     @rule(key=st.sampled_from("ab"), value=_bytes)
     def put_meta(self, key: str, value: bytes) -> None:
@@ -216,13 +221,21 @@ class History(RuleBasedStateMachine):
         expected: dict[TopicPartition, int | None] = dict.fromkeys(_PARTITIONS)
         for commit in self._commits.values():
             expected.update(commit.positions)
-        assert self._log.committed(APPLICATION, _PARTITIONS) == expected
+        expect(
+            self._log.committed(APPLICATION, _PARTITIONS),
+            expected,
+            "only what was committed: self._log.committed(APPLICATION, _PARTITIONS)",
+        )
         for key in "ab":
-            assert self._log.get_meta(APPLICATION, key) == self._meta.get(key)
+            expect(
+                self._log.get_meta(APPLICATION, key),
+                self._meta.get(key),
+                "only what was committed: self._log.get_meta(APPLICATION, key)",
+            )
         for task, committer in self._open.items():
             assert committer.is_current(), task
         ends = settled_ends(self._log, _PARTITIONS)
         if self._contract.ends_are_exact:
-            assert ends == self._ends
+            expect(ends, self._ends, "only what was committed: ends")
         else:
-            assert all(ends[each] >= end for each, end in self._ends.items())
+            assert all(ends[each] >= end for each, end in self._ends.items()), "only what was committed"

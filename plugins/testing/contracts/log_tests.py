@@ -50,13 +50,15 @@ def read(
         if not batches:
             break
         for batch in batches:
-            assert (batch.topic, batch.partition) == partition
+            assert (batch.topic, batch.partition) == partition, f"a batch of {batch.topic} for a fetch of {partition}"
             columns: Sequence[Sequence[object]] = [batch.offsets, batch.keys, batch.values, batch.timestamps]
             assert {len(column) for column in columns} == {len(batch)}, "columns of different lengths"
             assert len(batch), "an empty batch"
-            assert batch.headers is None or len(batch.headers) == len(batch)
+            assert batch.headers is None or len(batch.headers) == len(batch), "headers are None or one for each record"
             assert list(batch.offsets) == sorted(set(batch.offsets)), "offsets must ascend"
-            assert offset <= batch.offsets[0] and batch.offsets[-1] < batch.next_offset <= end
+            assert offset <= batch.offsets[0] and batch.offsets[-1] < batch.next_offset <= end, (
+                f"a batch of {batch.offsets[0]} to {batch.offsets[-1]}, next {batch.next_offset}, for {offset} to {end}"
+            )
             headers = batch.headers if batch.headers is not None else [()] * len(batch)
             rows = zip(batch.offsets, batch.keys, batch.values, batch.timestamps, headers, strict=True)
             found.extend(Found(batch.partition, *row) for row in rows)

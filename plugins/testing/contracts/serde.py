@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from datetime import datetime
 from decimal import Decimal
+from itertools import islice
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from penstock import Serde, SerdeError
+
+from .serde_child import in_another_process
 
 ANY_TEXT = st.text(st.characters(), max_size=40)
 """Text with every code point, lone surrogates included."""
@@ -46,10 +51,14 @@ class SerdeContract:
     """Values that it must refuse with a SerdeError."""
     foreign: ClassVar[st.SearchStrategy[bytes]] = st.binary(max_size=64)
     """Bytes that others wrote: each is read as something, or refused with a SerdeError."""
+    in_one_process: ClassVar[bool] = False
+    """Whether other processes cannot read it (True where a registry is a mock in this process)."""
+    for_keys: ClassVar[bool] = True
+    """Whether equal values have equal bytes in every process, as keys of stores need (False: the serde says so)."""
 
     @staticmethod
     def same(one: Any, other: Any) -> bool:
-        """Return whether two values are the same to this serde's users; by default equal and of one type throughout."""
+        """Return whether two values are the same to the serde's users; by default equal and of one type all through."""
         return same_value(one, other)
 
     def made(self) -> Serde[Any]:
@@ -57,10 +66,13 @@ class SerdeContract:
         return type(self).serde()
 
     # Each class that inherits these tests is an executor of its own, and that is the point of them.
-    _each = settings(suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow], deadline=None)
+    # Not at random: what the suite finds, it finds always.
+    _each = settings(
+        suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow], deadline=None, derandomize=True
+    )
     _few = settings(_each, max_examples=25)
 
-    @_each
+    @settings(_each, max_examples=250)
     @given(st.data())
     def test_a_value_comes_back_as_it_was(self, data: st.DataObject) -> None:
         """Bytes, exactly; and the value, its type included."""
@@ -89,6 +101,69 @@ class SerdeContract:
 
     @_few
     @given(st.data())
+    def test_equal_values_have_equal_bytes(self, data: st.DataObject) -> None:
+        """Whichever of their parts are one object, and whatever values equal to them were written before."""
+        value = data.draw(self.values)
+        written = self.made().serialize(value)
+        if self.for_keys:
+            for other in (_rebuilt(value, None), _rebuilt(value, {})):
+                again = self.made().serialize(other)
+                assert again == written, (
+                    f"{value!r} was written as {written!r}, and an equal value made of other objects as {again!r}: "
+                    "equal keys must have equal bytes (or say so, and set for_keys = False in this suite)"
+                )
+        for twin in islice(_twins(value), 8):
+            serde = self.made()
+            ways = serde.serialize, serde.serializer()
+            for write in ways:
+                with suppress(Exception):
+                    write(twin)
+            for write in ways:
+                try:
+                    again = write(value)
+                except Exception:
+                    assert write != serde.serialize, f"{value!r} is refused after {twin!r}, which is equal to it"
+                    continue
+                assert again == written, (
+                    f"{value!r} was written as {written!r}, and as {again!r} after {twin!r}, which is equal and differs"
+                )
+            with suppress(Exception):
+                serde.serialize(twin)
+            read = serde.deserialize(written)
+            assert self.same(read, value), f"{written!r} is read as {read!r}, not {value!r}, after {twin!r} was written"
+
+    @_few
+    @given(st.data())
+    def test_values_are_not_changed(self, data: st.DataObject) -> None:
+        """What is written may still be used by the program."""
+        serde = self.made()
+        value = data.draw(self.values)
+        before = deepcopy(value)
+        serde.serialize(value)
+        with suppress(Exception):
+            serde.serializer()(value)
+        assert self.same(value, before), f"serialize must not change its value: {before!r} became {value!r}"
+
+    @pytest.mark.parametrize("seed", ["1", "2"])
+    def test_another_process_writes_and_reads_the_same(self, seed: str) -> None:
+        """Tasks move between processes, whose strings have other hashes; so `written_form` is the same there, too."""
+        if self.in_one_process:
+            pytest.skip("no other process can read what this serde writes")
+        serde = self.made()
+        samples = [(value, serde.serialize(value)) for value in self._samples(40)]
+        form = serde.written_form()
+        other = in_another_process(type(self).serde, samples, form, seed)
+        rule = "in another process, where hashes differ,"
+        assert other.form == form, f"{rule} written_form is {other.form!r}, and was {form!r}"
+        assert other.unreadable == "", f"{rule} unreadable refuses the serde's own form: {other.unreadable}"
+        for (value, written), (own, again) in zip(samples, other.written, strict=True):
+            assert not isinstance(again, str), f"{rule} {written!r}, which {value!r} is written as, is refused: {again}"
+            if self.for_keys:
+                for found, what in ((again, "is written again"), (own, "is written there")):
+                    assert found in (None, written), f"{rule} {value!r} {what} as {found!r}, and was {written!r} here"
+
+    @_few
+    @given(st.data())
     def test_it_survives_pickling(self, data: st.DataObject) -> None:
         """Serdes travel to Spark's executors with the topology."""
         serde = self.made()
@@ -105,7 +180,7 @@ class SerdeContract:
         serde = self.made()
         value = data.draw(self.values)
         written = serde.serialize(value)
-        _spoil(serde.deserialize(written))
+        spoil(serde.deserialize(written))
         read = serde.deserialize(written)
         assert self.same(read, value), f"{written!r} is read as {read!r} after what was read before was changed"
 
@@ -120,7 +195,7 @@ class SerdeContract:
             serde.deserialize(foreign)
         except SerdeError:
             pass
-        assert self.same(serde.deserialize(serde.serialize(value)), value)
+        assert self.same(serde.deserialize(serde.serialize(value)), value), "foreign bytes are read or refused"
 
     def test_values_it_cannot_hold_are_refused(self) -> None:
         """Only SerdeError, with a message."""
@@ -172,7 +247,22 @@ class SerdeContract:
                 assert self.same(read[row], expected), (
                     f"deserialize_column returned {read[row]!r} for {raw!r}, where deserialize returns {expected!r}"
                 )
-                _spoil(read[row])  # no later row, and no later call, may see it
+                spoil(read[row])  # no later row, and no later call, may see it
+
+    @pytest.mark.parametrize("rows", [1000, 1001, 4097, 10_000])
+    def test_a_column_of_thousands(self, rows: int) -> None:
+        """As many as a fetch may have; each row is what `deserialize` returns for it."""
+        serde = self.made()
+        known = [None, *(serde.serialize(value) for value in self._samples(12))]
+        column = [known[row * 7 % len(known)] for row in range(rows)]
+        read = serde.deserialize_column(column)
+        assert len(read) == rows, f"deserialize_column returned {len(read)} values for {rows}"
+        for row, raw in enumerate(column):
+            expected = None if raw is None else serde.deserialize(raw)
+            assert self.same(read[row], expected), (
+                f"of {rows} rows, deserialize_column returned {read[row]!r} for number {row}, {raw!r}, where "
+                f"deserialize returns {expected!r}"
+            )
 
     @_few
     @given(st.data())
@@ -223,7 +313,27 @@ class SerdeContract:
         value = data.draw(self.values)
         for is_key in (True, False):
             bound = self.made().bind("orders", is_key=is_key)
-            assert self.same(bound.deserialize(bound.serialize(value)), value)
+            read = bound.deserialize(bound.serialize(value))
+            assert self.same(read, value), f"bound to a topic, {value!r} came back as {read!r}"
+
+    @_few
+    @given(st.data())
+    def test_binding_changes_nothing_but_the_answer(self, data: st.DataObject) -> None:
+        """One serde may be that of several topics, of keys and of values: each has its own from `bind`."""
+        value = data.draw(self.values)
+        serde = self.made()
+        alone = _outcome(serde, value)
+        first = serde.bind("orders", is_key=True)
+        before = _outcome(first, value)
+        form = first.written_form()
+        serde.bind("others", is_key=False)
+        for again, expected, what in (
+            (_outcome(serde, value), alone, "the serde itself"),
+            (_outcome(first, value), before, "what was bound to another topic before"),
+            (first.written_form(), form, "the written form of what was bound before"),
+            (_outcome(self.made().bind("orders", is_key=True), value), before, "a new serde bound to that topic"),
+        ):
+            assert again == expected, f"bind must not change {what}: {value!r} was {expected!r} and is {again!r}"
 
     def test_its_written_form_lasts(self) -> None:
         """It is saved with the state: always the same, and the serde reads what was written under it."""
@@ -232,6 +342,20 @@ class SerdeContract:
             other = make()
             assert other.written_form() == form, f"written_form is {other.written_form()!r} and was {form!r}"
             assert other.unreadable(form) == "", f"unreadable refuses the serde's own form: {other.unreadable(form)}"
+            foreign = "of.nobody.knows.Serde(0123abcd)"
+            assert other.unreadable(foreign), f"unreadable must say why a form is not read that nobody knows: {foreign}"
+
+    def _samples(self, count: int) -> list[Any]:
+        """Return some values, always the same."""
+        found: list[Any] = []
+
+        @settings(self._each, max_examples=count, phases=[Phase.generate])
+        @given(self.values)
+        def collect(value: Any) -> None:
+            found.append(value)
+
+        collect()
+        return found
 
     def _of_type(self, kind: type, declared: str) -> st.SearchStrategy[Any]:
         assert kind.__hash__ is not None, (
@@ -255,7 +379,8 @@ def same_value(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same_value, one, other))
     if isinstance(one, dict):
-        return same_value(list(one.items()), list(other.items()))
+        # In any order: a serde may sort the keys.
+        return same_value(set(map(_Pair, one.items())), set(map(_Pair, other.items())))
     if isinstance(one, set | frozenset):
         left = list(other)
         for each in one:
@@ -270,7 +395,68 @@ def same_value(one: Any, other: Any) -> bool:
         return (one.isoformat(), one.fold, one.tzinfo, one.tzname()) == (
             other.isoformat(), other.fold, other.tzinfo, other.tzname(),
         )  # fmt: skip
+    if isinstance(one, _Pair):
+        return same_value(one.pair, other.pair)
     return bool(one == other)
+
+
+class _Pair:
+    """An entry of a dict, as a member of a set."""
+
+    def __init__(self, pair: tuple[Any, Any]) -> None:
+        self.pair = pair
+
+
+def _rebuilt(value: Any, shared: dict[Any, Any] | None) -> Any:
+    """Return an equal value of new objects; those that are equal are one object if there is a dict for them."""
+    kind = type(value)
+    made = value
+    if kind is str:
+        made = "".join(list(value))
+    elif kind is bytes:
+        made = bytes(bytearray(value))
+    elif kind is int:
+        made = int(str(value))
+    elif kind in (list, tuple):
+        made = kind(_rebuilt(each, shared) for each in value)
+    elif kind in (set, frozenset):
+        made = kind([_rebuilt(each, shared) for each in value][::-1])
+    elif kind is dict:
+        made = {_rebuilt(key, shared): _rebuilt(each, shared) for key, each in value.items()}
+    if shared is None or kind not in (str, bytes, int):
+        return made
+    return shared.setdefault((kind, made), made)
+
+
+def _twins(value: Any) -> Iterator[Any]:
+    """Yield values that are equal to this one and differ from it, as 1, 1.0 and True do."""
+    kind = type(value)
+    if kind is bool:
+        yield from (int(value), float(value))
+    elif kind is int:
+        if value in (0, 1):
+            yield bool(value)
+        if abs(value) < 1 << 53:
+            yield from (float(value), Decimal(value))
+    elif kind is float:
+        if value == 0:
+            yield -value
+        if value.is_integer():
+            yield int(value)
+    elif kind in (list, tuple):
+        for at, each in enumerate(value):
+            yield from (kind([*value[:at], twin, *value[at + 1 :]]) for twin in _twins(each))
+    elif kind is dict:
+        for key, each in value.items():
+            yield from ({**value, key: twin} for twin in _twins(each))
+
+
+def _outcome(serde: Serde[Any], value: Any) -> object:
+    """Return the bytes of a value, or the type of the error: some serdes need a topic."""
+    try:
+        return serde.serialize(value)
+    except SerdeError as error:
+        return type(error)
 
 
 def _cut(data: bytes) -> st.SearchStrategy[bytes]:
@@ -286,17 +472,18 @@ def _cut(data: bytes) -> st.SearchStrategy[bytes]:
     )
 
 
-def _spoil(value: Any) -> None:
+def spoil(value: Any) -> None:
+    """Change what can be changed in a value."""
     if isinstance(value, list):
         for each in value:
-            _spoil(each)
+            spoil(each)
         value.append("spoiled")
     elif isinstance(value, tuple):
         for each in value:
-            _spoil(each)
+            spoil(each)
     elif isinstance(value, dict):
         for each in value.values():
-            _spoil(each)
+            spoil(each)
         value["spoiled"] = True
     elif isinstance(value, set):
         value.add("spoiled")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from penstock import (
-    StoreBackend,
     StoreBackendFactory,
     Windowed,
     key_value_store,
@@ -22,12 +20,9 @@ from penstock import (
     versioned_store,
     window_store,
 )
-from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
-from penstock.store.record_cache import CacheBudget, RecordCache
-from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
-from penstock.support.names import index_name
-from penstock.support.repeats import Repeats
+
+from .store_under_test import StoreUnderTest
 
 _SERDES: dict[str, Any] = {"key_serde": "str", "value_serde": "int"}
 
@@ -131,11 +126,14 @@ class StoreKindsContract:
         @given(steps)
         def check(history: Sequence[Any]) -> None:
             with tempfile.TemporaryDirectory() as own, tempfile.TemporaryDirectory() as memory:
-                store, model = _Kept(SPECS[name], type(self).open, own), _Kept(SPECS[name], MemoryBackend, memory)
+                store, model = (
+                    StoreUnderTest(SPECS[name], type(self).open, own),
+                    StoreUnderTest(SPECS[name], MemoryBackend, memory),
+                )
                 try:
                     for number, step in enumerate(history):
                         store.now = model.now = number
-                        found, expected = store.do(step), model.do(step)
+                        found, expected = _do(store, step), _do(model, step)
                         assert found == expected, f"step {number}, {step}: {found}, expected {expected}"
                 finally:
                     store.close()
@@ -144,52 +142,12 @@ class StoreKindsContract:
         check()
 
 
-class _Kept:
-    """A store over a backend in a directory, with the commits that a task would make."""
-
-    def __init__(self, spec: Any, factory: Callable[..., StoreBackend], directory: str) -> None:
-        self._spec = spec
-        self._factory = factory
-        self._directory = Path(directory)
-        self.now = 0
-        self._open()
-
-    def do(self, step: Any) -> Any:
-        """Call a method of the store, or end a commit; return the answer, with everything that it iterates over."""
-        if step == "commit":
-            return self._commit()
-        if step == "fail":
-            self._store.discard()
-            for buffer in self._buffers:
-                buffer.clear()
-            return None
-        if step == "open again":
-            self.close()
-            return self._open()
-        method, *given = step
-        answer = getattr(self._store, method)(*given)
-        return list(answer) if hasattr(answer, "__iter__") and not isinstance(answer, (tuple, str)) else answer
-
-    def close(self) -> None:
-        self._store.close()
-        self._backend.close()
-
-    def _open(self) -> None:
-        names = [self._spec.name, index_name(self._spec.name)]
-        self._backend = self._factory(self._directory, names)
-        self._buffers = [CommitBuffer(self._backend, name) for name in names]
-        traits = self._spec.traits
-        context = TaskStoreContext(
-            "contract", "0_0", "msgpack", traits.fixed_options, lambda: self.now, lambda: self.now,
-            lambda reason, count: None, self._buffers[1], traits.expires, RecordCache(self._spec.name, CacheBudget(0)),
-            Repeats(lambda: self.now),
-        )  # fmt: skip
-        self._store: Any = self._spec.build(self._buffers[0], context)
-
-    def _commit(self) -> None:
-        self._store.flush()
-        changes = {buffer.name: buffer.local_changes(buffer.changes()) for buffer in self._buffers}
-        version = self._backend.version()
-        self._backend.write({name: rows for name, rows in changes.items() if rows}, version, f"{version or ''}x")
-        for buffer in self._buffers:
-            buffer.clear()
+def _do(store: StoreUnderTest, step: Any) -> Any:
+    """Call a method of the store, or end a commit; return the answer."""
+    if step == "commit":
+        return store.commit()
+    if step == "fail":
+        return store.fail()
+    if step == "open again":
+        return store.open_again()
+    return store.call(*step)

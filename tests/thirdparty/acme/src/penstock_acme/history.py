@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
+from zlib import crc32
 
 from penstock import ChangelogError, Commit, DeltaChangelog, Restore, TopicPartition
 from penstock.changelog import version_counter
@@ -24,7 +25,7 @@ _TABLES = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = FULL;
 CREATE TABLE IF NOT EXISTS part (
-    version TEXT, is_snapshot INT, previous TEXT, entries TEXT, size INT, at INT, kept TEXT,
+    version TEXT, is_snapshot INT, previous TEXT, entries TEXT, size INT, at INT, kept TEXT, sum INT, checksum INT,
     PRIMARY KEY (version, is_snapshot)
 );
 CREATE TABLE IF NOT EXISTS entry (entries TEXT, store TEXT, key BLOB, value BLOB, PRIMARY KEY (entries, store, key))
@@ -52,39 +53,51 @@ class SqliteHistory(DeltaChangelog):
         rows = [(store, key, value) for store, changed in changes.items() for key, value in changed]
         with self._transaction():
             entries = token_hex(8)
-            self._add_part(version, False, previous, entries, self._insert(entries, rows), commit)
+            self._add_part(version, False, previous, entries, *self._insert(entries, rows), commit)
         self._last = version
 
     def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]], commit: Commit | None = None) -> None:
         """Write some entries at a time: another thread may append between them, and they need not fit into memory."""
-        entries, size, left = token_hex(8), 0, iter(changes)
+        entries, size, sum_of_rows, left = token_hex(8), 0, 0, iter(changes)
         try:
             while rows := list(islice(left, _CHUNK)):
                 with self._transaction():
-                    size += self._insert(entries, rows)
+                    more, sum_of_more = self._insert(entries, rows)
+                    size, sum_of_rows = size + more, sum_of_rows + sum_of_more
         except BaseException:
             self._run("DELETE FROM entry WHERE entries = ?", entries)
             raise
         with self._transaction():
-            self._add_part(version, True, None, entries, size, commit)
+            self._add_part(version, True, None, entries, size, sum_of_rows, commit)
         self._last = max(self._last or version, version, key=version_counter)
 
-    def _insert(self, entries: str, rows: Iterable[tuple[str, bytes, bytes | None]]) -> int:
-        size = 0
+    def _insert(self, entries: str, rows: Iterable[tuple[str, bytes, bytes | None]]) -> tuple[int, int]:
+        """Insert rows; return their size, and the sum of their checksums."""
+        size = sum_of_rows = 0
         for row in rows:
             self._run("INSERT INTO entry VALUES (?, ?, ?, ?)", entries, *row)
             size += len(row[1]) + len(row[2] or b"")
-        return size
+            sum_of_rows += _checksum(row)
+        return size, sum_of_rows
 
     def _add_part(
-        self, version: str, is_snapshot: bool, previous: str | None, entries: str, size: int, commit: Commit | None
+        self,
+        version: str,
+        is_snapshot: bool,
+        previous: str | None,
+        entries: str,
+        size: int,
+        sum_of_rows: int,
+        commit: Commit | None,
     ) -> None:
         old = self._run("SELECT entries FROM part WHERE version = ? AND is_snapshot = ?", version, is_snapshot)
         for (each,) in old:
             self._run("DELETE FROM entry WHERE entries = ?", each)
         now_ms = time.time_ns() // 1_000_000
-        part = (version, is_snapshot, previous, entries, size, now_ms, _to_text(commit))
-        self._run("INSERT OR REPLACE INTO part VALUES (?, ?, ?, ?, ?, ?, ?)", *part)
+        # SQLite itself does not notice a flipped bit.
+        checksum = _checksum((version, int(is_snapshot), previous, entries, sum_of_rows))
+        part = (version, is_snapshot, previous, entries, size, now_ms, _to_text(commit), sum_of_rows, checksum)
+        self._run("INSERT OR REPLACE INTO part VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", *part)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -114,11 +127,11 @@ class SqliteHistory(DeltaChangelog):
         deltas: list[str] = []
         at: str | None = target
         while at is not None and at not in ends:
-            found = self._run("SELECT previous FROM part WHERE version = ? AND NOT is_snapshot", at)
-            if not found:
+            found = self._part(at, is_snapshot=False)
+            if found is None:
                 return None, [], at
             deltas.insert(0, at)
-            at = found[0][0]
+            at = found[0]
         return at, deltas, None
 
     def _steps(self, deltas: Sequence[str], snapshot: str | None = None) -> Iterator[tuple[Changes, str]]:
@@ -131,10 +144,25 @@ class SqliteHistory(DeltaChangelog):
             yield _by_store(self._entries(version, is_snapshot=False)), version
 
     def _entries(self, version: str, *, is_snapshot: bool) -> list[tuple[str, bytes, bytes | None]]:
-        found = self._run("SELECT entries FROM part WHERE version = ? AND is_snapshot = ?", version, is_snapshot)
-        if not found:
+        found = self._part(version, is_snapshot=is_snapshot)
+        if found is None:
             raise ChangelogError(f"{self._where}: version {version} was deleted while it was read")
-        return self._run("SELECT store, key, value FROM entry WHERE entries = ? ORDER BY store, key", found[0][0])
+        _, entries, sum_of_rows = found
+        rows = self._run("SELECT store, key, value FROM entry WHERE entries = ? ORDER BY store, key", entries)
+        if sum(map(_checksum, rows)) != sum_of_rows:
+            raise ChangelogError(f"{self._where}: rows of version {version} are damaged")
+        return rows
+
+    def _part(self, version: str, *, is_snapshot: bool) -> tuple[str | None, str, int] | None:
+        """Return the version before, the name of the entries, and the sum of their checksums."""
+        columns = "previous, entries, sum, checksum"
+        found = self._run(f"SELECT {columns} FROM part WHERE version = ? AND is_snapshot = ?", version, is_snapshot)
+        if not found:
+            return None
+        previous, entries, sum_of_rows, checksum = found[0]
+        if checksum != _checksum((version, int(is_snapshot), previous, entries, sum_of_rows)):
+            raise ChangelogError(f"{self._where}: version {version} is damaged")
+        return previous, entries, sum_of_rows
 
     def proven(self) -> set[str]:
         """Return the versions that a delta follows, and those with a snapshot."""
@@ -202,6 +230,10 @@ class SqliteHistory(DeltaChangelog):
                 return self._database.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise ChangelogError(f"{self._where}: {error}") from error
+
+
+def _checksum(row: tuple[Any, ...]) -> int:
+    return crc32(repr(row).encode())
 
 
 def _by_store(rows: Sequence[tuple[str, bytes, bytes | None]]) -> Changes:

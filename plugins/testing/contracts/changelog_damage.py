@@ -1,0 +1,284 @@
+"""The part of `ChangelogContract` about processes that are killed, and about files that are damaged, cut or lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import ClassVar
+
+import pytest
+
+from penstock import ChangelogError
+from penstock.store import Changes
+
+from .changelog_children import Call, append_without_room, change_until_killed, is_current
+from .changelog_tests import ChangelogTests, commit_of, filled, restored
+from .child import Step, answer, chosen, places_in
+from .durability import unsynced_bytes
+from .expectations import expect
+from .histories import State, applied
+
+_FLIPS = 40
+"""In how many places a file is damaged."""
+
+
+class DamageTests(ChangelogTests):
+    """What was appended is there after any crash, and damage is an error, never another state."""
+
+    kills: ClassVar[int] = 60
+    """In how many places of a call a process is killed, at most."""
+
+    @pytest.mark.parametrize("action", ["append", "first append", "snapshot", "clean", "destroy"])
+    def test_a_process_killed_while_it_changes_the_changelog(self, tmp_path: Path, action: str) -> None:
+        """Every append that has returned is restored; the next process restores, appends and snapshots as ever."""
+        killing = _Killing(self, tmp_path, action)
+        for place in chosen(killing.kill(None), self.kills):
+            killing.kill(place)
+
+    def test_an_append_is_on_disk_when_it_returns(self, tmp_path: Path) -> None:
+        """The commit that follows counts for ever, so a crash of the machine must not take its delta."""
+        log = self.open(tmp_path)
+        log.append({}, None, "0-v")
+        random = Random(1)
+        for number in range(3):
+            log.append({"s": [(b"%d" % number, random.randbytes(1 << 20))]}, f"{number}-v", f"{number + 1}-v")
+            unsynced = unsynced_bytes(tmp_path)
+            if unsynced is None:
+                pytest.skip("this system, or this file system, does not say what is on disk")
+            assert unsynced < 1 << 19, (
+                f"append must make a delta durable before it returns: of 1 MiB, {unsynced:,} bytes were only "
+                "in the system's memory, which a crash of the machine loses; sync the file (os.fsync)"
+            )
+        log.close()
+
+    def test_a_full_disk(self, tmp_path: Path) -> None:
+        """An append for which there is no room raises ChangelogError, and what follows is restored."""
+        children = self.children()
+        log = self.open(tmp_path)
+        log.append({"s": [(b"a", b"1")]}, None, "0-v")
+        log.close()
+        large = {"s": [(b"large", Random(1).randbytes(6 << 20))]}, "0-v", "1-lost"
+        location = self.location(tmp_path)
+        with children.started(append_without_room, type(self).changelog, location, "0-v", large) as connection:
+            outcome = answer(connection)
+            where = "an append for which there was no room on the disk"
+            has_returned = outcome == "appended"
+            assert has_returned or outcome.startswith("ChangelogError"), (
+                f"{where} must raise ChangelogError, and raised {outcome}"
+            )
+            last = "1-lost" if has_returned else "0-v"
+            connection.send(({"s": [(b"b", b"2")]}, last, "2-v"))
+            expect(answer(connection), "appended", f"{where}; the next one, for which there is room")
+        try:
+            state = restored(self.open(tmp_path), "2-v", None, {})
+        except ChangelogError as error:
+            raise AssertionError(f"{where} raised nothing, or breaks what follows: {error}") from error
+        rows = {b"a": b"1", b"b": b"2"} | (dict(large[0]["s"]) if has_returned else {})
+        expect(state, {"s": rows}, f"{where}, and one that followed")
+
+    @pytest.mark.parametrize("damage", ["a flipped bit", "a cut", "zeros at the end", "a lost file"])
+    def test_damage_is_an_error(self, tmp_path: Path, damage: str) -> None:
+        """Of any place of any file: the state is restored as it was, or ChangelogError says what is damaged."""
+        known = self._written(tmp_path / "whole")
+        files = [file for file in sorted((tmp_path / "whole").rglob("*")) if file.is_file()]
+        if self.in_one_process or not files:
+            pytest.skip("this changelog keeps no files here")
+        refused = tried = 0
+        for file in files:
+            for number, change in enumerate(_DAMAGES[damage](file.read_bytes())):
+                copy = tmp_path / f"{file.name[:20]}-{number}"
+                shutil.copytree(tmp_path / "whole", copy)
+                damaged = copy / file.relative_to(tmp_path / "whole")
+                if change is None:
+                    damaged.unlink()
+                else:
+                    damaged.write_bytes(change)
+                where = f"{damage} ({number}) in {file.name}"
+                tried += 1
+                refused += self._check_damaged(copy, known, where)
+                shutil.rmtree(copy)
+        assert tried == 0 or refused, f"{damage}: of {tried} places none was noticed"
+
+    def _written(self, directory: Path) -> dict[str, State]:
+        """Write a chain with a snapshot in its middle; return the state at each version."""
+        directory.mkdir()
+        log = self.open(directory)
+        known: dict[str, State] = {}
+        state: State = {}
+        previous = None
+        for number in range(7):
+            version = f"{number:012d}-{number:08x}_0123abcd"
+            changes: Changes = {
+                "s": [(b"key", b"%d" % number), (b"key%d" % number, b"value" * 40)],
+                "t": [(b"gone", None if number % 2 else b"here")],
+            }
+            log.append(changes, previous, version, commit_of(previous or version, number))
+            state = applied(state, changes)
+            known[version] = state
+            if number == 3:
+                rows = [
+                    (store, key, value) for store, rows in sorted(state.items()) for key, value in sorted(rows.items())
+                ]
+                log.snapshot(version, iter(rows), commit_of(version, number))
+            previous = version
+        log.close()
+        return known
+
+    def _check_damaged(self, directory: Path, known: dict[str, State], where: str) -> bool:
+        """Restore in several ways; return whether one was refused."""
+        refused = False
+        versions = list(known)
+        for target, have in ((versions[-1], None), (versions[-1], versions[4]), (versions[2], None)):
+            try:
+                log = self.open(directory)
+                expect(restored(log, target, have, known), filled(known[target]), f"{where}: the state at {target}")
+            except ChangelogError:
+                refused = True
+            except AssertionError as error:
+                raise AssertionError(
+                    f"{where}: damage must raise ChangelogError, never restore another state: {error}"
+                ) from error
+            except Exception as error:
+                raise AssertionError(f"{where}: damage must raise ChangelogError, and raised {error!r}") from error
+            else:
+                log.close()
+        return refused
+
+
+def _flipped(data: bytes) -> Iterator[bytes]:
+    for place in _places(len(data)):
+        yield data[:place] + bytes([data[place] ^ (1 << place % 8)]) + data[place + 1 :]
+
+
+def _cut(data: bytes) -> Iterator[bytes]:
+    for place in _places(len(data))[::3]:
+        yield data[:place]
+
+
+def _ending_in_zeros(data: bytes) -> Iterator[bytes]:
+    for place in _places(len(data))[::3]:
+        yield data[:place] + bytes(len(data) - place)
+
+
+def _places(size: int) -> list[int]:
+    """Return some places of a file: its beginning, its end, and some between."""
+    edge = min(size, _FLIPS // 4)
+    between = Random(size).sample(range(size), min(size, _FLIPS // 2))
+    return sorted({*range(edge), *range(size - edge, size), *between})
+
+
+_DAMAGES: dict[str, Callable[[bytes], Iterator[bytes | None]]] = {
+    "a flipped bit": _flipped,
+    "a cut": _cut,
+    "zeros at the end": _ending_in_zeros,
+    "a lost file": lambda data: iter([None]),
+}
+
+
+class _Killing:
+    """A changelog in which one process after the other is killed, and what it must have."""
+
+    def __init__(self, contract: ChangelogTests, directory: Path, action: str) -> None:
+        self._contract = contract
+        self._directory = directory
+        self._action = action
+        self._children = contract.children()
+        self._known: dict[str, State] = {}
+        self._last: str | None = None
+        self._number = 0
+
+    def kill(self, place: Step | None) -> list[Step]:
+        """Let a process append, and kill it at a step of the action that follows; return its steps if it survives."""
+        appends = [] if self._action == "first append" else [self._append(self._last)]
+        last = appends[-1][1][2] if appends else None
+        lost = None
+        action: Call
+        if self._action.endswith("append"):
+            action = self._append(last)
+            lost = action[1][2]
+        elif self._action == "snapshot":
+            action = "snapshot", (last, self._entries(last), commit_of(str(last), self._number))
+        elif self._action == "clean":
+            appends.append(("snapshot", (last, self._entries(last))))
+            action = "clean", (last, 0, 1 << 45, is_current)
+        else:
+            action = "destroy", ()
+        contract, location = self._contract, self._contract.location(self._directory)
+        work = type(contract).changelog, location, self._last, [*appends, action], place
+        where = f"a process {f'was killed at step {place} of' if place else 'ended after'} {self._action}"
+        with self._children.started(change_until_killed, *work) as connection:
+            expect(answer(connection), "ready", f"{where}: before it")
+            places = places_in(connection, place, self._action)
+        try:
+            self._check(last, lost, where, was_killed=not places)
+        except AssertionError:
+            raise
+        except Exception as error:
+            raise AssertionError(f"{where}: the next one must restore and append, and raised {error!r}") from error
+        return places
+
+    def _check(self, last: str | None, lost: str | None, where: str, *, was_killed: bool) -> None:
+        log = self._contract.open(self._directory)
+        if self._action == "destroy":
+            self._check_all_or_nothing(str(last), where)
+            log.destroy()
+            last = None
+        elif last is not None:
+            self._check_restored(last, f"{where}: an append that had returned is restored")
+        if lost is not None:
+            if was_killed:
+                self._check_all_or_nothing(lost, where)
+            else:
+                self._check_restored(lost, f"{where}: an append that had returned is restored")
+        if last is None and self._action == "first append":
+            log.destroy()
+        # As the next process does: it restores, goes on from the last commit, and snapshots.
+        if last is not None:
+            expect(restored(log, last, None, self._known), filled(self._known[last]), where)
+        for _ in range(2):
+            method, arguments = self._append(last)
+            getattr(log, method)(*arguments)
+            last = str(arguments[2])
+            self._check_restored(last, f"{where}, and the next one has appended")
+        assert last is not None
+        if self._number % 3 == 0:
+            log.snapshot(last, iter(self._entries(last)))
+            self._check_restored(last, f"{where}, and the next one has written a snapshot")
+        log.close()
+        if self._action == "first append":
+            self._contract.open(self._directory).destroy()
+            last = None
+        self._last = last
+
+    def _check_restored(self, version: str, rule: str) -> None:
+        log = self._contract.open(self._directory)
+        expect(restored(log, version, None, self._known), filled(self._known[version]), rule)
+        log.close()
+
+    def _check_all_or_nothing(self, version: str, where: str) -> None:
+        """Check what was being appended or destroyed: whole, or an error."""
+        log = self._contract.open(self._directory)
+        try:
+            state = restored(log, version, None, self._known)
+        except ChangelogError:
+            return
+        expect(
+            state, filled(self._known[version]), f"{where}: a version is restored whole, or ChangelogError is raised"
+        )
+        log.close()
+
+    def _append(self, previous: str | None) -> Call:
+        counter = 0 if previous is None else int(previous.partition("-")[0]) + 1
+        self._number += 1
+        version = f"{counter:012d}-{self._number:08x}_0123abcd"
+        value = Random(self._number).randbytes(3000)
+        changes: Changes = {"s": [(b"%d" % (self._number % 5), value), (b"a", None if self._number % 2 else value)]}
+        changes = {"s": sorted(changes["s"])}
+        self._known[version] = applied(self._known[previous] if previous else {}, changes)
+        return "append", (changes, previous, version, commit_of(previous or version, self._number))
+
+    def _entries(self, version: str | None) -> list[tuple[str, bytes, bytes]]:
+        state = self._known[str(version)]
+        return [(store, *row) for store, rows in sorted(state.items()) for row in sorted(rows.items())]

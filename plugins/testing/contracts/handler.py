@@ -1,0 +1,152 @@
+"""The tests that every error handler must pass; subclass `HandlerContract` to run them over yours."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from penstock import (
+    Decision,
+    Fail,
+    Failure,
+    Handler,
+    PenstockError,
+    RetryAfter,
+    SendToDeadLetter,
+    SerdeError,
+    Skip,
+    Stage,
+    duration_ms,
+)
+from penstock.support.names import is_topic_name
+
+from .other_process import run_elsewhere
+
+_MOST_ATTEMPTS = 10_000
+
+
+class HandlerContract:
+    """The contract of a handler of failed records, as tests; run them in a test class of yours.
+
+    >>> from penstock import DeadLetter
+    >>> class TestDeadLetters(HandlerContract):
+    ...     handler = DeadLetter("failed-orders")
+    ...     topics = ("failed-orders",)
+
+    Needs pytest (`pip install 'penstock[testing]'`).
+    """
+
+    handler: Handler
+    """The handler: an object, or a function as a `staticmethod`."""
+    stages: ClassVar[Sequence[Stage]] = tuple(Stage)
+    """What it decides about."""
+    topics: ClassVar[Sequence[str]] = ()
+    """The topics to which it sends dead letters."""
+    errors: ClassVar[Sequence[Exception]] = (
+        ValueError("invalid"), KeyError(), SerdeError("cannot read"), ZeroDivisionError("division by zero"),
+        TimeoutError(), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), ExceptionGroup("two", [ValueError()]),
+    )  # fmt: skip
+    """Errors with which records fail."""
+
+    def test_each_failure_is_decided(self) -> None:
+        """It raises nothing, also for a punctuator, which has no record, for tombstones and any bytes."""
+        for failure in self._failures():
+            self._decision(self.made(), failure)
+
+    def test_a_decision_depends_on_the_failure_alone(self) -> None:
+        """After a retry, in another process and in another order it is the same: what an object counts is lost."""
+        failures, handler = list(self._failures()), self.made()
+        first = [self._decision(handler, failure) for failure in failures]
+        for failure, expected in zip(reversed(failures), reversed(first), strict=True):
+            again = self._decision(handler, failure)
+            assert again == expected, f"asked again about {_short(failure)}, it decides {again!r} and not {expected!r}"
+        try:
+            sent = pickle.loads(pickle.dumps(type(self).handler))
+        except Exception as error:
+            raise AssertionError(f"a handler is sent to other processes, and cannot be pickled: {error!r}") from error
+        for failure, expected in zip(failures, first, strict=True):
+            again = sent(failure)
+            assert again == expected, f"pickled, it decides {again!r} about {_short(failure)}, and not {expected!r}"
+        for seed in ("1", "2"):
+            elsewhere = run_elsewhere(_decisions, (type(self).handler, failures), seed, "a handler")
+            for failure, expected, again in zip(failures, first, elsewhere, strict=True):
+                assert again == expected, (
+                    f"in another process it decides {again!r} about {_short(failure)}, and not {expected!r}"
+                )
+
+    def test_it_gives_up(self) -> None:
+        """At some attempt it decides otherwise than to try again: a record that always fails must not stop a task."""
+        for failure in self._failures():
+            last = replace(failure, attempt=_MOST_ATTEMPTS)
+            decision = self._decision(self.made(), last)
+            assert not isinstance(decision, RetryAfter), (
+                f"at attempt {_MOST_ATTEMPTS} of {_short(last)} it still decides {decision!r}: a task would never go on"
+            )
+
+    def test_it_changes_nothing(self) -> None:
+        """The engine goes on with the failure, and raises the error if it decides to fail."""
+        for failure in self._failures():
+            before = {name: deepcopy(value) for name, value in vars(failure).items() if name != "error"}
+            self._decision(self.made(), failure)
+            after = {name: value for name, value in vars(failure).items() if name != "error"}
+            assert after == before, f"a handler must not change the failure: {before} became {after}"
+
+    def made(self) -> Handler:
+        """Return a copy of the handler, so that no test depends on another; the handler itself if it has no copy."""
+        try:
+            return deepcopy(type(self).handler)
+        except Exception:
+            return type(self).handler
+
+    def _decision(self, handler: Handler, failure: Failure) -> Decision:
+        arguments = failure.error.args
+        try:
+            decision: Any = handler(failure)
+        except Exception as error:
+            raise AssertionError(
+                f"a handler must not raise: asked about {_short(failure)} it raised {error!r}"
+            ) from error
+        assert failure.error.args == arguments, (
+            f"a handler must not change the error: {arguments} became {failure.error!r}"
+        )
+        where = f"asked about {_short(failure)} it returned {decision!r}"
+        assert isinstance(decision, Fail | Skip | RetryAfter | SendToDeadLetter), (
+            f"{where}, expected Fail(), Skip(), RetryAfter(...) or SendToDeadLetter(...)"
+        )
+        if isinstance(decision, RetryAfter):
+            try:
+                delay = duration_ms(decision.delay, "RetryAfter.delay")
+            except PenstockError as error:
+                raise AssertionError(f"{where}: {error}") from error
+            assert 0 <= delay <= 3_600_000, f"{where}: the task waits that long; expected up to an hour"
+        if isinstance(decision, SendToDeadLetter):
+            assert isinstance(decision.topic, str) and is_topic_name(decision.topic), (
+                f"{where}, which is no topic's name"
+            )
+            assert decision.topic in self.topics, f"{where}, and the suite's `topics` are {tuple(self.topics)}"
+            assert decision.topic != failure.topic, f"{where}, the topic that it came from: it would fail there again"
+        return decision
+
+    def _failures(self) -> Iterator[Failure]:
+        for stage in self.stages:
+            for error in self.errors:
+                for attempt in (1, 2, 3, 100):
+                    first = Failure(stage, error, "count", "0_3", "orders", 3, 7, b"key", b"value", (), 5, attempt)
+                    yield first
+                    yield replace(first, raw_key=None, raw_value=None, headers=(("name", None),), timestamp=0)
+                    yield replace(first, raw_key=b"\x00\xff", raw_value=b"\xff" * 10_000, headers=(("é", b"\xff"),) * 9)
+                    if stage is not Stage.DESERIALIZATION:  # of a punctuator
+                        yield Failure(stage, error, "count", "0_3", None, None, None, attempt=attempt)
+
+
+def _short(failure: Failure) -> str:
+    record = "a punctuator" if failure.topic is None else f"a record of {len(failure.raw_value or b'')} bytes"
+    return f"{failure.error!r} of {record} ({failure.stage.value}, attempt {failure.attempt})"
+
+
+def _decisions(cargo: Any) -> list[Decision]:
+    handler, failures = cargo
+    return [handler(failure) for failure in reversed(failures)][::-1]

@@ -1,0 +1,324 @@
+"""The part of `LogContract` about several processes: killed, replaced, without room on the disk; and what lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar
+
+import pytest
+
+from penstock import Commit, Log, LogError, ManualClock, OutputBatch, TopicPartition
+from penstock.log import ENGINE_STATE_BYTES
+
+from . import log_children
+from .child import CleanChildren, Step, answer, children_for, chosen, places_in
+from .durability import unsynced_bytes
+from .expectations import expect
+from .log_children import (
+    INPUTS,
+    Work,
+    call_until_killed,
+    commit_until_killed,
+    commit_when_told,
+    commit_without_room,
+    hold_a_lease,
+)
+from .log_tests import APPLICATION, LogTests, everything, output
+
+_KILLS = 60
+_ONE_STEP = "a commit makes outputs, positions, version and engine state visible in one step"
+
+
+class ProcessTests(LogTests):
+    """A commit that has returned stays, one that was killed is whole or nothing, and the next process goes on."""
+
+    in_one_process: ClassVar[bool] = False
+    """Whether no process of a test can be killed in a write (memory ends with it; of a broker, it is the broker's)."""
+
+    def test_a_process_killed_while_it_commits(self, tmp_path: Path, clock: ManualClock) -> None:
+        """Outputs of several topics, positions, version and engine state are those of one commit, and all of it."""
+        killing = _Killing(self, tmp_path, clock)
+        for place in chosen(killing.kill(None), _KILLS):
+            killing.kill(place)
+
+    @pytest.mark.parametrize("action", ["append", "create_topic", "put_meta", "set_positions", "open_committer"])
+    def test_a_process_killed_while_it_changes_the_log(self, tmp_path: Path, clock: ManualClock, action: str) -> None:
+        """What had returned is there; what was killed is there whole or not at all, and may be repeated."""
+        children = self.children()
+        log = self._prepared(tmp_path, clock)
+        log.close()
+        places: list[Step | None] = [None]
+        number = 0
+        while places:
+            place, number = places.pop(0), number + 1
+            calls = [_call(action, 2 * number), _call(action, 2 * number + 1)]
+            where = f"a process {f'was killed at step {place} of' if place else 'ended after'} {action}"
+            work = self.open_log, (tmp_path, clock.now_ms()), calls, place
+            with children.started(call_until_killed, *work) as connection:
+                expect(answer(connection), "ready", f"{where}: the call before")
+                found = places_in(connection, place, action)
+            if place is None:
+                places = [*chosen(found, _KILLS // 2)]
+            log = self.open_log(tmp_path, clock)
+            try:
+                self._check_call(log, action, number, where, was_killed=not found)
+                if action == "create_topic":
+                    log.create_topic(f"again-{number}", 1)
+                else:
+                    getattr(log, action)(*_call(action, 2 * number + 1)[1])
+            except LogError as error:
+                raise AssertionError(f"{where}: the next one must go on, and raised {error!r}") from error
+            finally:
+                log.close()
+
+    def test_an_epoch_outlives_its_process(self, tmp_path: Path, clock: ManualClock) -> None:
+        """A process that was replaced is fenced, whichever processes have opened the task since, and ended."""
+        children = self.children()
+        self._prepared(tmp_path, clock).close()
+        where = tmp_path, clock.now_ms()
+        with children.started(commit_when_told, self.open_log, where, "0_0") as zombie:
+            expect(answer(zombie), None, "the last commit of a task that has none")
+            zombie.send(_work(1))
+            expect(answer(zombie), "committed", "the commit of the only process of a task")
+            for number in (2, 3, 4):
+                with children.started(commit_when_told, self.open_log, where, "0_0") as successor:
+                    expect(answer(successor), _work(number - 1)[0], "a successor finds the last commit")
+                    if number > 2:
+                        successor.send(_work(number))
+                        expect(answer(successor), "committed", "the commit of a successor")
+                    else:
+                        _open_and_commit(self.open_log(tmp_path, clock), number)
+                zombie.send(_work(90 + number))
+                expect(answer(zombie), "FencedError", f"a commit of a process that {number - 1} others have replaced")
+        log = self.open_log(tmp_path, clock)
+        expect(log.open_committer(APPLICATION, "0_0", INPUTS).committed, _work(4)[0], "the last commit, after zombies")
+        expect(_values(log, "out"), _values_of([_work(number) for number in (1, 2, 3, 4)]), "outputs, after zombies")
+        log.close()
+
+    def test_a_lease_is_seen_by_other_processes(self, tmp_path: Path, clock: ManualClock) -> None:
+        """One driver runs an application, on whatever host."""
+        children = self.children()
+        self._prepared(tmp_path, clock).close()
+        where = tmp_path, clock.now_ms()
+        with children.started(hold_a_lease, self.open_log, where) as holder:
+            expect(answer(holder), "held", "a lease of another process")
+            log = self.open_log(tmp_path, clock)
+            with pytest.raises(LogError, match="driver one"):
+                log.lease(APPLICATION, "driver two", 10_000)
+        clock.advance("11s")
+        log.lease(APPLICATION, "driver two", 10_000).release()
+        log.close()
+
+    @pytest.mark.parametrize("action", ["commit", "append"])
+    def test_what_has_returned_is_on_disk(self, tmp_path: Path, clock: ManualClock, action: str) -> None:
+        """A crash of the machine takes no commit back: others have read it."""
+        if self.in_one_process:
+            pytest.skip("this log's records are not in files of this process")
+        log = self._prepared(tmp_path, clock)
+        committer = log.open_committer(APPLICATION, "0_0", INPUTS)
+        random = Random(1)
+        for number in range(1, 4):
+            batch = OutputBatch("out", [b"key"] * 4, [random.randbytes(1 << 18) for _ in range(4)], [number] * 4)
+            if action == "commit":
+                committer.commit(_work(number)[0], [batch])
+            else:
+                log.append(batch)
+            unsynced = unsynced_bytes(tmp_path)
+            if unsynced is None:
+                pytest.skip("this system, or this file system, does not say what is on disk")
+            assert unsynced < 1 << 19, (
+                f"{action} must be durable when it returns: of 1 MiB, {unsynced:,} bytes were only in the system's "
+                "memory, which a crash of the machine loses; sync the files (os.fsync)"
+            )
+        log.close()
+
+    def test_a_commit_on_a_full_disk(self, tmp_path: Path, clock: ManualClock) -> None:
+        """It raises LogError; the task is opened again, finds the last commit or this one, and commits."""
+        children = self.children()
+        log = self._prepared(tmp_path, clock)
+        committer = log.open_committer(APPLICATION, "0_0", INPUTS)
+        committer.commit(*_work(1))
+        log.close()
+        large: list[bytes | None] = [Random(each).randbytes(500_000) for each in range(16)]
+        work = _work(2)[0], [OutputBatch("out", [b"key"] * 16, large, [2] * 16)]
+        where = "a commit for which there was no room on the disk"
+        opened = self.open_log, (tmp_path, clock.now_ms()), work
+        with children.started(commit_without_room, *opened) as connection:
+            outcome = answer(connection)
+        assert outcome in ("committed", "LogError"), f"{where} must raise LogError, and raised {outcome}"
+        log = self.open_log(tmp_path, clock)
+        found = log.open_committer(APPLICATION, "0_0", INPUTS).committed
+        assert found in ([_work(2)[0]] if outcome == "committed" else [_work(1)[0], _work(2)[0]]), (
+            f"{where} raised {outcome}: found {found}; {_ONE_STEP}"
+        )
+        works = [_work(1)] + [work] * (found == work[0])
+        expect(_values(log, "out"), _values_of(works), f"{where}: outputs; {_ONE_STEP}")
+        _open_and_commit(log, 3)
+        expect(_values(log, "out"), _values_of([*works, _work(3)]), f"outputs of the commit after {where}")
+        log.close()
+
+    def test_commits_of_real_size(self, log: Log, tmp_path: Path, clock: ManualClock) -> None:
+        """Engine states of any bytes, as long as the engine's, with positions of many partitions, and large ones."""
+        log.create_topic("in", 120)
+        log.create_topic("In.with-all_signs", 1)
+        partitions = [TopicPartition("in", number) for number in range(120)] + [TopicPartition("In.with-all_signs", 0)]
+        for number, size in enumerate((0, 1, 255, 256, 1000, ENGINE_STATE_BYTES)):
+            state = bytes((byte + number) % 256 for byte in range(256)) * (size // 256) + bytes(range(size % 256))
+            positions = {each: (1 << 40) + each.partition * 7 + number for each in partitions}
+            commit = Commit(positions, f"{number:012d}-{number:08x}_0123abcd-5e6f7890", state)
+            committer = log.open_committer(APPLICATION, "12_119", partitions)
+            committer.commit(commit, [])
+            committer.close()
+            log = self.reopen_log(log, tmp_path, clock)
+            found = log.open_committer(APPLICATION, "12_119", partitions).committed
+            rule = f"a commit with {len(partitions)} positions and {size} bytes of engine state comes back"
+            assert found is not None, f"{rule}: nothing was found"
+            expect(found.engine_state, state, f"{rule}: engine state")
+            expect(dict(found.positions), positions, f"{rule}: positions")
+            expect(found.version, commit.version, f"{rule}: version")
+        log.close()
+
+    # ------------------------------------------------------------------ helpers
+
+    def children(self) -> CleanChildren:
+        """Return what starts processes that have never used the log."""
+        if self.in_one_process:
+            pytest.skip("no process of a test can be killed in a write of this log")
+        return children_for(type(self).__module__, log_children.__name__)
+
+    def _prepared(self, directory: Path, clock: ManualClock) -> Log:
+        log = self.open_log(directory, clock)
+        for topic, partitions in (("in", 2), ("out", 1), ("side", 2)):
+            log.create_topic(topic, partitions)
+        return log
+
+    def _check_call(self, log: Log, action: str, number: int, where: str, *, was_killed: bool) -> None:
+        """Compare what is there with a call that returned, and one that may have been killed."""
+        first, second = 2 * number, 2 * number + 1
+        if action == "append":
+            found = [value for value in _values(log, "side") if value.startswith((b"%d-" % first, b"%d-" % second))]
+            whole = [b"%d-%d" % (each, row) for each in (first, second) for row in range(50)]
+            allowed: list[object] = [whole, sorted(whole[:50])] if was_killed else [whole]
+            assert found in [sorted(each) for each in allowed if isinstance(each, list)], (
+                f"{where}: of an append of 50 records that returned, and one that may have been killed, {len(found)} "
+                "records are there; an append is whole or nothing"
+            )
+            return
+        if action == "create_topic":
+            known = log.topics()
+            assert f"topic-{first}" in known, f"{where}: a topic whose creation had returned is gone"
+            name = f"topic-{second}"
+            expect(len(everything(log, f"topic-{first}")), 0, f"{where}: records of a new topic")
+            if name in known:
+                expect(known[name].partitions, 3, f"{where}: partitions of a topic that is there")
+                log.append(output(name, 10))
+                expect(len(everything(log, name)), 10, f"{where}: records of a topic whose creation was killed")
+            else:
+                assert was_killed, f"{where}: the topic is not there"
+                log.create_topic(name, 3)
+            return
+        if action == "put_meta":
+            found_meta = log.get_meta(APPLICATION, "note")
+            values = [b"%d" % each for each in ((first, second) if was_killed else (second,))]
+            assert found_meta in values, f"{where}: found the note {found_meta!r}, expected one of {values}"
+        if action == "set_positions":
+            positions = log.committed(APPLICATION, INPUTS)
+            found_positions = [positions[each] for each in INPUTS]
+            pairs = [[each, each + 1] for each in ((first, second) if was_killed else (second,))]
+            assert found_positions in pairs, f"{where}: found positions {found_positions}, expected one of {pairs}"
+
+
+def _call(action: str, number: int) -> tuple[str, Any]:
+    """Return a method and its arguments, for the call of that number."""
+    rows = range(50)
+    batch = OutputBatch("side", [b"%d" % row for row in rows], [b"%d-%d" % (number, row) for row in rows], [0] * 50)
+    arguments: dict[str, Sequence[Any]] = {
+        "append": (batch,),
+        "create_topic": (f"topic-{number}", 3),
+        "put_meta": (APPLICATION, "note", b"%d" % number),
+        "set_positions": (APPLICATION, {INPUTS[0]: number, INPUTS[1]: number + 1}),
+        "open_committer": (APPLICATION, "0_0", INPUTS),
+    }
+    return action, arguments[action]
+
+
+def _work(number: int) -> Work:
+    """Return the commit of that number, with outputs to two topics."""
+    version = f"{number:012d}-{number:08x}_0123abcd"
+    commit = Commit({INPUTS[0]: number, INPUTS[1]: 10 * number}, version, b"\x00\xffstate %d" % number * 20)
+    keys: list[bytes | None] = [b"%d" % row for row in range(20)]
+    values: list[bytes | None] = [b"%d-%d" % (number, row) for row in range(20)]
+    return commit, [OutputBatch("out", keys, values, [number] * 20), OutputBatch("side", keys, values, [number] * 20)]
+
+
+def _open_and_commit(log: Log, number: int) -> None:
+    committer = log.open_committer(APPLICATION, "0_0", INPUTS)
+    committer.commit(*_work(number))
+    committer.close()
+
+
+def _values(log: Log, topic: str) -> list[bytes]:
+    return sorted(each.value or b"" for each in everything(log, topic))
+
+
+def _values_of(works: Sequence[Work], topic: str = "out") -> list[bytes]:
+    return sorted(
+        value or b"" for _, outputs in works for batch in outputs if batch.topic == topic for value in batch.values
+    )
+
+
+class _Killing:
+    """A log whose task is opened by one process after the other, each of which is killed while it commits."""
+
+    def __init__(self, contract: ProcessTests, directory: Path, clock: ManualClock) -> None:
+        self._contract = contract
+        self._directory = directory
+        self._clock = clock
+        self._children = contract.children()
+        self._works: list[Work] = []
+        self._number = 0
+        contract._prepared(directory, clock).close()
+
+    def kill(self, place: Step | None) -> list[Step]:
+        """Let a process commit twice, and kill it at a step of the second; return that one's steps if it survives."""
+        first, second = self._next(), self._next()
+        where = f"a process {f'was killed at step {place} of' if place else 'ended after'} commit"
+        work = self._contract.open_log, (self._directory, self._clock.now_ms()), [first, second], place
+        with self._children.started(commit_until_killed, *work) as connection:
+            last = self._works[-1][0] if self._works else None
+            expect(answer(connection), last, f"{where}: the last commit that it found")
+            expect(answer(connection), "ready", f"{where}: the commit before")
+            places = places_in(connection, place, "commit")
+        try:
+            self._check(first, second, where, was_killed=not places)
+        except LogError as error:
+            raise AssertionError(
+                f"{where}: the next one must open the task and commit, and raised {error!r}"
+            ) from error
+        return places
+
+    def _check(self, first: Work, second: Work, where: str, *, was_killed: bool) -> None:
+        log = self._contract.open_log(self._directory, self._clock)
+        committer = log.open_committer(APPLICATION, "0_0", INPUTS)
+        found = committer.committed
+        assert found in [second[0]] + [first[0]] * was_killed, (
+            f"{where}: found the commit {found}, expected {second[0].version}"
+            f"{f' or {first[0].version}, each whole' * was_killed}; {_ONE_STEP}, and one that has returned stays"
+        )
+        self._works += [first] + [second] * (found == second[0])
+        self._check_outputs(log, f"{where}, and the commit that counts is {found and found.version}")
+        expect(dict(log.committed(APPLICATION, INPUTS)), dict(self._works[-1][0].positions), f"{where}: positions")
+        self._works.append(self._next())
+        committer.commit(*self._works[-1])
+        self._check_outputs(log, f"{where}, and the next one has committed")
+        log.close()
+
+    def _check_outputs(self, log: Log, where: str) -> None:
+        for topic in ("out", "side"):
+            expect(_values(log, topic), _values_of(self._works, topic), f"{where}: outputs in {topic!r}; {_ONE_STEP}")
+
+    def _next(self) -> Work:
+        self._number += 1
+        return _work(self._number)

@@ -1,0 +1,245 @@
+"""The tests that the stores of every kind must pass; subclass `StateStoreContract` to run them over a kind of yours."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from contextlib import ExitStack
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from penstock import StoreKind, StoreSpec
+from penstock.hooks import registry
+from penstock.stores.memory import MemoryBackend
+
+from .expectations import shown
+from .serde import same_value, spoil
+from .state_store_child import rows_elsewhere
+from .store_under_test import StoreUnderTest
+
+Call = tuple[Any, ...]
+"""The name of a method, and its arguments."""
+
+_STEPS = ("commit", "fail", "open again", "move")
+
+
+class StateStoreContract:
+    """The contract of a kind of store, as tests; run them in a test class of yours.
+
+    >>> from penstock import key_value_store
+    >>> class TestKeyValue(StateStoreContract):
+    ...     spec = key_value_store("s", key_serde="str", value_serde="int")
+    ...     calls = st.tuples(st.just("put"), st.text(), st.integers()) | st.tuples(st.just("get"), st.text())
+
+    Needs pytest and hypothesis (`pip install 'penstock[testing]'`).
+    """
+
+    spec: ClassVar[StoreSpec]
+    """A declared store of the kind."""
+    calls: ClassVar[st.SearchStrategy[Call]]
+    """What a processor calls: tuples of a method's name and its arguments."""
+    examples: ClassVar[int] = 60
+    """How many random histories are tried."""
+
+    def test_any_history(self) -> None:
+        """Each call answers as in a store that was never closed, whatever is committed, lost, opened and moved."""
+        self._try(
+            st.lists(st.one_of(self.calls, self.calls, st.sampled_from(_STEPS)), min_size=20, max_size=40),
+            self._compare,
+        )
+
+    def _compare(self, history: Sequence[Any]) -> None:
+        with ExitStack() as stack:
+            store, model = (StoreUnderTest(self.spec, MemoryBackend, _directory(stack)) for _ in range(2))
+            done: list[tuple[int, Call]] = []
+            committed = 0
+            for number, step in enumerate(history):
+                store.now = model.now = number
+                if step == "commit":
+                    store.commit()
+                    committed = len(done)
+                elif step in _STEPS:
+                    if step == "move":
+                        store.move(_directory(stack))
+                    else:
+                        store.fail() if step == "fail" else store.open_again()
+                    del done[committed:]
+                    model.close()
+                    model = self._replayed(done, _directory(stack))
+                    store.now = model.now = number
+                else:
+                    done.append((number, step))
+                    found, expected = _answer(store, step), _answer(model, step)
+                    assert same_value(found, expected), (
+                        f"step {number}, {shown(step)}, after {shown(history[:number])}: the store answers "
+                        f"{shown(found)}, and one that was never closed {shown(expected)}"
+                    )
+                    spoil(found)  # a processor may change what it got
+            store.close()
+            model.close()
+
+    def _replayed(self, done: Sequence[tuple[int, Call]], directory: str) -> StoreUnderTest:
+        store = StoreUnderTest(self.spec, MemoryBackend, directory)
+        for store.now, call in done:
+            _answer(store, call)
+        return store
+
+    def test_tasks_are_apart(self) -> None:
+        """Two tasks of one process have stores of their own: nothing is kept in a class or a module."""
+
+        def check(calls: Sequence[tuple[bool, Call]]) -> None:
+            with ExitStack() as stack:
+                both = [StoreUnderTest(self.spec, MemoryBackend, _directory(stack)) for _ in range(2)]
+                mixed = [(which, call, _answer(both[which], call)) for which, call in calls]
+                for which in (False, True):
+                    alone = StoreUnderTest(self.spec, MemoryBackend, _directory(stack))
+                    for each, call, found in mixed:
+                        if each == which:
+                            expected = _answer(alone, call)
+                            assert same_value(found, expected), (
+                                f"{shown(call)} in one of two tasks answers {shown(found)}, alone {shown(expected)}: a "
+                                "store keeps nothing in its class or module"
+                            )
+                    alone.close()
+                for store in both:
+                    store.close()
+
+        self._try(st.lists(st.tuples(st.booleans(), self.calls), min_size=10, max_size=20), check)
+
+    def test_what_was_flushed_is_all(self) -> None:
+        """After a commit nothing waits, and the next commit writes nothing again."""
+
+        def check(calls: Sequence[Call]) -> None:
+            with ExitStack() as stack:
+                store = StoreUnderTest(self.spec, MemoryBackend, _directory(stack))
+                for call in calls:
+                    _answer(store, call)
+                    waiting = store.store.unflushed()
+                    assert type(waiting) is int and waiting >= 0, f"unflushed must return an int >= 0: {waiting!r}"
+                store.commit()
+                waiting = store.store.unflushed()
+                assert waiting == 0, (
+                    f"after flush nothing waits, and unflushed returned {waiting}, after {shown(calls)}"
+                )
+                store.store.flush()
+                again = store.uncommitted()
+                assert not again, f"after a commit flush has nothing to write, and wrote {shown(again)}"
+                store.close()
+
+        self._try(st.lists(self.calls, min_size=8, max_size=20), check)
+
+    def test_equal_histories_have_equal_rows(self) -> None:
+        """In every process: rows are restored and compared elsewhere, so no clock, hash or random number is in them."""
+        found: list[list[Call]] = []
+        self._try(st.lists(self.calls, min_size=5, max_size=20), found.append)
+        histories = found[:20]
+        here = []
+        for history in histories:
+            with ExitStack() as stack:
+                store = self._replayed(list(enumerate(history)), _directory(stack))
+                store.commit()
+                here.append(store.rows())
+                store.close()
+        for seed in ("1", "2"):
+            for history, one, other in zip(histories, here, rows_elsewhere(self.spec, histories, seed), strict=True):
+                assert one == other, (
+                    f"after {shown(history)} the rows are {shown(one)} here, and {shown(other)} in another process"
+                )
+
+    def test_reading_changes_nothing(self) -> None:
+        """Tasks read a global store by the methods of its reading half: these write nothing."""
+
+        def check(calls: Sequence[Call]) -> None:
+            with ExitStack() as stack:
+                store = StoreUnderTest(self.spec, MemoryBackend, _directory(stack))
+                half = type(store.store).reading_half
+                for call in calls:
+                    store.store.flush()
+                    before = store.uncommitted()
+                    _answer(store, call)
+                    store.store.flush()
+                    if half is not None and hasattr(half, call[0]):
+                        after = store.uncommitted()
+                        assert after == before, f"{shown(call)} is of the reading half, and wrote {shown(after)}"
+                store.close()
+
+        self._try(st.lists(self.calls, min_size=8, max_size=20), check)
+
+    def test_rows_are_records_of_a_changelog_topic(self) -> None:
+        """Every row comes back from its record, and has one of its own."""
+        installed = self.spec.kind in registry().names("store kind")
+        kind = registry().load("store kind", self.spec.kind) if installed else None
+        if not isinstance(kind, StoreKind):
+            pytest.skip("key and value of a row of this kind are those of its record")
+        topic_rows = kind.topic_rows(self.spec.traits.fixed_options)
+
+        def check(calls: Sequence[Call]) -> None:
+            with ExitStack() as stack:
+                store = self._replayed(list(enumerate(calls)), _directory(stack))
+                store.commit()
+                keys: dict[bytes, bytes] = {}
+                for row in store.rows().items():
+                    key, content, timestamp = topic_rows.record_of(*row)
+                    back = topic_rows.row_of(key, content, 0 if timestamp is None else timestamp)
+                    assert back == row, f"the row {row} became the record {(key, content, timestamp)}, and that {back}"
+                    assert keys.setdefault(key, row[0]) == row[0], f"two rows have the record's key {key!r}"
+                    gone = topic_rows.record_of(row[0], None)[0]
+                    assert gone == key, f"a deleted row {row[0]!r} is of the record {key!r}, and has {gone!r}"
+                store.close()
+
+        self._try(st.lists(self.calls, min_size=8, max_size=20), check)
+
+    def test_its_declaration_travels(self) -> None:
+        """A spec is sent to other processes with the program, and the store has its name."""
+        try:
+            sent = pickle.loads(pickle.dumps(self.spec))
+        except Exception as error:
+            raise AssertionError(
+                f"a declared store is sent to other processes, and cannot be pickled: {error!r}"
+            ) from error
+        for what in ("name", "backend", "logged", "traits"):
+            found, expected = getattr(sent, what), getattr(self.spec, what)
+            assert found == expected, f"{what} of a declared store is {found!r} after pickling, and was {expected!r}"
+        with ExitStack() as stack:
+            store = StoreUnderTest(sent, MemoryBackend, _directory(stack))
+            assert store.store.name == self.spec.name, f"a store's name is that of its spec, not {store.store.name!r}"
+            store.close()
+
+    def _try(self, histories: st.SearchStrategy[Any], check: Any) -> None:
+        @settings(
+            max_examples=self.examples,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.explicit, Phase.generate, Phase.shrink],
+        )
+        @given(histories)
+        def each(history: Any) -> None:
+            check(history)
+
+        each()
+
+
+def _answer(store: StoreUnderTest, call: Call) -> Any:
+    """Return what a call answers, or the type of what it raises; what it is given is changed afterwards."""
+    method, *given = deepcopy(call)
+    try:
+        answer = store.call(method, *given)
+    except Exception as error:
+        return type(error).__name__
+    for each in given:
+        spoil(each)
+    return answer
+
+
+def _directory(stack: ExitStack) -> str:
+    """Return a name under which the memory backend keeps stores until the stack ends."""
+    name = f"contract-{uuid4()}"
+    stack.callback(lambda: MemoryBackend(Path(name), ()).destroy())
+    return name

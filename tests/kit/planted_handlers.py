@@ -1,0 +1,113 @@
+"""Handlers with one wrong line each, which `HandlerContract` has to find."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock import Fail, Failure, RetryAfter, SendToDeadLetter, SerdeError, Skip
+
+
+@dataclass
+class Right:
+    """Retries time-outs, sends what cannot be read away, skips what divides by zero, and fails otherwise."""
+
+    def __call__(self, failure: Failure) -> Any:
+        if isinstance(failure.error, TimeoutError) and failure.attempt <= self.attempts(failure):
+            return RetryAfter(self.delay(failure))
+        if isinstance(failure.error, SerdeError):
+            return SendToDeadLetter(self.topic(failure))
+        return Skip() if isinstance(failure.error, ZeroDivisionError) else Fail()
+
+    def attempts(self, failure: Failure) -> int:
+        return 3
+
+    def delay(self, failure: Failure) -> Any:
+        return "1s"
+
+    def topic(self, failure: Failure) -> str:
+        return "failed"
+
+
+class NeedsARecord(Right):
+    def __call__(self, failure: Failure) -> Any:
+        return Skip() if failure.raw_value.startswith(b"{") else super().__call__(failure)  # type: ignore[union-attr]
+
+
+class NeedsAMessage(Right):
+    def __call__(self, failure: Failure) -> Any:
+        return Skip() if "ignore" in failure.error.args[0] else super().__call__(failure)
+
+
+class NeedsText(Right):
+    def __call__(self, failure: Failure) -> Any:
+        return Skip() if failure.raw_value and failure.raw_value.decode() == "-" else super().__call__(failure)
+
+
+class ReturnsNothing(Right):
+    def __call__(self, failure: Failure) -> Any:
+        return None if isinstance(failure.error, ZeroDivisionError) else super().__call__(failure)
+
+
+class ReturnsAClass(Right):
+    def __call__(self, failure: Failure) -> Any:
+        return Skip if isinstance(failure.error, ZeroDivisionError) else super().__call__(failure)
+
+
+class TriesForEver(Right):
+    def attempts(self, failure: Failure) -> int:
+        return failure.attempt
+
+
+@dataclass
+class CountsItself(Right):
+    seen: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, failure: Failure) -> Any:
+        if not isinstance(failure.error, TimeoutError):
+            return super().__call__(failure)
+        self.seen[failure.task_id] = self.seen.get(failure.task_id, 0) + 1
+        return RetryAfter("1s") if self.seen[failure.task_id] <= 3 else Fail()
+
+
+class DelaysBySeconds(Right):
+    def delay(self, failure: Failure) -> Any:
+        return failure.attempt
+
+
+class DelaysTwiceAsLong(Right):
+    """Without a limit: at attempt 100 the sun is gone."""
+
+    def attempts(self, failure: Failure) -> int:
+        return 100
+
+    def delay(self, failure: Failure) -> Any:
+        return f"{2 ** min(failure.attempt, 40)}s"
+
+
+class NamesATopicByTheError(Right):
+    def topic(self, failure: Failure) -> str:
+        return f"failed {type(failure.error).__name__}"
+
+
+class SendsBack(Right):
+    def topic(self, failure: Failure) -> str:
+        return failure.topic or "failed"
+
+
+class TopicByHash(Right):
+    def topic(self, failure: Failure) -> str:
+        return f"failed-{hash(failure.node) % 5}"
+
+
+class ChangesTheError(Right):
+    def __call__(self, failure: Failure) -> Any:
+        decision = super().__call__(failure)
+        failure.error.args = (f"{failure.node}: {failure.error}",)
+        return decision
+
+
+@dataclass
+class HasALock(Right):
+    lock: Any = field(default_factory=threading.Lock)

@@ -1,0 +1,175 @@
+"""A right kind of store, and kinds with one wrong line each, which `StateStoreContract` has to find."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hypothesis import strategies as st
+
+from penstock import BytesStore, StateStore, StoreContext, StoreSpec
+from penstock.plugins.testing.contracts.state_store import StateStoreContract
+
+
+@dataclass(frozen=True)
+class TagsSpec(StoreSpec):
+    """Declares sets of tags by key; `variant` names the class of this module that keeps them."""
+
+    variant: str = "Tags"
+
+    def build(self, bytes_store: BytesStore, context: StoreContext) -> StateStore:
+        return globals()[self.variant](bytes_store, context)  # type: ignore[no-any-return]
+
+
+class ReadTags(StateStore, reads_only=True):
+    """What tasks may call of a global store."""
+
+    def __init__(self, below: BytesStore, context: StoreContext) -> None:
+        self.name = below.name
+        self._below = below
+        self._context = context
+        self._waiting: dict[str, list[str]] = {}
+
+    def get(self, key: str) -> list[str]:
+        if key in self._waiting:
+            return list(self._waiting[key])
+        found = self._below.get(key.encode())
+        return [] if found is None else self._read(found)
+
+    def _read(self, found: bytes) -> list[str]:
+        return list(json.loads(found))
+
+    def keys(self) -> Iterator[str]:
+        present = {key.decode() for key, _ in self._below.range()}
+        changed = {key for key, tags in self._waiting.items() if tags}
+        gone = {key for key, tags in self._waiting.items() if not tags}
+        yield from sorted((present | changed) - gone)
+
+
+class Tags(ReadTags):
+    """Right: keeps changes as objects until `flush`."""
+
+    def add(self, key: str, tag: str) -> bool:
+        tags = self.get(key)
+        if tag in tags:
+            return False
+        self._waiting[key] = sorted([*tags, tag])
+        return True
+
+    def clear(self, key: str) -> None:
+        self._waiting[key] = []
+
+    def flush(self) -> None:
+        for key, tags in self._waiting.items():
+            self._below.put(key.encode(), self._written(tags))
+        self._waiting.clear()
+
+    def _written(self, tags: list[str]) -> bytes | None:
+        return json.dumps(tags).encode() if tags else None
+
+    def unflushed(self) -> int:
+        return len(self._waiting)
+
+    def discard(self) -> None:
+        self._waiting.clear()
+
+
+class KeepsAnAttribute(Tags):
+    """How many were added is known until the store is opened again."""
+
+    def __init__(self, below: BytesStore, context: StoreContext) -> None:
+        super().__init__(below, context)
+        self._added = 0
+
+    def add(self, key: str, tag: str) -> bool:
+        self._added += super().add(key, tag)
+        return self._added % 2 == 1
+
+
+class KeepsItInTheClass(Tags):
+    known: ClassVar[dict[str, list[str]]] = {}
+
+    def get(self, key: str) -> list[str]:
+        return self.known.setdefault(key, super().get(key))
+
+
+class NeverDiscards(Tags):
+    def discard(self) -> None:
+        pass
+
+
+class FlushesSome(Tags):
+    def flush(self) -> None:
+        few = dict(list(self._waiting.items())[:2])
+        self._waiting = few
+        super().flush()
+
+
+class FlushesAgain(Tags):
+    def flush(self) -> None:
+        self.written = getattr(self, "written", {}) | self._waiting
+        self._waiting = dict(self.written)
+        super().flush()
+
+
+class NeverCountsDown(Tags):
+    most = 0
+
+    def unflushed(self) -> int:
+        self.most = max(self.most, super().unflushed())
+        return self.most
+
+
+class HandsOutItsOwn(Tags):
+    def get(self, key: str) -> list[str]:
+        return self._waiting.setdefault(key, super().get(key)) if super().get(key) else []
+
+
+class WritesInTheOrderOfHashes(Tags):
+    def _written(self, tags: list[str]) -> bytes | None:
+        return json.dumps(list(set(tags))).encode() if tags else None
+
+    def _read(self, found: bytes) -> list[str]:
+        return sorted(json.loads(found))
+
+
+class WritesTheTime(Tags):
+    def _written(self, tags: list[str]) -> bytes | None:
+        return json.dumps([*tags, time.time_ns()]).encode() if tags else None
+
+    def _read(self, found: bytes) -> list[str]:
+        return list(json.loads(found)[:-1])
+
+
+class WritesWhereItReads(Tags):
+    def get(self, key: str) -> list[str]:
+        found = super().get(key)
+        self._below.put(b"last read", key.encode())
+        return found
+
+    def keys(self) -> Iterator[str]:
+        return filter("last read".__ne__, super().keys())
+
+
+class BreaksWhereItWrites(Tags):
+    """Its iterator looks at what waits, step by step."""
+
+    def keys(self) -> Iterator[str]:
+        for key in sorted({key.decode() for key, _ in self._below.range()}):
+            if key not in self._waiting:
+                yield key
+
+
+class TestTags(StateStoreContract):
+    """The right one."""
+
+    spec = TagsSpec("tags")
+    calls = st.one_of(
+        st.tuples(st.just("add"), st.sampled_from(["a", "b", "é"]), st.sampled_from(["x", "yy", "zzz", "w"])),
+        st.tuples(st.just("clear"), st.sampled_from(["a", "b"])),
+        st.tuples(st.just("get"), st.sampled_from(["a", "b", "é"])),
+        st.tuples(st.just("keys")),
+    )

@@ -1,0 +1,285 @@
+"""The contracts of kinds of stores, handlers, renderers and settings find each of these planted bugs."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock import ConfigError, DeadLetter, Retry, Setting
+from penstock.handlers import fail, skip
+from penstock.hooks import registry
+from penstock.plugins.testing.contracts.handler import HandlerContract
+from penstock.plugins.testing.contracts.renderer import RendererContract
+from penstock.plugins.testing.contracts.setting import SettingContract, VocabularyContract
+from penstock.plugins.testing.contracts.state_store import StateStoreContract
+from penstock.plugins.testing.contracts.store_kinds import CALLS, SPECS
+from penstock.settings.names import NoCounterpartError
+from penstock.settings.types import SettingType, expecting, optional, whole_number
+
+from . import planted_handlers as handlers
+from . import planted_kinds as kinds
+from .planted_kinds import TestTags as TestTags
+
+# ---------------------------------------------------------------- what is right
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_our_own_kinds_keep_the_contract(name: str) -> None:
+    suite = type("Suite", (StateStoreContract,), {"spec": SPECS[name], "calls": CALLS[name], "examples": 15})()
+    assert list(failures(suite)) == []
+
+
+class TestRightHandler(HandlerContract):
+    handler = handlers.Right()
+    topics = ("failed",)
+
+
+@pytest.mark.parametrize("handler", [fail, skip, DeadLetter("failed"), Retry(2), Retry(1, "2s", DeadLetter("failed"))])
+def test_our_own_handlers_keep_the_contract(handler: Any) -> None:
+    suite = type("Suite", (HandlerContract,), {"handler": staticmethod(handler), "topics": ("failed",)})()
+    assert list(failures(suite)) == []
+
+
+@pytest.mark.parametrize("name", ["text", "mermaid", "dot", "svg", "json"])
+def test_our_own_renderers_keep_the_contract(name: str) -> None:
+    suite = type("Suite", (RendererContract,), {"renderer": staticmethod(registry().load("renderer", name))})()
+    assert list(failures(suite)) == []
+
+
+class TestRightSetting(SettingContract):
+    setting = Setting("acme.limit", optional(whole_number()), None, "The most records of a key.")
+    accepted = {"5": 5, "none": None}
+    refused = ("many", 0, "0", True, 1.5)
+
+
+# ---------------------------------------------------------------- what is planted
+
+KINDS: list[tuple[str, str]] = [
+    ("KeepsAnAttribute", "one that was never closed"),
+    ("KeepsItInTheClass", "in its class or module|one that was never closed|the rows are"),
+    ("NeverDiscards", "one that was never closed"),
+    ("FlushesSome", "one that was never closed"),
+    ("FlushesAgain", "nothing to write, and wrote|one that was never closed"),
+    ("NeverCountsDown", "after flush nothing waits"),
+    ("HandsOutItsOwn", "one that was never closed"),
+    ("WritesInTheOrderOfHashes", "in another process"),
+    ("WritesTheTime", "in another process"),
+    ("WritesWhereItReads", "is of the reading half, and wrote"),
+    ("BreaksWhereItWrites", "one that was never closed"),
+]
+
+
+@pytest.mark.parametrize(("kind", "rule"), KINDS)
+def test_a_planted_kind_is_found(kind: str, rule: str) -> None:
+    check_found(type("Suite", (TestTags,), {"spec": kinds.TagsSpec("tags", variant=kind), "examples": 40})(), rule)
+
+
+HANDLERS: list[tuple[type[handlers.Right], str]] = [
+    (handlers.NeedsARecord, "must not raise: asked about .*a punctuator|must not raise"),
+    (handlers.NeedsAMessage, "must not raise: .*IndexError"),
+    (handlers.NeedsText, "must not raise: .*UnicodeDecodeError"),
+    (handlers.ReturnsNothing, "returned None, expected"),
+    (handlers.ReturnsAClass, "returned <class .*Skip'>, expected"),
+    (handlers.TriesForEver, "a task would never go on"),
+    (handlers.CountsItself, "asked again about"),
+    (handlers.DelaysBySeconds, "RetryAfter.delay"),
+    (handlers.DelaysTwiceAsLong, "expected up to an hour"),
+    (handlers.NamesATopicByTheError, "no topic's name"),
+    (handlers.SendsBack, "would fail there again|`topics` are"),
+    (handlers.TopicByHash, "in another process|`topics` are"),
+    (handlers.ChangesTheError, "must not change the error"),
+    (handlers.HasALock, "cannot be pickled"),
+]
+
+
+@pytest.mark.parametrize(("handler", "rule"), HANDLERS)
+def test_a_planted_handler_is_found(handler: type[handlers.Right], rule: str) -> None:
+    topics = tuple(f"failed-{number}" for number in range(5)) if handler is handlers.TopicByHash else ("failed",)
+    check_found(type("Suite", (HandlerContract,), {"handler": handler(), "topics": topics})(), rule)
+
+
+_counter = itertools.count()
+
+
+def _names(program: Any) -> list[str]:
+    stores = [store.name for store in program.all_stores()]
+    return [*program.nodes, *program.topics(), *program.sink_topics(), *stores]
+
+
+def renders_bytes(program: Any) -> Any:
+    return " ".join(_names(program)).encode()
+
+
+def renders_no_stores(program: Any) -> str:
+    return " ".join([*program.nodes, *program.topics(), *program.sink_topics()])
+
+
+def renders_ten_nodes(program: Any) -> str:
+    return " ".join(name for name in _names(program) if "-11" not in name)
+
+
+def renders_with_a_number(program: Any) -> str:
+    return f"{next(_counter)} {' '.join(_names(program))}"
+
+
+def renders_a_set(program: Any) -> str:
+    return " ".join({*_names(program)})
+
+
+def renders_with_ids(program: Any) -> str:
+    return f"{hash('drawing')} {' '.join(_names(program))}"
+
+
+def needs_a_sink(program: Any) -> str:
+    return f"{program.sink_topics()[0]} {' '.join(_names(program))}"
+
+
+RENDERERS = [
+    (renders_bytes, "returns text"),
+    (renders_no_stores, "each of the stores, and lacks"),
+    (renders_ten_nodes, "each of the nodes, and lacks 'branch-11'"),
+    (renders_with_a_number, "was rendered as"),
+    (renders_a_set, "in another process"),
+    (renders_with_ids, "in another process"),
+    (needs_a_sink, "writes any program, and raised"),
+]
+
+
+@pytest.mark.parametrize(("renderer", "rule"), RENDERERS)
+def test_a_planted_renderer_is_found(renderer: Any, rule: str) -> None:
+    check_found(type("Suite", (RendererContract,), {"renderer": staticmethod(renderer)})(), rule)
+
+
+def raises_as_int_does(setting: str, text: str, load: Any) -> Any:
+    return int(text)
+
+
+def says_nothing(setting: str, value: Any) -> Any:
+    if type(value) is not int:
+        raise ConfigError("wrong value")
+    return value
+
+
+NUMBERS = whole_number()
+SETTINGS: list[tuple[Setting[Any], str]] = [
+    (Setting("limit", NUMBERS, 5, "The most records."), "PLUGIN.NAME"),
+    (Setting("acme.Limit", NUMBERS, 5, "The most records."), "PLUGIN.NAME"),
+    (Setting("acme.limit", NUMBERS, 5, "the most records"), "is a sentence"),
+    (Setting("acme.limit", NUMBERS, 0, "The most records."), "must be accepted, and was refused"),
+    (Setting("acme.limit", SettingType(NUMBERS.check), 5, "The most records."), "must be accepted"),
+    (
+        Setting("acme.limit", SettingType(NUMBERS.check, raises_as_int_does), 5, "The most records."),
+        "and raised ValueError",
+    ),
+    (Setting("acme.limit", SettingType(says_nothing, NUMBERS.of_text), 5, "The most records."), "begins with what"),
+    (
+        Setting(
+            "acme.limit", SettingType(expecting("a number", lambda value: True, float), NUMBERS.of_text), 5.0, "Most."
+        ),
+        "is 5.0, expected 5|must be refused|and raised",
+    ),
+]
+
+
+@pytest.mark.parametrize(("setting", "rule"), SETTINGS)
+def test_a_planted_setting_is_found(setting: Setting[Any], rule: str) -> None:
+    check_found(
+        type("Suite", (SettingContract,), {"setting": setting, "accepted": {"5": 5}, "refused": ("many", 1.5)})(), rule
+    )
+
+
+@pytest.mark.parametrize("name", ["kafka_streams", "librdkafka"])
+def test_our_own_vocabularies_keep_the_contract(name: str) -> None:
+    vocabulary = registry().load("settings vocabulary", name)
+    suite = type("Suite", (VocabularyContract,), {"vocabulary": vocabulary})()
+    assert list(failures(suite)) == []
+
+
+class Names:
+    """A vocabulary with two names."""
+
+    owner = "Acme"
+    prefixes = ("consumer.",)
+
+    def names(self) -> list[str]:
+        return ["threads", "color"]
+
+    def knows(self, name: str) -> bool:
+        return name.removeprefix("consumer.") in self.names()
+
+    def translate(self, name: str, value: Any) -> Any:
+        if name.endswith("color"):
+            raise NoCounterpartError("color has no counterpart here: nothing is coloured")
+        return "parallelism", value
+
+
+class NamesTwice(Names):
+    def names(self) -> list[str]:
+        return ["threads", "color", "threads"]
+
+
+class NoPrefix(Names):
+    def knows(self, name: str) -> bool:
+        return name in self.names()
+
+
+class KnowsAnything(Names):
+    def knows(self, name: str) -> bool:
+        return True
+
+
+class NamesNoSetting(Names):
+    def translate(self, name: str, value: Any) -> Any:
+        return "paralelism", value
+
+
+class RaisesWhatIntDoes(Names):
+    def translate(self, name: str, value: Any) -> Any:
+        return "parallelism", int(value)
+
+
+VOCABULARIES = [
+    (NamesTwice, "each name once"),
+    (NoPrefix, "it is known"),
+    (KnowsAnything, "is of no vocabulary"),
+    (NamesNoSetting, "which is no setting"),
+    (RaisesWhatIntDoes, "must raise ConfigError, and raised"),
+]
+
+
+@pytest.mark.parametrize(("vocabulary", "rule"), VOCABULARIES)
+def test_a_planted_vocabulary_is_found(vocabulary: type[Names], rule: str) -> None:
+    assert list(failures(type("Suite", (VocabularyContract,), {"vocabulary": Names()})())) == []
+    check_found(type("Suite", (VocabularyContract,), {"vocabulary": vocabulary()})(), rule)
+
+
+START_PROCESSES = {
+    "test_a_decision_depends_on_the_failure_alone", "test_a_program_always_looks_the_same",
+    "test_equal_histories_have_equal_rows",
+}  # fmt: skip
+
+
+def failures(suite: Any) -> Iterator[str]:
+    """Yield what each test of a suite says that fails."""
+    names = [each for each in dir(suite) if each.startswith("test_")]
+    for name in sorted(names, key=lambda each: (each in START_PROCESSES, each)):
+        try:
+            getattr(suite, name)()
+        except pytest.skip.Exception:
+            pass
+        except (Exception, pytest.fail.Exception) as error:
+            yield f"{name}: {type(error).__name__}: {error}"
+
+
+def check_found(suite: Any, rule: str) -> None:
+    """Run the tests of a suite until one fails as the rule says."""
+    found: list[str] = []
+    for each in failures(suite):
+        found.append(each)
+        if re.search(rule, each, re.DOTALL):
+            return
+    pytest.fail(f"no test named {rule!r}; the suite says {found}")
