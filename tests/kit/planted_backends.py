@@ -671,6 +671,13 @@ class TakesTheChanges(MemoryBackend):
                 rows.clear()
 
 
+class OneStateForAName(MemoryBackend):
+    """Looks at the last part of a directory's path."""
+
+    def __init__(self, directory: Path, stores: Sequence[str], **options: Any) -> None:
+        super().__init__(directory.parent.parent / directory.name, stores, **options)
+
+
 class NeverForgetsWhatItGot(MemoryBackend):
     """Keeps gets until the key is put again."""
 

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from penstock import ChangelogError, Commit, OutputBatch, Restore, TopicPartition, version_counter
 from penstock.plugins.changelogs.chain import route_to
-from penstock.plugins.changelogs.memory import MemoryChangelog, _History
+from penstock.plugins.changelogs.memory import MemoryChangelog, _histories, _History
 from penstock.plugins.changelogs.topic import TopicChangelog
 from penstock.store import Changes
 
@@ -342,6 +342,17 @@ class CleansWithoutGrace(MemoryChangelog):
     def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
         for _ in range(2):
             super().clean(version, -1, now_ms, is_current)
+
+
+class DestroysByPrefix(MemoryChangelog):
+    def __init__(self, location: str, application_id: str, task_id: str) -> None:
+        super().__init__(location, application_id, task_id)
+        self.place = location, application_id
+
+    def destroy(self) -> None:
+        for (location, application_id, _), history in _histories.items():
+            if location == self.place[0] and application_id.startswith(self.place[1]):
+                history.clear()
 
 
 class KeepsADescriptor(MemoryChangelog):

@@ -110,6 +110,7 @@ IN_PROCESS: list[tuple[Any, ...]] = [
     (planted.LengthsInTwoBytes, "test_any_byte_and_any_length_of_a_value", "whose value has 65536 bytes"),
     (planted.AMarkForWhatIsDeleted, "test_any_byte_and_any_length_of_a_value", "a write of every byte"),
     (planted.TakesTheChanges, "test_a_write_changes_nothing_of_what_it_is_given", "write must not change"),
+    (planted.OneStateForAName, "test_directories_are_apart", "beside others"),
     (planted.NeverForgetsWhatItGot, "test_many_small_writes", "get returns what the last write left"),
 ]
 

@@ -38,6 +38,7 @@ PLANTED: list[tuple[Any, ...]] = [
     (planted.OneDeltaForEachCounter, "test_a_late_orphan_changes_nothing", "no way to version"),
     (planted.TakesAnyLowerCopy, "test_a_late_orphan_changes_nothing", "from 000000000001-z"),
     (planted.CleansWithoutGrace, "test_nothing_is_deleted_within_the_grace_period", "no way to version"),
+    (planted.DestroysByPrefix, "test_tasks_and_applications_are_apart", "no way to version"),
     (planted.KeepsADescriptor, "test_closing_frees_descriptors", "close must free"),
     (planted.AppendsBehindWhatWasTorn, KILLED, "killed at step .* of append", APPEND),
     (planted.WritesWithTheNext, KILLED, "append: .*no way to version", APPEND),

@@ -254,13 +254,20 @@ class ChangelogContract(ContentTests, DamageTests):
     def test_tasks_and_applications_are_apart(self, tmp_path: Path) -> None:
         """The same version name elsewhere is another state."""
         where = self.location(tmp_path)
-        places = [("one", "0_0"), ("one", "0_1"), ("two", "0_0")]
+        places = [
+            ("one", "0_0"), ("one", "0_1"), ("one", "0_10"), ("one", "10_0"), ("two", "0_0"), ("one-2", "0_0"),
+            ("one.2", "0_0"), ("one_0", "0_0"), ("One", "0_0"),
+        ]  # fmt: skip
         for number, place in enumerate(places):
             type(self).changelog(where, *place).append({"s": [(b"key", b"%d" % number)]}, None, "0-v")
         for number, place in enumerate(places):
             log = type(self).changelog(where, *place)
             rule = f"the changelog of application {place[0]!r}, task {place[1]!r} is apart from others"
             expect(restored(log, "0-v", None, {}), {"s": {b"key": b"%d" % number}}, rule)
+        type(self).changelog(where, *places[0]).destroy()
+        for number, place in enumerate(places[1:], 1):
+            state = restored(type(self).changelog(where, *place), "0-v", None, {})
+            expect(state, {"s": {b"key": b"%d" % number}}, f"{place} after {places[0]} was destroyed")
 
     def test_a_changelog_keeps_commits(self, tmp_path: Path) -> None:
         """The commit before a delta, the latest one of a snapshot, and the first one, also after later changes."""

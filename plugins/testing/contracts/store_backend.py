@@ -180,6 +180,26 @@ class StoreBackendContract(RowTests, ScanTests, ReaderTests, WriterTests, KillTe
             now = ("v4", {"first": {b"k": b"1"}, "second": {b"k": b"3"}})
             check_reads(backend, now, "opened with a store that was left out in between")
 
+    def test_directories_are_apart(self, tmp_path: Path) -> None:
+        """Each task has its own: two of one name in different places, and names with any sign."""
+        names = ["one/0_0", "two/0_0", "a b%20c?d#e", "\u00e9", "'quoted\"", "-"]
+        backends, version = [], None
+        for name in names:
+            (tmp_path / name).mkdir(parents=True)
+            backends.append(type(self).open(tmp_path / name, STORES))
+        try:
+            for name, backend in zip(names, backends, strict=True):
+                check_reads(backend, NOTHING, f"a new directory {name!r} beside others")
+                backend.write({"first": [(b"name", name.encode())]}, version, f"v-{len(name)}")
+            for name, backend in zip(names, backends, strict=True):
+                now = (f"v-{len(name)}", {"first": {b"name": name.encode()}, "second": {}})
+                check_reads(backend, now, f"a directory {name!r} beside others")
+            backends[0].destroy()
+            check_reads(backends[1], ("v-7", {"first": {b"name": b"two/0_0"}}), "after another directory was destroyed")
+        finally:
+            for backend in backends:
+                backend.destroy()
+
     def test_closing(self, tmp_path: Path) -> None:
         """`close` is idempotent; using the backend, or an iterator, afterwards is an error."""
         backend = type(self).open(tmp_path, STORES)
