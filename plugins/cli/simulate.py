@@ -33,6 +33,7 @@ def simulate(target: str, seeds: int, start: int) -> None:
     """
     from time import perf_counter
 
+    from penstock import PenstockError
     from penstock.plugins.testing.simulation import SimulationContract
     from penstock.plugins.testing.simulation.soak import soak
 
@@ -53,7 +54,7 @@ def simulate(target: str, seeds: int, start: int) -> None:
     soaked = soak(contract, range(start, start + seeds), say)
     if soaked.failure is not None:
         again = f"penstock simulate {target} --start {soaked.seed} --seeds 1"
-        raise ApplicationError(f"seed {soaked.seed}: {soaked.failure}\nThe same history again: {again}")
+        raise PenstockError(f"seed {soaked.seed}: {soaked.failure}\nThe same history again: {again}")
     print_text(_rate(soaked, perf_counter() - began))
     for fault, count in sorted(soaked.faults.items()):
         print_text(f"  {count:8} {fault}")

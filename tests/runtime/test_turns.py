@@ -100,10 +100,14 @@ def takes(processor: type[Processor] = Takes) -> Topology:
 
 
 class Lateness:
-    """How long after they were due commits began: a commit is due at its place in the interval, once there is work."""
+    """How long after they were due commits began: a commit is due at its place in the interval, once there is work.
+
+    That of a task that is behind is due later: not before it was seen not to be due.
+    """
 
     def __init__(self, each: LoopByHand) -> None:
         self.worst = 0.0
+        self._not_due: dict[str, float] = {}
         self._since: dict[str, float] = {}
         for name, task in each.loop._tasks.items():
             self._watch(each, name, task)
@@ -116,11 +120,13 @@ class Lateness:
             done = work(*arguments)
             if done:
                 self._since.setdefault(name, before)
+            if task.commit_due() > time.now:
+                self._not_due[name] = time.now
             return done
 
         def noting_begin() -> Any:
             if (since := self._since.pop(name, None)) is not None:
-                self.worst = max(self.worst, time.now - max(since, task._due))
+                self.worst = max(self.worst, time.now - max(since, task._due, self._not_due.get(name, 0.0)))
             return begin()
 
         task.work, task.begin_commit = noting_work, noting_begin

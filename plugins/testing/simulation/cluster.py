@@ -98,10 +98,12 @@ class Cluster:
         self.give_orphans()
 
     def complete(self) -> None:
-        """Start hosts until as many live as there are machines, and give them the tasks that nobody has."""
+        """Start hosts until as many live as there are machines; give each task to one of them, and to no other."""
         while not self.is_complete:
             self.start(len(self.live()))
         self.give_orphans()
+        for host in self.live():
+            host.keep([task for task, owner in self.owners.items() if owner is host])
 
     def end(self, host: Host) -> None:
         """Take a host that has died out of the cluster."""

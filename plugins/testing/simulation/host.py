@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
 from penstock import Application, FencedError, LogError, StaleStoreError, TaskId, TopicPartition
@@ -55,6 +55,10 @@ class Host(ABC):
     @abstractmethod
     def close(self, *, commit: bool) -> None:
         """Close all tasks, with a commit where they have something to commit."""
+
+    def keep(self, names: Collection[str]) -> None:
+        """Have no batches of other tasks any more. Tasks that work on their own notice when they are taken over."""
+        return
 
     def judge(self, task: str, error: BaseException) -> None:
         """Note a task's error, unless a fault of the simulation or another owner explains it."""
@@ -111,6 +115,10 @@ class BatchHost(Host):
                     self.application, TaskId.parse(name), self.all_tasks[name], self.log,
                     resources=self.resources, task_count=len(self.all_tasks),
                 )  # fmt: skip
+
+    def keep(self, names: Collection[str]) -> None:
+        for name in set(self._workers).difference(names):
+            self._workers.pop(name).close()
 
     def work(self) -> int:
         names = [name for name in self._workers if name not in self._lost]
