@@ -48,6 +48,18 @@ class MemoryBackend(StoreBackend):
         for place in [place for place in _contents if place.startswith(top)]:
             del _contents[place]
 
+    @staticmethod
+    def bytes_under(directory: Path) -> int:
+        """Return the bytes of all keys and values that this process has of `directory` and everything under it."""
+        root = os.path.realpath(directory)
+        return sum(
+            len(key) + len(value)
+            for each, contents in _contents.items()
+            if Path(each).is_relative_to(root)
+            for table in contents.tables.values()
+            for key, value in table.values.items()
+        )
+
     def version(self) -> str | None:
         return self._open().version
 

@@ -5,6 +5,7 @@ from penstock.plugins.testing.contracts.handler import HandlerContract
 from penstock.plugins.testing.contracts.log import LogContract
 from penstock.plugins.testing.contracts.log_changelog import LogChangelogContract
 from penstock.plugins.testing.contracts.processor import ProcessorContract
+from penstock.plugins.testing.contracts.program_runs import ClockStep
 from penstock.plugins.testing.contracts.renderer import RendererContract
 from penstock.plugins.testing.contracts.serde import SerdeContract
 from penstock.plugins.testing.contracts.setting import SettingContract, VocabularyContract
@@ -14,6 +15,7 @@ from penstock.plugins.testing.contracts.store_kinds import StoreKindsContract
 
 __all__ = [
     "ChangelogContract",
+    "ClockStep",
     "HandlerContract",
     "LogChangelogContract",
     "LogContract",

@@ -96,7 +96,7 @@ def prepare(application: Application, log: Log) -> Prepared:
     make_repartition_topics(application, assignment, log)
     assignment = replace(assignment, missing={})
     check_location(application, assignment, log, now["identity"])
-    _make_changelog_topics(application, assignment, log, before)
+    make_changelog_topics(application, assignment, log, before)
     if now != before:
         write_note(application.id, log, now)
     return Prepared(application, assignment, now["identity"], committed, gone_stores(now))
@@ -173,12 +173,12 @@ def _check_repartition_topics(application: Application, assignment: Assignment, 
             )
 
 
-def _make_changelog_topics(
-    application: Application, assignment: Assignment, log: Log, before: Mapping[str, Any]
+def make_changelog_topics(
+    application: Application, assignment: Assignment, log: Log, before: Mapping[str, Any] | None = None
 ) -> None:
     """Create the topics of a changelog that is kept in the log, and check those that are there.
 
-    Raises IncompatibleStateError.
+    `before`: what was noted at the last start. Raises IncompatibleStateError.
     """
     changelog = application.settings.log_changelog
     if changelog is None:

@@ -124,12 +124,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from hypothesis import strategies as st
 
-from penstock import Application, OutputBatch, Record, TopicPartition, Topology
-from penstock.plugins.runtime.locations import open_log
-from penstock.spark import run
+from penstock import Application, Record, Topology
 from penstock.testing.contracts import ProcessorContract
 from penstock.testing.strategies import streams
 
@@ -151,23 +150,16 @@ def counted(records: list[Record]) -> Iterator[tuple[str, int]]:
 class TestCount(ProcessorContract):
     program = staticmethod(counting)
     reference = staticmethod(counted)
-    records = streams(values=st.none(), late="10s")
+    records = streams(values=st.none(), late="10s", null_keys=False)
 
 
-def test_it_runs_on_spark(penstock_application: Callable[..., Application]) -> None:
-    application = penstock_application(counting())
-    log = open_log(application.settings)
-    for topic in ("words", "counts"):
-        log.create_topic(topic, 2)
-    log.append(OutputBatch("words", [b"to", b"be", b"to"], [None] * 3, [0, 1, 2]))
-    assert run(application, master="local[2]").records_in == 3
-    found: list[bytes | None] = []
-    ends = log.end_offsets([TopicPartition("counts", number) for number in range(2)])
-    for partition, end in ends.items():
-        for batch in log.fetch(partition, 0, end, 1 << 20):
-            found += batch.keys
-    log.close()
-    assert sorted(filter(None, found)) == [b"be", b"to", b"to"]
+def test_it_runs_on_spark_through_a_kill(
+    penstock_application: Callable[..., Application], penstock_run_with_kills: Callable[..., Any]
+) -> None:
+    words = [(word, None, at) for at, word in enumerate(["to", "be", "to"])]
+    done = penstock_run_with_kills(penstock_application(counting()), {"words": words}, kills=1, master="local[2]")
+    assert sorted((each.key, each.value) for each in done.answers["counts"]) == [("be", 1), ("to", 1), ("to", 2)]
+    assert done.summary.workers_lost == 1
 '''
 
 _BACKEND = '''\

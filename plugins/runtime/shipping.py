@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import packages_distributions
@@ -36,12 +37,25 @@ def pack(cargo: Any) -> bytes:
         try:
             return _pickled(cargo, cloudpickle)
         except Exception as error:
-            where = _unpicklable(getattr(cargo, "application", cargo), cloudpickle)
+            where = _named(getattr(cargo, "application", cargo), cloudpickle.dumps)
             raise ConfigError(
                 f"the application cannot be sent to its task hosts{where}: {type(error).__name__}: {error}. Whatever "
                 "its topology and settings refer to must be picklable: make files, locks and connections in a "
                 "processor's init"
             ) from error
+
+
+def cannot_arrive(application: Application, error: Exception) -> ConfigError:
+    """Return the error for a packed application that raises `error` when a task host unpickles it."""
+    import cloudpickle
+
+    with _packing, _by_value(cloudpickle):
+        where = _named(application, lambda part: pickle.loads(cloudpickle.dumps(part)))
+    return ConfigError(
+        f"the application cannot be read by its task hosts{where}: {type(error).__name__}: {error}. What its topology "
+        "and settings refer to is pickled, and made again there: look for a class with __reduce__, __setstate__ or "
+        "__new__, or make the object in a processor's init"
+    )
 
 
 def _pickled(cargo: Any, cloudpickle: ModuleType) -> bytes:
@@ -60,21 +74,21 @@ def _pickled(cargo: Any, cloudpickle: ModuleType) -> bytes:
     return file.getvalue()
 
 
-def _unpicklable(application: Any, cloudpickle: ModuleType) -> str:
-    """Return which parts of an application cannot be pickled, for a message; "" if that is not known."""
+def _named(application: Any, check: Callable[[Any], Any]) -> str:
+    """Return for which parts of an application `check` raises, for a message; "" if that is not known."""
     if not isinstance(application, Application):
         return ""
     settings, program = application.settings, application.program
     parts = {f"setting {name!r}": value for name, value in settings.by_name.items()}
     parts |= {f"{kind_of(node)} {node.name!r}": node for node in program.nodes.values()}
     parts |= {f"store {store.name!r}": store for store in program.all_stores()}
-    found = [name for name, part in parts.items() if not _can_be_pickled(part, cloudpickle)]
+    found = [name for name, part in parts.items() if not _passes(check, part)]
     return f" ({', '.join(found)})" if found else ""
 
 
-def _can_be_pickled(part: Any, cloudpickle: ModuleType) -> bool:
+def _passes(check: Callable[[Any], Any], part: Any) -> bool:
     try:
-        cloudpickle.dumps(part)
+        check(part)
     except Exception:
         return False
     return True

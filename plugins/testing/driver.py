@@ -11,6 +11,7 @@ from penstock import (
     ConfigError,
     Duration,
     Headers,
+    Log,
     ManualClock,
     NodeMetrics,
     OutputBatch,
@@ -22,24 +23,21 @@ from penstock import (
     Topology,
     TopologyBuilder,
     UnknownTopicError,
-    World,
     duration_ms,
 )
+from penstock.plugins.applications.preparation import make_changelog_topics
 from penstock.plugins.applications.serdes import prepare_serdes
 from penstock.plugins.changelogs.memory import MemoryChangelog
-from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.shipping import pack
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 
+from .driver_log import driver_log
 from .piping import check_partitions, check_time, serialized
-from .planning import Waiting, oldest_first
+from .planning import oldest_first, waiting_records
+from .processes import Process, Processes
 from .topic_reader import ReadsTopics, TopicReader, named_topics
 from .topics import InputTopic
-
-_MANY_BYTES = 1 << 20
 
 
 class TopologyTestDriver(ReadsTopics):
@@ -50,9 +48,19 @@ class TopologyTestDriver(ReadsTopics):
     topics, the oldest first. With `commit_every`, a task processes up to so many records that wait, and then commits:
     records that `pipe_many` sends at once, and those in repartition topics. Every topic has `partitions` partitions, or
     what a mapping says (others: 1). The wall clock starts at `initial_wall_clock_ms` and moves only by
-    `advance_wall_clock`. With `reopen_tasks`, every task is closed and opened again from what is committed after each
-    step, as Spark may do: a processor that keeps state in attributes shows it. `settings` override the application's
-    (for a bare Topology, the defaults).
+    `advance_wall_clock`. `settings` override the application's (for a bare Topology, the defaults).
+
+    With `reopen_tasks`, every task is closed after each step and opened again from what is committed, in a new process
+    as far as the program can see: it is pickled and unpickled as for task hosts, so a processor that keeps state in
+    attributes, classes, closures or globals shows it. Without, the program's own objects run, so that a function may
+    collect records in a list of the test. `reopen` and `move` do the same once.
+
+    `log`: a Log, or a location as in the setting, in place of the memory log. Topics that the program does not name
+    have to be made (`driver.log.create_topic`), and what is committed has to be readable at once, so Kafka is none.
+    `changelog`: a location as in the setting. A relative path is in a directory that ends with the driver. What an
+    Application itself has for these two is replaced.
+
+    Raises ConfigError for an application that could not be sent to task hosts, naming the part.
 
     Semantics: Kafka Streams' TopologyTestDriver; there the whole topology is one task, here it is one for each
     sub-topology and partition.
@@ -77,6 +85,8 @@ class TopologyTestDriver(ReadsTopics):
         initial_wall_clock_ms: int = 0,
         reopen_tasks: bool = False,
         commit_every: int = 1,
+        log: str | Log | None = None,
+        changelog: str | None = None,
         **settings: Any,
     ) -> None:
         self._directory = TemporaryDirectory("test")
@@ -84,32 +94,33 @@ class TopologyTestDriver(ReadsTopics):
         given: dict[str, Any] = {
             "store_backend": "memory",
             **settings,
-            "log": "memory:",
-            "changelog": f"memory:{self._changelog}",
+            "log": log if isinstance(log, str) else "memory:",
+            "changelog": changelog or f"memory:{self._changelog}",
             "data_dir": str(self._directory.path),
         }
-        if not isinstance(commit_every, int) or isinstance(commit_every, bool) or commit_every < 1:
+        if type(commit_every) is not int or commit_every < 1:
             raise ConfigError(f"commit_every: expected a number of records from 1 on, found {commit_every!r}")
         if isinstance(program, Application):
             application = program.with_settings(**given)
         else:
             application = Application("test", program, **given)
-        pack(application)  # as for Spark's workers, so that a test finds what could not be sent there
         prepare_serdes(application)  # as at a start: a test finds schemas that do not fit
         check_time("initial_wall_clock_ms", initial_wall_clock_ms)
         check_partitions(partitions, named_topics(application))
         self.application = application
-        self._counts = partitions
         self._reopen = reopen_tasks
+        self._counts = partitions
         self._commit_every = commit_every
         self._may_wait = duration_ms(application.settings.max_task_idle or "0ms") > 0
         self._clock = ManualClock(initial_wall_clock_ms)
-        self.log = _AutoCreatingLog(self._count, self._clock)
-        self._resources = ProcessResources(World(clock=self._clock, sleep=lambda seconds: None))
-        self._outputs = TopicReader(application, self.log)
         self._metrics: dict[str, NodeMetrics] = {}
-        self._workers: dict[TaskId, TaskWorker] = {}
+        self._tasks: dict[TaskId, tuple[TopicPartition, ...]] = {}
         self._closed = False
+        packed = pack(application)  # also where nothing is shipped, so that a test finds what could not be
+        self._given_log = log if isinstance(log, Log) else None
+        self.log = driver_log(application, log, self._count, self._clock)
+        self._processes = Processes(application, packed, self.log, self._clock, self._directory.path, reopen_tasks)
+        self._outputs = TopicReader(application, self.log)
         try:
             self._start()
         except BaseException:
@@ -121,9 +132,13 @@ class TopologyTestDriver(ReadsTopics):
 
     def _start(self) -> None:
         for topic in self.application.program.topics():
-            self.log.ensure(topic)
+            self._ensure(topic)
         self._assign()
         self._drain()
+
+    def _ensure(self, topic: str) -> None:
+        if topic not in self.log.topics():
+            self.log.create_topic(topic, self._count(topic))
 
     def _assign(self) -> None:
         """Make internal topics that are missing, and tasks for partitions that have none; run the new tasks."""
@@ -131,20 +146,12 @@ class TopologyTestDriver(ReadsTopics):
         assignment = self.application.program.resolve(partitions, self.application.id)
         for topic, count in assignment.missing.items():
             self.log.create_topic(topic, count, internal=True)
-        task_count = len(assignment.tasks)
-        made = []
-        for task_id, inputs in sorted(assignment.tasks.items()):
-            worker = self._workers.get(task_id)
-            if worker is not None:
-                if worker.partitions == tuple(inputs):
-                    continue
-                worker.close()
-            worker = self._workers[task_id] = TaskWorker(
-                self.application, task_id, inputs, self.log, resources=self._resources, task_count=task_count
-            )
-            made.append(worker)
-        for worker in made:
-            self._run(worker, {})
+        make_changelog_topics(self.application, assignment, self.log)
+        tasks = {task: tuple(inputs) for task, inputs in sorted(assignment.tasks.items())}
+        made = [task for task, inputs in tasks.items() if self._tasks.get(task) != inputs]
+        self._tasks = tasks
+        for task in made:
+            self._run(task, {})
 
     # ------------------------------------------------------------------ time and records in
 
@@ -171,10 +178,12 @@ class TopologyTestDriver(ReadsTopics):
         """
         self.pipe_raw(self._serialized(topic, [Record(key, value, timestamp, headers)], partition))  # type: ignore[arg-type]
 
-    def pipe_raw(self, records: OutputBatch) -> None:
-        """Send records as bytes to a source topic and run everything they cause."""
-        self._source(records.topic)
-        self.log.append(records)
+    def pipe_raw(self, *batches: OutputBatch) -> None:
+        """Send records as bytes to source topics, and run everything they cause."""
+        for records in batches:
+            self._source(records.topic)
+        for records in batches:
+            self.log.append(records)
         self._drain()
 
     def pipe_all(self, topic: str, records: Iterable[Record | tuple[Any, ...]]) -> None:
@@ -207,9 +216,9 @@ class TopologyTestDriver(ReadsTopics):
         if duration_ms(duration, "advance_wall_clock") < 0:
             raise ConfigError("the wall clock does not go back")
         self._clock.advance(duration)
-        for worker in self._workers.values():
+        for task, partitions in self._tasks.items():
             # What a task waits with is processed before what is due at this time, as in a batch that finds both.
-            self._run(worker, self.log.end_offsets(worker.partitions) if self._may_wait else {})
+            self._run(task, self.log.end_offsets(partitions) if self._may_wait else {})
         self._drain()
 
     def input_topic(self, topic: str) -> InputTopic:
@@ -240,87 +249,100 @@ class TopologyTestDriver(ReadsTopics):
     # ------------------------------------------------------------------ looking in
 
     def store(self, name: str, partition: int = 0) -> Any:
-        """Return a state store, as the task of `partition` sees it, or a global store."""
-        globals_ = self._resources.globals_of(self.application).stores
+        """Return a state store, as the task of `partition` sees it, or a global store; good until the next step.
+
+        Where tasks are re-opened, the driver takes the task over to look in, and the next step opens it once more.
+        """
+        process = self._processes.running(looking=True)
+        process.update_globals()
+        globals_ = process.resources.globals_of(process.application).stores
         if name in globals_:
             return globals_[name]
-        for task_id, worker in self._workers.items():
-            if task_id.partition == partition and name in (stores := self._stores(worker)):
+        found = {task: self._stores(process, task) for task in self._tasks if task.partition == partition}
+        for stores in found.values():
+            if name in stores:
                 return stores[name]
-        known = sorted({store for worker in self._workers.values() for store in self._stores(worker)} | set(globals_))
+        every = (self._stores(process, task) for task in self._tasks)
+        known = sorted({store for stores in every for store in stores} | set(globals_))
         raise ConfigError(f"there is no store {name!r} in partition {partition}; stores: {', '.join(known) or 'none'}")
 
-    def _stores(self, worker: TaskWorker) -> Mapping[str, StateStore]:
+    def _stores(self, process: Process, task: TaskId) -> Mapping[str, StateStore]:
+        worker = process.worker(task, self._tasks[task], len(self._tasks))
         if worker.task is None:
-            self._run(worker, {}, reopen=False)
+            self._count_nodes(worker.run_batch({}, self.wall_clock_ms))
         assert worker.task is not None
         return worker.task.stores
 
     def metrics(self) -> dict[str, NodeMetrics]:
         """Return the counters of every node, added up over all tasks, since the driver was made."""
-        return self._metrics
+        return self._metrics | self._processes.global_metrics()
 
     def dropped_records(self) -> int:
         """Return how many records were dropped for any reason, over all nodes."""
-        return sum(sum(each.dropped.values()) for each in self._metrics.values())
+        return sum(sum(each.dropped.values()) for each in self.metrics().values())
+
+    # ------------------------------------------------------------------ other processes
 
     def reopen(self) -> None:
-        """Close every task; the next step opens it again from what is committed, as after a move to another worker."""
-        for worker in self._workers.values():
-            worker.close()
+        """Close every task; the next step opens it from what is committed, in a new process of the same host.
+
+        From then on the program's copies run, as with `reopen_tasks`.
+        """
+        self._processes.reopen()
+
+    def move(self) -> None:
+        """Close every task; the next step opens it from what is committed, in a new process of another host.
+
+        Nothing is there: the state is restored from the changelog, and a store with `logged=False` is empty.
+        """
+        self._processes.move()
+
+    @property
+    def hints(self) -> list[str]:
+        """What the program changed in itself, outside stores, while tasks were re-opened. It is logged, too."""
+        return self._processes.hints
 
     # ------------------------------------------------------------------ running
 
     def _drain(self) -> None:
         """Process all records, one at a time, the oldest first, except those that tasks hold back (`max_task_idle`)."""
-        self._resources.update_globals(self.application, self.log, {}, self.wall_clock_ms)
-        self._metrics |= self._resources.globals_of(self.application).metrics()
+        self._processes.running().update_globals()
         waiting: set[TaskId] = set()
         while True:
             heads = [
-                (min(some[0][0] for some in found.values()), order, worker, found)
-                for order, worker in enumerate(self._workers.values())
-                if worker.id not in waiting and (found := self._waiting(worker))
+                (min(some[0][0] for some in found.values()), order, task, found)
+                for order, task in enumerate(self._tasks)
+                if task not in waiting
+                and (found := waiting_records(self.log, self.application.id, self._tasks[task], self._commit_every))
             ]
             if not heads:
-                return
-            _, _, worker, found = min(heads, key=lambda head: head[:2])
+                break
+            _, _, task, found = min(heads, key=lambda head: head[:2])
             planned = oldest_first(found, self._commit_every)
             if self._may_wait:
                 # A task with `max_task_idle` has to see its other inputs, or it would wait for them.
                 planned = {each: of[0][1] for each, of in found.items()} | planned
-            report = self._run(worker, planned)
+            report = self._run(task, planned)
             if any(report.positions[each] >= up_to for each, up_to in planned.items()):
                 waiting.clear()
             else:
-                waiting.add(worker.id)
+                waiting.add(task)
+        if self._reopen:
+            self._processes.end()  # it may have filled global stores
 
-    def _waiting(self, worker: TaskWorker) -> Waiting:
-        """Return the first records of each of a task's partitions that wait: timestamps, and the offsets after them."""
-        ends = self.log.end_offsets(worker.partitions)
-        found: Waiting = {}
-        for partition, position in self.log.committed(self.application.id, worker.partitions).items():
-            if position is not None and position < ends[partition]:
-                batches = self.log.fetch(
-                    partition, position, ends[partition], 1 if self._commit_every == 1 else _MANY_BYTES
-                )
-                offsets = [
-                    (timestamp, offset + 1)
-                    for batch in batches
-                    for timestamp, offset in zip(batch.timestamps, batch.offsets, strict=True)
-                ]
-                found[partition] = offsets[: self._commit_every]
-        return found
+    def _run(self, task: TaskId, ends: Mapping[TopicPartition, int]) -> TaskReport:
+        worker = self._processes.running().worker(task, self._tasks[task], len(self._tasks))
+        report = self._count_nodes(worker.run_batch(ends, self._clock.now_ms()))
+        if self._reopen:
+            self._processes.end()
+        return report
 
-    def _run(self, worker: TaskWorker, ends: Mapping[TopicPartition, int], *, reopen: bool = True) -> TaskReport:
-        report = worker.run_batch(ends, self._clock.now_ms())
+    def _count_nodes(self, report: TaskReport) -> TaskReport:
         for name, counts in report.nodes.items():
             metrics = self._metrics.setdefault(name, NodeMetrics())
             metrics.records_in += counts["in"]
             metrics.records_out += counts["out"]
             metrics.dropped.update(counts["dropped"])
-        if self._reopen and reopen:
-            worker.close()
         return report
 
     def _source(self, topic: str) -> SourceNode:
@@ -332,7 +354,7 @@ class TopologyTestDriver(ReadsTopics):
         for node in nodes:
             if node.pattern is not None and node.pattern.fullmatch(topic):
                 if topic not in self.log.topics():
-                    self.log.ensure(topic)
+                    self._ensure(topic)
                     self._assign()
                 return node
         raise UnknownTopicError(
@@ -344,10 +366,10 @@ class TopologyTestDriver(ReadsTopics):
         if self._closed:
             return
         self._closed = True
-        for worker in self._workers.values():
-            worker.destroy()
-        self._resources.close()
+        self._processes.close()
         MemoryChangelog.forget(self._changelog)
+        if self._given_log is None:
+            self.log.close()
         self._directory.close()
 
     def __enter__(self) -> TopologyTestDriver:
@@ -355,19 +377,3 @@ class TopologyTestDriver(ReadsTopics):
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class _AutoCreatingLog(MemoryLog):
-    """A memory log that creates an unknown topic when it is first used."""
-
-    def __init__(self, count: Any, clock: ManualClock) -> None:
-        super().__init__(world=World(clock=clock))
-        self._count = count
-
-    def ensure(self, topic: str) -> None:
-        if topic not in self.topics():
-            self.create_topic(topic, self._count(topic))
-
-    def _topic(self, name: str) -> Any:
-        self.ensure(name)
-        return super()._topic(name)

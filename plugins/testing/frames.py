@@ -38,6 +38,8 @@ def to_pandas(
         )
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
         raise ConfigError(f"to_pandas: limit is a number of records, found {limit!r}")
+    if settings.get("reopen_tasks"):
+        raise ConfigError("to_pandas: records are collected in this process, so tasks are not re-opened")
     records: list[Record] = []
     with TopologyTestDriver(_Tapped(stream, records), **settings) as driver:
         for topic, record in _in_order(inputs):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock import TopicPartition
+from penstock import Log, TopicPartition
+
+_MANY_BYTES = 1 << 20
 
 Waiting = dict[TopicPartition, Sequence[tuple[int, int]]]
 """Records of each partition in the order of their offsets: the timestamp (ms), and the offset after the record."""
@@ -25,3 +27,20 @@ def oldest_first(waiting: Mapping[TopicPartition, Sequence[tuple[int, int]]], mo
         ends[first] = waiting[first][taken[first]][1]
         taken[first] += 1
     return ends
+
+
+def waiting_records(log: Log, application_id: str, partitions: Sequence[TopicPartition], most: int) -> Waiting:
+    """Return up to `most` of the first records of each partition that were not processed yet."""
+    ends = log.end_offsets(partitions)
+    found: Waiting = {}
+    for partition, position in log.committed(application_id, partitions).items():
+        if position is not None and position < ends[partition]:
+            batches = log.fetch(partition, position, ends[partition], 1 if most == 1 else _MANY_BYTES)
+            offsets = [
+                (timestamp, offset + 1)
+                for batch in batches
+                for timestamp, offset in zip(batch.timestamps, batch.offsets, strict=True)
+            ]
+            if offsets:
+                found[partition] = offsets[:most]
+    return found

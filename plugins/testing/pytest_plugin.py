@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from penstock import Application, RuntimeUnavailableError, Topology, TopologyBui
 
 from .driver import TopologyTestDriver
 from .kafka_broker import KafkaBroker
+from .killed_runs import KilledRun, run_with_kills
 
 
 @pytest.fixture
@@ -37,6 +38,19 @@ def penstock_application(tmp_path: Path) -> Callable[..., Application]:
         return Application(name, program, **{**places, **settings})
 
     return make
+
+
+@pytest.fixture
+def penstock_run_with_kills(tmp_path: Path) -> Callable[..., KilledRun]:
+    """Run applications while task hosts are killed: an application, records by topic, and options.
+
+    The arguments are those of `penstock.plugins.testing.killed_runs.run_with_kills`.
+    """
+
+    def made(application: Application, inputs: Mapping[str, Iterable[Any]], **options: Any) -> KilledRun:
+        return run_with_kills(application, inputs, tmp_path / f"kills-{secrets.token_hex(4)}", **options)
+
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
 
 from penstock import Duration, Record, duration_ms
 
-_KEYS = st.sampled_from(["a", "b", "c"])
+_KEYS = st.sampled_from(["a", "b", "d", "f"])
+"""By the default partitioner two are in each of 2 partitions, and in each of 3 is at least one."""
+_HEADERS = st.sampled_from([(("h", b"1"),), (("h", b"1"), ("h", b"")), (("trace", b"\x00\xff"), ("h", b"2"))])
+_ROUND_MS = (1_000, 10_000, 60_000)
+"""Lengths of time that programs often have: so many ms."""
+_OF_MANY = 16
+"""One record of so many is of each rare kind, and one goes on in each rare way."""
 
 
 def records(
@@ -16,7 +23,7 @@ def records(
     values: st.SearchStrategy[Any] | None = None,
     timestamps: st.SearchStrategy[int] | None = None,
 ) -> st.SearchStrategy[Record]:
-    """Return a strategy of single records; by default keys are of three, values small numbers, times of a minute."""
+    """Return a strategy of single records; by default keys are of four, values small numbers, times of a minute."""
     return st.builds(
         Record,
         keys,
@@ -32,26 +39,65 @@ def streams(
     values: st.SearchStrategy[Any] | None = None,
     *,
     step: Duration = "1s",
+    jump: Duration = "1m",
     late: Duration = "0s",
-    tombstones: bool = False,
+    around: Sequence[Duration] = (),
+    tombstones: bool = True,
+    null_keys: bool = True,
+    headers: bool = True,
     min_size: int = 0,
     max_size: int = 30,
 ) -> list[Record]:
     """Return a strategy of the records of one topic, in the order of their offsets.
 
-    Stream time moves on by 0 ms, so that records have equal timestamps, up to `step` from one record to the next. With
-    `late`, records come out of order: up to so far behind stream time. Choose it larger than a grace period or a
-    retention, so that some are too late for it, too. With `tombstones`, some values are None. Examples shrink to few
-    records in order.
+    Stream time moves on by 0 ms, so that records have equal timestamps, up to `step` from one record to the next; now
+    and then by up to `jump`, so that windows end and grace passes, or to 1 ms before, at or after a whole second, ten
+    seconds or minute. With `late`, records come out of order: up to so far behind stream time. Choose it larger than a
+    grace period or a retention, so that some are too late for it, too. `around`: lengths of time of the program, such
+    as a window's size, a gap, a grace: some records are 1 ms before, at or after a multiple of one, or another length
+    after that, and so far ahead of or behind an earlier record. Some values are None (tombstones), some keys are None,
+    and some records have headers, unless that is switched off. Examples shrink to few records in order.
     """
     given = st.integers(0, 9) if values is None else values
-    if tombstones:
-        given = given | st.none()
-    step_ms, late_ms = duration_ms(step, "streams: step"), duration_ms(late, "streams: late")
-    moves = st.tuples(keys, given, st.integers(0, step_ms) | st.just(0), st.integers(0, late_ms) | st.just(0))
+    step_ms, late_ms, jump_ms = (
+        duration_ms(length, f"streams: {name}") for length, name in ((step, "step"), (late, "late"), (jump, "jump"))
+    )
+    lengths = [duration_ms(each, "streams: around") for each in around]
+    lateness = st.integers(0, late_ms) | st.just(0) if late_ms else st.just(0)
+    moves = st.tuples(keys, given, st.integers(0, step_ms), lateness, st.integers(0, _OF_MANY**2 - 1))
+    # Without this, lists are short.
+    least = draw(st.integers(min_size, max(min_size, max_size * 3 // 4)))
     found: list[Record] = []
     stream_time = 0
-    for key, value, onward, behind in draw(st.lists(moves, min_size=min_size, max_size=max_size)):
-        stream_time += onward
-        found.append(Record(key, value, max(0, stream_time - behind)))
+    for key, value, onward, behind, kinds in draw(st.lists(moves, min_size=least, max_size=max_size)):
+        kind, how = divmod(kinds, _OF_MANY)
+        timestamp = stream_time + onward
+        if how in (1, 2):
+            timestamp = stream_time
+        elif how in (3, 10) and jump_ms:
+            timestamp = stream_time + draw(st.integers(0, jump_ms))
+        elif how in (4, 5):
+            size = draw(st.sampled_from([each for each in _ROUND_MS if each <= max(jump_ms, 1_000)]))
+            timestamp = _edge(stream_time, size) + draw(st.integers(-1, 1))
+        elif lengths and how in (6, 7, 8, 9):
+            size, by = draw(st.sampled_from(lengths)), draw(st.integers(-1, 1))
+            if how in (6, 7) or not found:
+                timestamp = _edge(stream_time, size) + draw(st.sampled_from([0, *lengths])) + by
+            else:
+                since = draw(st.sampled_from(found)).timestamp
+                timestamp = since + (size if how == 8 else -size) + by
+                behind = 0
+        if tombstones and kind in (1, 2):
+            value = None
+        if null_keys and kind == 3:
+            key = None
+        of_record = draw(_HEADERS) if headers and kind in (4, 5) else ()
+        timestamp = max(0, timestamp - behind, stream_time - late_ms)
+        stream_time = max(stream_time, timestamp)
+        found.append(Record(key, value, timestamp, of_record))
     return found
+
+
+def _edge(stream_time: int, size: int) -> int:
+    """Return the next multiple of `size` from stream time on."""
+    return -(-stream_time // size) * size

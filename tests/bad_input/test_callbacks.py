@@ -342,8 +342,10 @@ def test_a_store_of_an_earlier_task_is_told(builder: Any, use: Callable[[Any], o
             use(Keeps.store)
 
     topology = Topology().add_source("orders", "orders").add_processor("total", Keeps, "orders", stores=[builder])
-    driver = TopologyTestDriver(topology, reopen_tasks=True)
+    driver = TopologyTestDriver(topology)
     driver.pipe("orders", "ann", "1", timestamp=0)
+    for task, partitions in driver._tasks.items():
+        driver._processes.running().worker(task, partitions, 1).close()  # opened again in this process
     with pytest.raises(ProcessingError) as caught:
         driver.pipe("orders", "ann", "1", timestamp=0)
     says(

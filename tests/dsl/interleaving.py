@@ -32,21 +32,21 @@ class InterleavingDriver(TopologyTestDriver):
     def step(self) -> bool:
         """Process a few records in one task; return whether there were any."""
         heads = []
-        for worker in self._workers.values():
-            ends = self.log.end_offsets(worker.partitions)
-            for partition, position in self.log.committed(self.application.id, worker.partitions).items():
+        for task, partitions in self._tasks.items():
+            ends = self.log.end_offsets(partitions)
+            for partition, position in self.log.committed(self.application.id, partitions).items():
                 if position is not None and position < ends[partition]:
-                    heads.append((worker, partition, position, ends[partition]))
+                    heads.append((task, partition, position, ends[partition]))
         if not heads:
             return False
-        worker, partition, position, end = self.chance.choice(heads)
+        task, partition, position, end = self.chance.choice(heads)
         ends = {partition: self.chance.randint(position + 1, min(end, position + 4))}
         for other, each, start, last in heads:
-            if other is worker and each != partition and self.chance.random() < 0.5:
+            if other == task and each != partition and self.chance.random() < 0.5:
                 ends[each] = self.chance.randint(start, last)
-        self._run(worker, ends)
+        self._run(task, ends)
         if self.chance.random() < 0.2:
-            worker.close()
+            self._processes.running().worker(task, self._tasks[task], len(self._tasks)).close()
         return True
 
     def finish(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from penstock import ConfigError, Processor, Record, SerdeError, Topology
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.planning import oldest_first
-from penstock.plugins.testing.strategies import records, streams
+from penstock.plugins.testing.strategies import streams
 from penstock.record import TopicPartition
 
 from .planted_programs import LastOfTheCommit, Sum, counting, running_sums
@@ -82,17 +80,3 @@ def test_nothing_is_sent_when_a_record_cannot_be() -> None:
 def test_a_number_of_records_is_asked_for(wrong: object) -> None:
     with pytest.raises(ConfigError, match=f"commit_every: expected a number of records from 1 on, found {wrong!r}"):
         TopologyTestDriver(counting(Sum), commit_every=wrong)  # type: ignore[arg-type]
-
-
-@given(sent=streams(step="2s", late="3s", tombstones=True, max_size=50))
-def test_streams_are_as_late_as_asked(sent: list[Record]) -> None:
-    stream_time = 0
-    for record in sent:
-        assert record.timestamp >= stream_time - 3_000
-        stream_time = max(stream_time, record.timestamp)
-    assert all(after.timestamp - before.timestamp <= 5_000 for before, after in pairwise(sent))
-
-
-@given(one=records())
-def test_single_records_have_defaults(one: Record) -> None:
-    assert one.key in {"a", "b", "c"} and 0 <= one.timestamp <= 60_000

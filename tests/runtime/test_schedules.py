@@ -23,6 +23,7 @@ from penstock import (
     Record,
     Topology,
     ValueTransformer,
+    key_value_store,
 )
 from penstock.errors import ConfigError, ProcessingError
 from penstock.log import ENGINE_STATE_BYTES
@@ -474,21 +475,20 @@ def test_so_is_that_of_a_node_that_is_gone_and_of_a_name(caplog: pytest.LogCaptu
 
 
 def test_a_value_transformer_schedules_its_methods() -> None:
-    times: list[int] = []
-
     class Watch(ValueTransformer):
         def transform(self, key: Any, value: Any) -> Any:
             self.context.schedule("10ms", self.tick, STREAM_TIME, start=8, name="watch")
             return value
 
         def tick(self, now: int) -> None:
-            times.append(now)
+            self.context.get_store("times").put(str(now), now)
 
-    topology = Topology().add_source("in", "in").add_processor("p", Watch, "in")
+    times = key_value_store("times", value_serde="int")
+    topology = Topology().add_source("in", "in").add_processor("p", Watch, "in", stores=[times])
     with TopologyTestDriver(topology, reopen_tasks=True) as driver:
         for timestamp in (3, 12, 13, 19):
             driver.pipe("in", "k", "v", timestamp)
-    assert times == [12, 13, 19]
+        assert [time for _, time in driver.store("times").all()] == [12, 13, 19]
 
 
 def test_the_mock_context_shows_what_took_a_schedules_place() -> None:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, ClassVar
 
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from penstock import Application, ConfigError, Record, SinkNode, Topology, TopologyBuilder
+from penstock import Application, ConfigError, Duration, Record, Topology, TopologyBuilder, duration_ms
+from penstock.plugins.runtime.temporary import TemporaryDirectory
 
 from ..driver import TopologyTestDriver
 from ..strategies import streams
+from .growth import check_growth
+from .program_runs import Ends, Event, History, Sender, WatchedLog, do, merged
+from .second_process import SecondProcess
+from .trying import try_examples
 
-_MOST_PARTITIONS, _MOST_TOGETHER = 3, 8
+_MOST_PARTITIONS, _MOST_TOGETHER, _MOST_CLOCK_STEPS = 3, 8, 6
+_ELSEWHERE, _GROWING = 8, 5
+"""Number of examples of tests whose examples take long."""
+_WRONG_INPUT = (
+    "streams() has tombstones, null keys and headers unless they are switched off: "
+    "streams(tombstones=False, null_keys=False, headers=False)"
+)
 
 
 class ProcessorContract:
@@ -23,133 +35,240 @@ class ProcessorContract:
     >>> from penstock import Topology, ValueTransformer
     >>> class Double(ValueTransformer):
     ...     def transform(self, key, value):
-    ...         return 2 * value
+    ...         return None if value is None else 2 * value
     >>> def doubling():
     ...     topology = Topology().add_source("in", "numbers", value_serde="int").add_processor("double", Double, "in")
     ...     return topology.add_sink("out", "doubled", "double", value_serde="int")
     >>> class TestDouble(ProcessorContract):
     ...     program = staticmethod(doubling)
-    ...     reference = staticmethod(lambda records: [(key, 2 * value) for key, value, *_ in records])
+    ...     reference = staticmethod(lambda records: [(key, value and 2 * value) for key, value, *_ in records])
 
-    The answers have to be the same with any number of partitions, when tasks are re-opened after each commit or moved
-    in the middle, and however many records a task processes between two commits. State in an attribute, a class or a
-    global of a module shows in one of these, and so does whatever depends on where a batch ends.
+    The answers have to be the same with any number of partitions, when tasks are re-opened after each commit, move or
+    continue in a process with another hash seed, when records are processed again after a crash, and however many
+    records a task processes between two commits; and state must not grow for ever. So state outside stores is found, a
+    store that is not logged, a changelog that lost something, an effect outside that is repeated, the order of a set,
+    and whatever depends on where a batch ends or when it is processed.
 
     Needs pytest and hypothesis (`pip install 'penstock[testing]'`).
     """
 
     program: Callable[[], Topology | TopologyBuilder | Application]
-    """Makes the program, as a `staticmethod`; it reads one topic and writes one."""
-    reference: Callable[[list[Record]], Iterable[Any]]
+    """Makes the program, as a `staticmethod`."""
+    reference: Callable[[list[Any]], Iterable[Any]]
     """Returns the outputs for the records of one partition, in their order, as a `staticmethod`: each a Record, a tuple
-    (key, value) or a tuple (key, value, timestamp). What a tuple leaves out is not compared."""
-    records: ClassVar[st.SearchStrategy[list[Record]]] = streams()
-    """The records of the input topic."""
+    (key, value) or a tuple (key, value, timestamp). What a tuple leaves out is not compared. Where the program reads
+    several topics, it gets pairs (topic, record), and where it writes several, it returns pairs (topic, output)."""
+    records: ClassVar[st.SearchStrategy[list[Record]] | Mapping[str, st.SearchStrategy[list[Record]]]] = streams()
+    """The records of the input topic; of several, a mapping of topics. The topics' records are processed in the order
+    of their timestamps; of equal ones, those of the source that was added first. Records of a global store's topic are
+    for all partitions."""
     by_partition: ClassVar[bool] = True
     """Whether a partition's answers depend on its own records only. Say False for a program with a repartition topic:
     `reference` then gets all records, and answers of different keys must not depend on each other."""
     options: ClassVar[Mapping[str, Any]] = {}
     """Settings of the application."""
+    wall_clock: ClassVar[Duration] = "1m"
+    """By how much the wall clock moves on at most, now and then, between two batches."""
+    sees_clock: ClassVar[bool] = False
+    """Whether answers depend on the wall clock. `reference` then gets a ClockStep among the records for each step of
+    it. It begins at 0."""
+    probe: ClassVar[Callable[[], Sequence[Any]] | None] = None
+    """Returns everything that the program has done outside so far, as a `staticmethod`: lines of a file, calls of a
+    fake service. What is done again when records are processed again is a failure."""
+    bounded: ClassVar[bool] = True
+    """Whether state stays bounded when the same records come again and again, with a year between them."""
 
     examples: ClassVar[int] = 40
     """How many streams each test tries."""
     shrinks: ClassVar[bool] = True
     """Whether the smallest stream that fails is looked for."""
+    seed: ClassVar[int | None] = None
+    """Chooses the streams: with one number they are the same in each run."""
+    replay: ClassVar[tuple[str, bytes] | None] = None
+    """A failure to repeat alone, as its message gives it. Without, what failed last is tried first."""
 
     def test_it_answers_as_the_reference(self) -> None:
         """In one partition, with a commit after each record."""
-        self._try(lambda data: self._check(data.draw(self.records)))
+        self._try(lambda data: self._check(self._history(data, alone=True)))
 
     def test_any_number_of_partitions(self) -> None:
         """Records of one key are in one partition; each partition has a task with state of its own."""
         partitions = st.integers(2, _MOST_PARTITIONS)
-        self._try(lambda data: self._check(data.draw(self.records), partitions=data.draw(partitions)))
+        self._try(lambda data: self._check(self._history(data, alone=True), partitions=data.draw(partitions)))
 
     def test_tasks_are_reopened(self) -> None:
         """After each commit, as Spark may do: all state has to be in stores."""
-        self._try(lambda data: self._check(data.draw(self.records), reopen_tasks=True))
+        self._try(lambda data: self._check(self._history(data, alone=True), reopen_tasks=True))
 
     def test_any_batches(self) -> None:
         """Where a batch ends must not show, with caches and buffers that are written at a commit included."""
 
         def check(data: st.DataObject) -> None:
-            records = data.draw(self.records)
             partitions, commit_every = data.draw(st.integers(1, 2)), data.draw(st.integers(2, _MOST_TOGETHER))
-            self._check(records, data.draw(_cuts(records)), partitions=partitions, commit_every=commit_every)
+            self._check(self._history(data), partitions=partitions, commit_every=commit_every)
 
         self._try(check)
 
     def test_tasks_move(self) -> None:
-        """Between some batches, as in a rebalance."""
+        """Between some batches, as in a rebalance: to hosts that have to restore their state."""
 
         def check(data: st.DataObject) -> None:
-            records = data.draw(self.records)
-            commit_every, sent = data.draw(st.integers(1, _MOST_TOGETHER)), data.draw(_cuts(records))
-            moves = data.draw(st.sets(st.integers(0, max(0, len(sent) - 1))))
-            self._check(records, sent, moves, partitions=2, commit_every=commit_every)
+            commit_every = data.draw(st.integers(1, _MOST_TOGETHER))
+            self._check(self._history(data, moves=True), partitions=2, commit_every=commit_every)
 
         self._try(check)
 
+    def test_records_are_processed_again_after_a_crash(self) -> None:
+        """What a record did before the crash must not show: neither in answers, nor outside."""
+
+        def check(data: st.DataObject) -> None:
+            history, commit_every = self._history(data), data.draw(st.integers(1, _MOST_TOGETHER))
+            once, again = (self._effects(history, crashes, commit_every=commit_every) for crashes in (False, True))
+            for name in once:
+                assert once[name] == again.get(name), (
+                    f"{name} is {once[name]!r} when records are processed once, and {again.get(name)!r} when some are "
+                    "processed again after a crash, as on Spark. Only stores and outputs go back with the commit: "
+                    f"write to a topic, and act on that; with {history}"
+                )
+
+        self._try(check)
+
+    def test_a_second_process_continues(self) -> None:
+        """With what is committed alone, and another hash seed: sets and hashes are others there."""
+        with TemporaryDirectory("contract") as directory, SecondProcess() as second:
+            runs: list[int] = []
+
+            def check(data: st.DataObject) -> None:
+                runs.append(1)
+                place = directory / str(len(runs))
+                options = {"log": f"local:{place / 'log'}", "changelog": f"directory:{place / 'changelog'}"}
+                history, at = self._history(data), data.draw(st.integers(0, 9))
+                with self._driver(partitions=2, **options) as driver:
+                    sender = self._sender(driver, 2)
+                    steps = list(sender.steps(history))
+                    half = len(steps) * at // 10
+                    do(driver, steps[:half])
+                    clock = {"initial_wall_clock_ms": driver.wall_clock_ms}
+                second.do(self._application, steps[half:], {"partitions": 2, **self.options, **options, **clock})
+                with self._driver(partitions=2, **options) as driver:
+                    self._compare(driver, sender, f"a second process from step {half} of {len(steps)} on; {history}")
+
+            self._try(check, _ELSEWHERE)
+
+    def test_state_does_not_grow_for_ever(self) -> None:
+        """The same records again and again, a year apart: entries have to be deleted, or to expire."""
+        if self.bounded:
+            self._try(lambda data: check_growth(self._events(data), self._driver, self._ends), _GROWING)
+
     # ------------------------------------------------------------------ helpers
 
-    def _try(self, check: Callable[[st.DataObject], None]) -> None:
+    def _try(self, check: Callable[[st.DataObject], None], most: int | None = None) -> None:
         """Call `check` with drawn examples."""
-        phases = set(Phase) - ({Phase.explain} if self.shrinks else {Phase.shrink, Phase.explain})
-        settings(
-            max_examples=self.examples, phases=phases, deadline=None, suppress_health_check=[HealthCheck.too_slow],
-            database=None, print_blob=False,
-        )(given(st.data())(check))()  # fmt: skip
-
-    def _check(
-        self,
-        records: list[Record],
-        sent: Sequence[list[Record]] | None = None,
-        moves: Iterable[int] = (),
-        *,
-        partitions: int = 1,
-        **options: Any,
-    ) -> None:
-        with TopologyTestDriver(type(self).program(), partitions=partitions, **options, **self.options) as driver:
-            source, sink = _ends(driver.application)
-            for number, batch in enumerate([[each] for each in records] if sent is None else sent):
-                if number in moves:
-                    driver.reopen()
-                driver.pipe_many(source, batch)
-            found = driver.read_all(sink)
-            parts = driver.sent(source) if self.by_partition else [records]
-        expected = [list(type(self).reference(part)) for part in parts if part]
-        how = {"partitions": partitions, **options}
-        if sent is not None:
-            how |= {"sent together": list(map(len, sent)), "moved before": sorted(moves)}
-        _compare(expected, found, f"{', '.join(f'{name} {value}' for name, value in how.items())}; records {records}")
-
-
-def _ends(application: Application) -> tuple[str, str]:
-    """Return the topic that a program reads and the one that it writes."""
-    program = application.program
-    sources = [topic for topic in program.topics() if topic not in program.internal_topics]
-    sinks = {
-        node.topic
-        for node in program.nodes.values()
-        if isinstance(node, SinkNode) and isinstance(node.topic, str) and node.topic not in program.internal_topics
-    }
-    if len(sources) != 1 or len(sinks) != 1:
-        raise ConfigError(
-            f"ProcessorContract: the program reads one topic and writes one, found {sorted(sources)} and "
-            f"{sorted(sinks)}: test its parts by themselves, or use TopologyTestDriver"
+        test = check.__qualname__.split(".")[1]
+        examples = self.examples if most is None else min(most, self.examples)
+        try_examples(
+            check, type(self), test, examples=examples, shrinks=self.shrinks, seed=self.seed, replay=self.replay
         )
-    return sources[0], sinks.pop()
+
+    @cached_property
+    def _application(self) -> Application:
+        made = type(self).program()
+        return made if isinstance(made, Application) else Application("test", made, **self.options)
+
+    @cached_property
+    def _ends(self) -> Ends:
+        return Ends.of(self._application)
+
+    def _events(self, data: st.DataObject) -> list[Event]:
+        """Draw the records of all topics, in the order in which they are processed."""
+        sources, given = self._ends.sources, self.records
+        by_topic = given if isinstance(given, Mapping) else dict.fromkeys(sources[:1], given)
+        if set(by_topic) != set(sources):
+            raise ConfigError(
+                f"ProcessorContract: the program reads the topics {list(sources)}: let `records` be a mapping of them "
+                f"to strategies, found {list(by_topic) if isinstance(given, Mapping) else 'one strategy'}"
+            )
+        return merged({topic: data.draw(by_topic[topic]) for topic in sources})
+
+    def _history(self, data: st.DataObject, *, alone: bool = False, moves: bool = False) -> History:
+        """Draw a history; `alone`: with one record in each batch; `moves`: with moves of tasks."""
+        events = self._events(data)
+        batches = [[each] for each in events] if alone else data.draw(_cuts(events))
+        place, most = st.integers(0, max(0, len(batches) - 1)), duration_ms(self.wall_clock, "wall_clock")
+        step = st.integers(0, most // 1000).map(lambda seconds: seconds * 1000) | st.integers(0, most)
+        clock = [0] * len(batches)
+        for at, ms in data.draw(st.lists(st.tuples(place, step), max_size=_MOST_CLOCK_STEPS)) if batches else ():
+            clock[at] = ms
+        return History(batches, clock, frozenset(data.draw(st.sets(place))) if moves else frozenset())
+
+    def _driver(self, **given: Any) -> TopologyTestDriver:
+        return TopologyTestDriver(type(self).program(), **{**self.options, **given})
+
+    def _sender(self, driver: TopologyTestDriver, partitions: int) -> Sender:
+        return Sender(driver, self._ends, partitions, by_partition=self.by_partition)
+
+    @contextmanager
+    def _isolated(self, **given: Any) -> Iterator[TopologyTestDriver]:
+        """Make a driver that runs a copy of the program, so that no example sees another; for a probe the original."""
+        with self._driver(**given) as driver:
+            if type(self).probe is None:
+                driver.reopen()
+            yield driver
+
+    def _check(self, history: History, *, partitions: int = 1, **given: Any) -> None:
+        with self._isolated(partitions=partitions, **given) as driver:
+            sender = self._sender(driver, partitions)
+            do(driver, sender.steps(history))
+            how = ", ".join(f"{name} {value}" for name, value in {"partitions": partitions, **given}.items())
+            self._compare(driver, sender, f"{how}; {history}")
+
+    def _effects(self, history: History, crashes: bool, **given: Any) -> dict[str, object]:
+        """Return what a run leaves outside stores and topics, by name."""
+        log, probe = WatchedLog(1), type(self).probe
+        before = 0 if probe is None else len(probe())
+        with self._isolated(log=log, **given) as driver:
+            sender = self._sender(driver, 1)
+            log.crashes = crashes
+            do(driver, sender.steps(history))
+            log.crashes = False
+            left = driver._processes.running().outside()
+            self._compare(driver, sender, f"{'crashes at every other commit; ' if crashes else ''}{history}")
+            return left if probe is None else {"what the probe returns": list(probe())[before:]}
+
+    def _compare(self, driver: TopologyTestDriver, sender: Sender, how: str) -> None:
+        """Compare the answers of each topic with those of the reference."""
+        sources, sinks = self._ends.sources, self._ends.sinks
+        found = {topic: driver.read_all(topic) for topic in sinks}
+        expected: dict[str, list[list[Any]]] = {topic: [] for topic in sinks}
+        for part in sender.parts(driver, tagged=len(sources) > 1, sees_clock=self.sees_clock):
+            for each in expected.values():
+                each.append([])
+            for answer in self._reference(part) if part else ():
+                topic, given = answer if len(sinks) > 1 else (sinks[0], answer)
+                expected[topic][-1].append(given)
+        if any(found.values()):
+            driver.reopen()
+        how = "; ".join([how, *driver.hints])
+        for topic in sinks:
+            _compare(expected[topic], found[topic], f"topic {topic}: " if len(sinks) > 1 else "", how)
+
+    def _reference(self, part: list[Any]) -> list[Any]:
+        try:
+            return list(type(self).reference(part))
+        except Exception as error:
+            error.add_note(f"Raised by the reference for {part}. {_WRONG_INPUT}")
+            raise
 
 
-def _cuts(records: list[Record]) -> st.SearchStrategy[list[list[Record]]]:
+def _cuts(events: list[Event]) -> st.SearchStrategy[list[list[Event]]]:
     """Return a strategy of records in batches."""
-    places = st.sets(st.integers(1, max(1, len(records) - 1))).map(sorted)
+    places = st.sets(st.integers(1, max(1, len(events) - 1))).map(sorted)
     return places.map(
-        lambda cuts: [records[start:end] for start, end in zip([0, *cuts], [*cuts, len(records)], strict=True)]
+        lambda cuts: [events[start:end] for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True)]
     )
 
 
-def _compare(expected: Sequence[Sequence[Any]], found: Sequence[Record], how: str) -> None:
+def _compare(expected: Sequence[Sequence[Any]], found: Sequence[Record], where: str, how: str) -> None:
     """Compare the answers of each key: in order if one partition gives them, else how many there are of each."""
     wanted: dict[str, list[tuple[int, tuple[Any, ...]]]] = {}
     for partition, answers in enumerate(expected):
@@ -165,4 +284,4 @@ def _compare(expected: Sequence[Sequence[Any]], found: Sequence[Record], how: st
         given = [tuple(record[: max(lengths)]) for record in got.get(key, [])]
         is_one = len({partition for partition, _ in of_key}) < 2
         same = given == answers if is_one else Counter(map(repr, given)) == Counter(map(repr, answers))
-        assert same, f"key {key}: the program answered {given}, the reference {answers}; with {how}"
+        assert same, f"{where}key {key}: the program answered {given}, the reference {answers}; with {how}"

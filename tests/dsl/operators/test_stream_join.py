@@ -239,9 +239,9 @@ class BatchDriver(TopologyTestDriver):
         return self
 
     def step(self) -> None:
-        for worker in self._workers.values():
-            self._run(worker, self.log.end_offsets(worker.partitions))
-            worker.close()
+        for task, partitions in self._tasks.items():
+            self._run(task, self.log.end_offsets(partitions))
+        self.reopen()
 
 
 @pytest.mark.parametrize("kind", ["inner", "left", "outer"])

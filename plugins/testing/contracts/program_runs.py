@@ -1,0 +1,209 @@
+"""Runs of a program over a history: records of its topics, batches, steps of the wall clock, moves and crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from penstock import Application, Commit, ConfigError, ManualClock, OutputBatch, Record, TaskCommitter
+from penstock.plugins.logs.partitioner import partition_for_key
+
+from ..driver import TopologyTestDriver
+from ..driver_log import AutoCreatingLog
+
+Event = tuple[str, Record]
+"""A record and its topic."""
+Step = tuple[str, Any]
+"""What a driver does: ("send", batches), ("clock", ms) or ("move", None)."""
+
+
+class ClockStep(NamedTuple):
+    """The wall clock has moved on: what a reference with `sees_clock` gets between the records."""
+
+    now_ms: int
+
+
+@dataclass
+class History:
+    """Records in batches, each followed by a step of the wall clock in ms; tasks move before the batches `moves`."""
+
+    batches: Sequence[Sequence[Event]]
+    clock: Sequence[int]
+    moves: frozenset[int] = frozenset()
+
+    def __str__(self) -> str:
+        shown = [
+            each if len({topic for topic, _ in each}) > 1 else [record for _, record in each] for each in self.batches
+        ]
+        return f"batches {shown}; the wall clock moves by {list(self.clock)} ms; tasks move before {sorted(self.moves)}"
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The topics that a program reads, in the order of its sources, and writes. `everywhere`: those of global stores.
+
+    Topics inside are left out.
+    """
+
+    sources: tuple[str, ...]
+    sinks: tuple[str, ...]
+    everywhere: frozenset[str]
+
+    @classmethod
+    def of(cls, application: Application) -> Ends:
+        """Return the topics of a program. Raises ConfigError for one that names none."""
+        program = application.program
+        sources, sinks = dict.fromkeys(program.topics()), program.sink_topics()
+        if not sources or not sinks:
+            raise ConfigError(
+                f"ProcessorContract: the program reads topics and writes topics by name, found {list(sources)} and "
+                f"{list(sinks)}: use TopologyTestDriver"
+            )
+        stores = program.global_stores
+        return cls(tuple(sources), sinks, frozenset(topic for each in stores for topic in each.source.topics))
+
+
+class Sender:
+    """Turns a history into the steps of a driver, and notes what each partition gets.
+
+    Keys are spread over the partitions in the order in which they come; with repartition topics as their producers
+    spread them, since these do so. Not `by_partition`: everything is noted as one part.
+    """
+
+    def __init__(self, driver: TopologyTestDriver, ends: Ends, partitions: int, *, by_partition: bool) -> None:
+        self._driver = driver
+        self._ends = ends
+        self._count = partitions
+        self._by_partition = by_partition
+        self._by_hash = bool(driver.application.program.internal_topics)
+        self._partitions: dict[bytes, int] = {}
+        self._without_key = 0
+        self._order: list[list[tuple[str, int]]] = [[] for _ in range(partitions if by_partition else 1)]
+        self._now_ms = driver.wall_clock_ms
+
+    def steps(self, history: History) -> Iterator[Step]:
+        """Yield the steps."""
+        for number, batch in enumerate(history.batches):
+            if number in history.moves:
+                yield "move", None
+            portion: list[Event] = []
+            for event in batch:
+                # Global stores are read before anything else: what they get is sent by itself, or it would come early.
+                if event[0] in self._ends.everywhere:
+                    yield "send", self._batches(portion)
+                    yield "send", self._batches([event])
+                    portion = []
+                else:
+                    portion.append(event)
+            yield "send", self._batches(portion)
+            if ms := history.clock[number]:
+                self._now_ms += ms
+                for order in self._order:
+                    order.append(("", self._now_ms))
+                yield "clock", ms
+
+    def _batches(self, events: Sequence[Event]) -> list[OutputBatch]:
+        made: dict[str, OutputBatch] = {}
+        for topic, record in events:
+            one = self._driver._serialized(topic, [record], None)
+            partition = self._partition(one.keys[0])
+            for number, order in enumerate(self._order):
+                if not self._by_partition or number == partition or topic in self._ends.everywhere:
+                    order.append((topic, partition))
+            batch = made.setdefault(topic, OutputBatch(topic, [], [], [], [], []))
+            assert batch.headers is not None and batch.partitions is not None
+            batch.keys += one.keys
+            batch.values += one.values
+            batch.timestamps += one.timestamps
+            batch.headers.append(tuple(record.headers))
+            batch.partitions.append((partition,))
+        return list(made.values())
+
+    def _partition(self, key: bytes | None) -> int:
+        if key is None:
+            self._without_key += 1
+            return self._without_key % self._count
+        if self._by_hash:
+            return partition_for_key(key, self._count)
+        return self._partitions.setdefault(key, len(self._partitions) % self._count)
+
+    def parts(self, driver: TopologyTestDriver, *, tagged: bool, sees_clock: bool) -> list[list[Any]]:
+        """Return by partition what was sent, as the sources read it: records, or with `tagged` topics and records."""
+        sent = {topic: driver.sent(topic) for topic in self._ends.sources}
+        parts: list[list[Any]] = []
+        for order in self._order:
+            rest = {(topic, number): iter(rows) for topic, each in sent.items() for number, rows in enumerate(each)}
+            part: list[Any] = []
+            for topic, number in order:
+                if topic:
+                    record = next(rest[topic, number])
+                    part.append((topic, record) if tagged else record)
+                elif sees_clock:
+                    part.append(ClockStep(number))
+            parts.append(part)
+        return parts
+
+
+def do(driver: TopologyTestDriver, steps: Iterable[Step]) -> None:
+    """Let a driver do steps; what crashes is done again until it does not."""
+    for kind, given in steps:
+        try:
+            if kind == "send":
+                driver.pipe_raw(*given)
+            elif kind == "clock":
+                driver.advance_wall_clock(f"{given}ms")
+            else:
+                driver.move()
+        except Crash:
+            _until_done(driver)
+
+
+def _until_done(driver: TopologyTestDriver) -> None:
+    while True:
+        try:
+            return driver.advance_wall_clock("0ms")
+        except Crash:
+            continue
+
+
+class Crash(Exception):
+    """The process of a commit ended before it took place."""
+
+
+class WatchedLog(AutoCreatingLog):
+    """A memory log that notes commits, and in which every other one crashes while it `crashes`.
+
+    Topics have `partitions` partitions.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        super().__init__(lambda topic: partitions, ManualClock(0))
+        self.crashes = False
+        self.engine_state_bytes: dict[str, int] = {}
+        """By task: bytes of the last commit's engine state."""
+        self._has_crashed = False
+
+    def open_committer(self, application_id: str, task_id: str, partitions: Sequence[Any]) -> TaskCommitter:
+        committer = super().open_committer(application_id, task_id, partitions)
+        make = committer.commit
+
+        def commit(commit: Commit, outputs: Sequence[OutputBatch]) -> None:
+            self._has_crashed = self.crashes and not self._has_crashed
+            if self._has_crashed:
+                raise Crash
+            make(commit, outputs)
+            self.engine_state_bytes[task_id] = len(commit.engine_state)
+
+        committer.commit = commit  # type: ignore[method-assign]
+        return committer
+
+
+def merged(drawn: Mapping[str, Sequence[Record]]) -> list[Event]:
+    """Return the records of all topics in the order in which a task takes them: the lowest timestamp of the heads."""
+    rest = {topic: list(reversed(records)) for topic, records in drawn.items()}
+    events: list[Event] = []
+    while some := [topic for topic, records in rest.items() if records]:
+        topic = min(some, key=lambda each: rest[each][-1].timestamp)
+        events.append((topic, rest[topic].pop()))
+    return events

@@ -1,0 +1,176 @@
+"""The processes of a test driver: in each an application, its open tasks and what these share, as in a task host."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from penstock import Application, Clock, Log, NodeMetrics, TaskId, TopicPartition, World
+from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.stores.memory import MemoryBackend
+from penstock.support.repeats import Repeats
+
+from .shipped import ShippedCopy
+
+_HINT = (
+    "Where tasks are re-opened, each process has a copy of the program, as a task host has: what the test has is not "
+    "changed, and the next process starts with what was there when the driver was made. Keep state in stores; read "
+    "output topics, or collect records with a driver that does not re-open tasks"
+)
+
+_log = logging.getLogger("penstock.testing")
+
+
+class Processes:
+    """One process at a time, on one host at a time.
+
+    `packed` is the application as bytes, and `directory` has the hosts' directories. `ships`: each process has a copy
+    made of `packed`; else the objects of the application itself run, until `reopen` or `move`.
+    """
+
+    def __init__(
+        self, application: Application, packed: bytes, log: Log, clock: Clock, directory: Path, ships: bool
+    ) -> None:
+        self.hints: list[str] = []
+        self._application = application
+        self._packed = packed
+        self._log = log
+        self._clock = clock
+        self._directory = directory
+        self._ships = ships
+        self._host = 0
+        self._process: Process | None = None
+        self._global_metrics: dict[str, NodeMetrics] = {}
+        # A line is logged once a minute for all processes: each has one task that is open, often for one record.
+        self._repeats = Repeats(clock.now_ms)
+
+    def running(self, *, looking: bool = False) -> Process:
+        """Return the process that runs tasks: the next one where there is none, or where the driver itself looked in.
+
+        `looking`: the one that looks in, which has the classes of the test.
+        """
+        ships = self._ships and not looking
+        if self._process is not None and self._process.is_shipped != ships:
+            self.end()
+        if self._process is None:
+            copy = ShippedCopy(self._application, self._packed) if ships else None
+            application = self._application if copy is None else copy.application
+            resources = _Resources(self._clock, self._host_directory, self._repeats)
+            self._process = Process(application, self._log, resources, copy)
+        return self._process
+
+    def end(self) -> None:
+        """End the process, if one runs: what is committed stays."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        self._global_metrics = _added(self._global_metrics, process.global_metrics())
+        process.close()
+        for change in process.changes():
+            if change not in self.hints:
+                self.hints.append(change)
+                _log.warning("%s. %s", change, _HINT)
+
+    def reopen(self) -> None:
+        """End the process; the next one, and all after it, have shipped copies."""
+        self.end()
+        self._ships = True
+
+    def move(self) -> None:
+        """End the process; the next one runs on another host."""
+        self.reopen()
+        self._forget_host()
+        self._host += 1
+
+    def global_metrics(self) -> dict[str, NodeMetrics]:
+        """Return the counters of the nodes that fill global stores, over all processes."""
+        now = {} if self._process is None else self._process.global_metrics()
+        return _added(self._global_metrics, now)
+
+    def close(self) -> None:
+        """End the process, and forget its host."""
+        self.end()
+        self._repeats.write_rest()
+        self._forget_host()
+
+    def stored_bytes(self) -> int:
+        """Return the bytes of all keys and values in the stores of this host; 0 where they are not in memory."""
+        return MemoryBackend.bytes_under(self._host_directory)
+
+    @property
+    def _host_directory(self) -> Path:
+        return self._directory / f"host-{self._host}"
+
+    def _forget_host(self) -> None:
+        MemoryBackend.forget(self._host_directory)
+        shutil.rmtree(self._host_directory, ignore_errors=True)
+
+
+def _added(*counts: Mapping[str, NodeMetrics]) -> dict[str, NodeMetrics]:
+    added: dict[str, NodeMetrics] = {}
+    for each in counts:
+        for name, counted in each.items():
+            added.setdefault(name, NodeMetrics()).add(counted)
+    return added
+
+
+class Process:
+    """Runs tasks with `resources`. `copy`: the shipped copy that `application` is, if it is one."""
+
+    def __init__(
+        self, application: Application, log: Log, resources: ProcessResources, copy: ShippedCopy | None
+    ) -> None:
+        self.application = application
+        self.is_shipped = copy is not None
+        self.resources = resources
+        self._copy = copy
+        self._log = log
+        self._workers: dict[TaskId, TaskWorker] = {}
+
+    def worker(self, task: TaskId, partitions: Sequence[TopicPartition], task_count: int) -> TaskWorker:
+        """Return a task of this process, which is opened with its first batch."""
+        worker = self._workers.get(task)
+        if worker is None or worker.partitions != tuple(partitions):
+            if worker is not None:
+                worker.close()
+            worker = self._workers[task] = TaskWorker(
+                self.application, task, partitions, self._log, resources=self.resources, task_count=task_count
+            )
+        return worker
+
+    def update_globals(self) -> None:
+        """Read the global stores on to the ends of their topics."""
+        self.resources.update_globals(self.application, self._log, {}, self.resources.now_ms())
+
+    def global_metrics(self) -> Mapping[str, NodeMetrics]:
+        """Return the counters of the nodes that fill global stores."""
+        return self.resources.globals_of(self.application).metrics()
+
+    def changes(self) -> list[str]:
+        """Return what the program changed in its shipped copy outside stores."""
+        return [] if self._copy is None else self._copy.changes()
+
+    def outside(self) -> dict[str, object]:
+        """Return the values that `changes` compares, in a form that two processes can be compared by."""
+        return {} if self._copy is None else self._copy.values()
+
+    def close(self) -> None:
+        """Close every task, and what they share."""
+        for worker in self._workers.values():
+            worker.close()
+        self.resources.close_globals(self.application)
+
+
+class _Resources(ProcessResources):
+    """Those of a host of the test driver: its directory is not where the settings say, and no time passes."""
+
+    def __init__(self, clock: Clock, host: Path, repeats: Repeats) -> None:
+        super().__init__(World(clock=clock, sleep=lambda seconds: None))
+        self.repeats = repeats
+        self._host = host
+
+    def task_directory(self, application: Application, task_id: str) -> Path:
+        return self._host / application.id / task_id

@@ -1,0 +1,96 @@
+"""Right programs of several kinds, and one planted line in each: what `ProcessorContract` has to pass and to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock import Processor, Topology, key_value_store
+from penstock.plugins.testing.strategies import streams
+
+from . import planted_processors as kinds
+from . import planted_programs as sums
+from .planted_programs import counting
+
+
+@dataclass(frozen=True)
+class Case:
+    """A suite in three lines, and more attributes of it. `bug`: what is wrong with the program."""
+
+    program: Callable[[], Topology]
+    reference: Callable[[Any], Iterable[Any]]
+    records: Any
+    bug: str = ""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def program(
+    processor: type[Processor], sources: Sequence[str] = ("in",), sinks: Sequence[str] = ("out",), **options: Any
+) -> Callable[[], Topology]:
+    """Return a function that makes a topology with one processor and one store of JSON."""
+
+    def make() -> Topology:
+        topology = Topology()
+        for source in sources:
+            topology.add_source(source, source, value_serde="int")
+        topology.add_processor("processor", processor, list(sources), stores=[key_value_store("store", **options)])
+        for sink in sinks:
+            topology.add_sink(sink, sink, "processor", value_serde="json")
+        return topology
+
+    return make
+
+
+LATE, EDGES = streams(late="8s"), streams(late="20s", around=["10s", "5s"])
+BOTH = {"users": streams(max_size=12), "clicks": streams(max_size=12)}
+CLOCK = {"sees_clock": True, "wall_clock": "3m"}
+
+RIGHT: dict[str, Case] = {
+    "sums": Case(lambda: counting(sums.Sum), sums.sums_with_headers, LATE),
+    "seldom": Case(program(kinds.Seldom), kinds.seldom, EDGES),
+    "windows": Case(program(kinds.Windows), kinds.windows, EDGES),
+    "each minute": Case(program(kinds.EachMinute), kinds.each_minute, LATE, attributes=CLOCK),
+    "joins": Case(program(kinds.Joins, ["users", "clicks"]), kinds.joins, BOTH),
+    "routes": Case(program(kinds.Routes, sinks=["even", "odd"]), kinds.routes, LATE),
+    "tags": Case(program(kinds.Tags), kinds.tags, LATE),
+}
+
+
+def planted(right: str, bug: type[Processor], **options: Any) -> dict[str, Case]:
+    """Return the case of a right program with a bug in it."""
+    case = RIGHT[right]
+    made = program(bug, **options)
+    return {bug.__name__: Case(made, case.reference, case.records, bug.__doc__ or "", case.attributes)}
+
+
+def planted_sum(bug: type[Processor], reference: Any = sums.running_sums, **options: Any) -> dict[str, Case]:
+    """Return the case of a processor with a bug that keeps sums; `options`: those of `counting`, and the probe."""
+    probe = {name: options.pop(name) for name in ("probe",) if name in options}
+    return {bug.__name__: Case(lambda: counting(bug, **options), reference, LATE, bug.__doc__ or "", probe)}
+
+
+CASES: dict[str, Case] = {
+    **{name: case for bug, options in sums.SUMS.items() for name, case in planted_sum(bug, **options).items()},
+    **planted_sum(sums.DropsHeaders, sums.sums_with_headers),
+    **planted_sum(sums.DropsAnEmptyHeader, sums.sums_with_headers),
+    **planted_sum(sums.Mails, probe=staticmethod(lambda: sums.MAILS)),
+    **planted("seldom", kinds.SeldomEdge),
+    **planted("seldom", kinds.SeldomStreamTime),
+    **planted("windows", kinds.GraceEdge),
+    **planted("windows", kinds.NoGrace),
+    **planted("windows", kinds.LastWindow),
+    **planted("windows", kinds.WindowsKept),
+    **planted("windows", kinds.CleansEarly),
+    **planted("each minute", kinds.CountsMinutes),
+    **planted("each minute", kinds.SendsAgain),
+    **planted("each minute", kinds.MinutesOfRecords),
+    **planted("joins", kinds.KeepsDeletedUsers, sources=["users", "clicks"]),
+    **planted("joins", kinds.RemembersUsers, sources=["users", "clicks"]),
+    **planted("joins", kinds.OldUsersOnly, sources=["users", "clicks"]),
+    **planted("routes", kinds.RoutesByTask, sinks=["even", "odd"]),
+    **planted("routes", kinds.RoutesDeletions, sinks=["even", "odd"]),
+    **planted("tags", kinds.TagsOfASet),
+    **planted("tags", kinds.AllTags),
+}
+"""Programs with one bug each."""
