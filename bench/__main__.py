@@ -26,7 +26,7 @@ BENCHMARKS = {
     "kafka-dsl-windowed-count": "bench.kafka:dsl_windowed_count",
     "kafka-stream-table-join": "bench.kafka:stream_table_join",
     "kafka-stream-stream-join": "bench.kafka:stream_stream_join",
-    "kafka-continuous": "bench.kafka:continuous",
+    "kafka-engines": "bench.kafka:engines",
     "window-expiry": "bench.stores:window_expiry",
     "store-size": "bench.stores:store_size",
     "commit-cost": "bench.stores:commit_cost",

@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
 
 from .data import spread_times, zipf_keys
-from .kafka_app import spark_command
+from .kafka_app import EMBEDDED, MASTER, program_command
 from .peer import PEER, peer_command
 from .programs import RETENTION_MS, WINDOW_MS
 from .result import Result
@@ -130,30 +130,44 @@ def stream_stream_join() -> Result:
     return result
 
 
-def continuous() -> Result:
-    """Continuous mode beside batches, by turns, in three programs that catch up, exactly once."""
-    notes, ratios, runs = {}, [], []
-    for program, records in (("count", 6_000_000), ("filter-map", 6_000_000), ("word-count", 600_000)):
+def engines(rounds: int = ROUNDS, cases: Sequence[str] = ("count", "filter-map", "word-count")) -> Result:
+    """Batches and continuous mode on Spark, the embedded engine and the peer, by turns, exactly once: programs that
+    catch up, each on two cores. `ratio` is the least of the embedded engine to continuous mode on Spark."""
+    notes: dict[str, str] = {}
+    ratios: list[float] = []
+    measured: list[_Run] = []
+    for program in cases:
+        records = 600_000 if program.endswith("word-count") else 6_000_000
         with KafkaBroker(heap="1g", jvm_options=()) as broker:
             log = KafkaLog(broker.bootstrap)
             job = load(log, program, records)
-            rates: dict[str, list[float]] = {"available_now": [], "continuous": []}
-            for turn in range(ROUNDS):
-                for trigger in list(rates)[:: -1 if turn % 2 else 1]:
-                    run = measure(broker, log, job, our_command(broker, program, "exactly_once", trigger=trigger))
-                    rates[trigger].append(run.rate)
-                    runs += [run] if trigger == "continuous" else []
+            commands = {
+                "Spark, batches": our_command(broker, program, "exactly_once"),
+                "Spark, continuous": our_command(broker, program, "exactly_once", trigger="continuous"),
+                "embedded": our_command(broker, program, "exactly_once", trigger="continuous", master=EMBEDDED),
+                PEER: peer_command(broker.bootstrap, program, job.topic, "exactly_once"),
+            }
+            runs: dict[str, list[_Run]] = {side: [] for side in commands}
+            for turn in range(rounds):
+                for side in list(commands)[:: -1 if turn % 2 else 1]:
+                    runs[side].append(measure(broker, log, job, commands[side]))
             log.close()
-        in_batches, continuously = (statistics.median(each) for each in rates.values())
-        ratios.append(continuously / in_batches)
-        notes[program] = f"{continuously:,.0f} records/s, in batches {in_batches:,.0f}: {continuously / in_batches:.2f}"
+        rates = {side: statistics.median(each.rate for each in of_side) for side, of_side in runs.items()}
+        for side, of_side in runs.items():
+            cpu = statistics.median(each.cpu_s_per_million for each in of_side)
+            of_all = ", ".join(f"{rates[side] / rate:.2f}" for rate in rates.values())
+            notes[f"{program}, {side}"] = (
+                f"{rates[side]:,.0f} records/s ({of_all} times those), {cpu:.2f} CPU s/million"
+            )
+        ratios.append(rates["embedded"] / rates["Spark, continuous"])
+        measured += runs["embedded"]
     return Result(
-        "kafka-continuous",
-        statistics.median(each.rate for each in runs),
-        statistics.median(each.cpu_s_per_million for each in runs),
-        max(each.peak_mb for each in runs),
+        "kafka-engines",
+        statistics.median(each.rate for each in measured),
+        statistics.median(each.cpu_s_per_million for each in measured),
+        max(each.peak_mb for each in measured),
         {},
-        "batches of this project",
+        "continuous mode on Spark",
         min(ratios),
         notes,
     )
@@ -357,7 +371,11 @@ def our_command(
     guarantee: str,
     changelog: str = "directory:changelog",
     trigger: str = "available_now",
+    master: str = MASTER,
 ) -> list[str]:
-    """Return the command that runs a program on Spark until its input is read; continuous mode is ended after that."""
+    """Return the command that runs a program, with two processes for its tasks, until its input is read; continuous
+    mode is ended after that."""
     settings = {"processing_guarantee": guarantee, "changelog": changelog}
-    return spark_command(broker.bootstrap, program, "{in}", trigger, settings)
+    if master == EMBEDDED:
+        settings["processes"] = "2"
+    return program_command(broker.bootstrap, program, "{in}", trigger, settings, master)

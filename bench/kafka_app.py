@@ -50,10 +50,10 @@ class SplitTimed(Processor):
             self.context.forward(Record(word, sent, record.timestamp))
 
 
-def spark_command(
+def program_command(
     bootstrap: str, program: str, source: str, trigger: str, settings: Mapping[str, str], master: str = MASTER
 ) -> list[str]:
-    """Return the command that runs a program on Spark. In it {out} and {dir} stand for the topic that it writes and a
+    """Return the command that runs a program. In it {out} and {dir} stand for the topic that it writes and a
     directory."""
     places = [source, "{out}", bootstrap, "{dir}"]
     return [sys.executable, "-m", "bench.kafka_app", program, *places, master, trigger, json.dumps(settings)]

@@ -19,7 +19,7 @@ import numpy as np
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
-from .kafka_app import EMBEDDED, MASTER, spark_command
+from .kafka_app import EMBEDDED, MASTER, program_command
 from .latency_client import PARTITIONS, Load
 from .latency_local import latency_local
 from .peer import PEER, peer_command
@@ -234,7 +234,7 @@ class LatencyBench:
             "changelog": "directory:changelog" if side == DIRECTORY else "topic:",
         }
         master = EMBEDDED if side == BY_ITSELF else self.master
-        return spark_command(self.broker.bootstrap, case.program, source, self.trigger, ours, master)
+        return program_command(self.broker.bootstrap, case.program, source, self.trigger, ours, master)
 
 
 def measured_by_clients(command: list[str], load: Load, directory: Path) -> dict[str, int]:
