@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import socket
@@ -95,8 +96,11 @@ class BrokerProcess:
         return True
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the JVM."""
+        """Send a signal to the JVM; after SIGSTOP it answers nothing any more."""
         self._process.send_signal(number)
+        if number == signal.SIGSTOP and hasattr(os, "waitid"):
+            # Until every thread has stopped, one of them may still answer.
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def end(self, number: signal.Signals, timeout_seconds: float) -> None:
         """End the process by a signal, and by SIGKILL when it takes longer than that."""
