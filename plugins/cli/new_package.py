@@ -172,7 +172,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock import StaleStoreError, StoreBackend, StoreError
+from penstock import StaleStoreError, StoreBackend, StoreError, StoreLockedError
 from penstock.store import Changes
 
 
@@ -190,6 +190,7 @@ class Backend(StoreBackend):
             )
         except sqlite3.Error as error:
             raise StoreError(f"{self._file} cannot be opened: {error}") from error
+        self._inode = self._file.stat().st_ino
         if not read_only:
             self._run("PRAGMA journal_mode = WAL")
             # A power failure may lose the last commits, which leaves an older version: the changelog has the rest.
@@ -235,8 +236,8 @@ class Backend(StoreBackend):
         """Apply all changes and record the version, in one atomic step, if the store is at `previous`."""
         self._run("BEGIN IMMEDIATE")
         try:
-            if self.version() != previous:
-                raise StaleStoreError(f"{self._file} is at version {self.version()}, expected {previous}")
+            if not self._is_here() or self.version() != previous:
+                raise StaleStoreError(f"{self._file} is not at version {previous} any more: re-open the task")
             for store, rows in changes.items():
                 self._known(store)
                 for key, value in rows:
@@ -248,7 +249,8 @@ class Backend(StoreBackend):
             self._run("INSERT INTO version VALUES (?)", (version,))
             self._run("COMMIT")
         except BaseException:
-            self._run("ROLLBACK")
+            if self._db.in_transaction:  # after some errors SQLite has ended it
+                self._run("ROLLBACK")
             raise
 
     def close(self) -> None:
@@ -258,8 +260,12 @@ class Backend(StoreBackend):
     def destroy(self) -> None:
         """Close, and delete the files."""
         self.close()
-        for file in self._file.parent.glob("state.sqlite*"):
-            file.unlink()
+        for file in (self._file, *self._file.parent.glob("state.sqlite-*")):
+            file.unlink(missing_ok=True)
+
+    def _is_here(self) -> bool:
+        """Return whether the open file is still in the directory: SQLite writes on in one that was deleted."""
+        return self._file.exists() and self._file.stat().st_ino == self._inode
 
     def _known(self, store: str) -> str:
         if store not in self._stores:
@@ -270,7 +276,9 @@ class Backend(StoreBackend):
         try:
             return self._db.execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise StoreError(f"{self._file}: {error}") from error
+            # SQLite has waited 5 s, its default, for another process that writes.
+            is_locked = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+            raise (StoreLockedError if is_locked else StoreError)(f"{self._file}: {error}") from error
 '''
 
 _BACKEND_TEST = '''\
