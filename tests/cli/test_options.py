@@ -10,6 +10,7 @@ from penstock.errors import ConfigError
 from penstock.handlers import skip
 from penstock.plugins.cli.options import find_layer
 from penstock.program.extractors import wall_clock_timestamp
+from penstock.settings.names import MAPPINGS
 from penstock.settings.settings import Settings
 from penstock.settings.sources import options_layer
 
@@ -39,7 +40,7 @@ def test_values_get_the_type_of_their_setting(text: str, expected: dict[str, Any
 
 def test_every_setting_can_be_set_to_its_default() -> None:
     for name, default in Settings().by_name.items():
-        if name in ("user", "clients"):
+        if name in MAPPINGS:
             continue
         text = getattr(default, "__name__", str(default))
         assert options_layer([f"{name}={text}"]).values == {name: default}

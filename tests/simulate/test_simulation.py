@@ -132,6 +132,7 @@ class TestSimulatedLog(LogContract):
     """The log of the simulator is one, with markers that take offsets."""
 
     examples = 10
+    in_one_process = True
 
     def open_log(self, directory: Path, clock: ManualClock) -> Log:
         shared = SimulatedLog(World(clock=clock))

@@ -388,7 +388,7 @@ def test_a_killed_switch_is_done_again(world: World, monkeypatch: pytest.MonkeyP
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    for owner, method in ((TaskState, "_rows"), (TaskState, "apply"), (Backends, "end_transition")):
+    for owner, method in ((TaskState, "rows"), (TaskState, "apply"), (Backends, "end_transition")):
         with monkeypatch.context() as patched:
             patched.setattr(owner, method, killed)
             try:
