@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -375,7 +376,7 @@ def our_command(
 ) -> list[str]:
     """Return the command that runs a program, with two processes for its tasks, until its input is read; continuous
     mode is ended after that."""
-    settings = {"processing_guarantee": guarantee, "changelog": changelog}
+    settings: dict[str, Any] = {"processing_guarantee": guarantee, "changelog": changelog}
     if master == EMBEDDED:
-        settings["processes"] = "2"
+        settings["processes"] = 2
     return program_command(broker.bootstrap, program, "{in}", trigger, settings, master)

@@ -7,6 +7,7 @@ import json
 import secrets
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from penstock import Application, Processor, Record, Topology, key_value_store, run
 from penstock.settings.topology_builder import TopologyBuilder
@@ -51,7 +52,7 @@ class SplitTimed(Processor):
 
 
 def program_command(
-    bootstrap: str, program: str, source: str, trigger: str, settings: Mapping[str, str], master: str = MASTER
+    bootstrap: str, program: str, source: str, trigger: str, settings: Mapping[str, Any], master: str = MASTER
 ) -> list[str]:
     """Return the command that runs a program. In it {out} and {dir} stand for the topic that it writes and a
     directory."""
