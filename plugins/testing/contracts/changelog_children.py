@@ -5,14 +5,13 @@ They import this module, so it imports little.
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 from penstock import Changelog, ChangelogError
 
-from .child import Step, act_until_killed
+from .child import Step, act_until_killed, without_room
 
 Call = tuple[str, tuple[Any, ...]]
 """A method of a changelog, and its arguments."""
@@ -48,17 +47,14 @@ def append_without_room(connection: Connection, opener: Changelog, location: str
     log = opener(location, "application", "0_0")
     for _ in log.restore(last, None).steps:
         pass
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
     try:
-        log.append(*large)
+        with without_room():
+            log.append(*large)
         outcome = "appended"
     except ChangelogError as error:
         outcome = f"ChangelogError: {error}"
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}"
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     connection.send(outcome)
     log.append(*connection.recv())
     connection.send("appended")

@@ -16,7 +16,7 @@ from penstock.store import Changes
 from .changelog_children import Call, append_without_room, change_until_killed, is_current
 from .changelog_tests import ChangelogTests, commit_of, filled, restored
 from .child import Step, answer, chosen, places_in
-from .durability import unsynced_bytes
+from .durability import expect_durable
 from .expectations import expect
 from .histories import State, applied
 
@@ -44,13 +44,7 @@ class DamageTests(ChangelogTests):
         random = Random(1)
         for number in range(3):
             log.append({"s": [(b"%d" % number, random.randbytes(1 << 20))]}, f"{number}-v", f"{number + 1}-v")
-            unsynced = unsynced_bytes(tmp_path)
-            if unsynced is None:
-                pytest.skip("this system, or this file system, does not say what is on disk")
-            assert unsynced < 1 << 19, (
-                f"append must make a delta durable before it returns: of 1 MiB, {unsynced:,} bytes were only "
-                "in the system's memory, which a crash of the machine loses; sync the file (os.fsync)"
-            )
+            expect_durable(tmp_path, "append must make a delta durable before it returns")
         log.close()
 
     def test_a_full_disk(self, tmp_path: Path) -> None:

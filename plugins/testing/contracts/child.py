@@ -7,6 +7,7 @@ import builtins
 import json
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from multiprocessing.connection import Client, Connection, Listener, Pipe
+from pathlib import Path
 from struct import Struct
 from types import BuiltinFunctionType, FrameType
 from typing import Any, NamedTuple, NoReturn
@@ -223,3 +225,16 @@ def chosen(places: Sequence[Step], most: int) -> list[Step]:
     last = most // 2
     others = places[:-last]
     return [*places[: -last - 1 : -1], *others[:: -(-len(others) // last)]]
+
+
+@contextmanager
+def without_room(directory: Path | None = None) -> Iterator[None]:
+    """Let no file of this process grow above 1 MiB, or above the largest one that is in `directory` now."""
+    files = () if directory is None else directory.rglob("*")
+    largest = max((file.stat().st_blocks * 512 for file in files if file.is_file()), default=0)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max(largest, 1 << 20), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

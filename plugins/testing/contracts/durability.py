@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 _CACHESTAT = 451
 """The number of the system call, which is the same on all machines."""
 
@@ -20,7 +22,21 @@ class _Cached(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recent"))
 
 
-def unsynced_bytes(directory: Path) -> int | None:
+def expect_durable(directory: Path, rule: str) -> None:
+    """Fail with the rule if of 1 MiB that was just written to files of a directory half is in memory alone.
+
+    Skips the test where the system does not say what is on disk.
+    """
+    unsynced = _unsynced_bytes(directory)
+    if unsynced is None:
+        pytest.skip("this system, or this file system, does not say what is on disk")
+    assert unsynced < 1 << 19, (
+        f"{rule}: of 1 MiB, {unsynced:,} bytes were only in the system's memory, which a crash of the machine loses; "
+        "sync the files (os.fsync)"
+    )
+
+
+def _unsynced_bytes(directory: Path) -> int | None:
     """Return about how many bytes of the files in a directory a crash of the machine would lose; None if unknown."""
     probe = directory / "probe-of-the-contract"
     probe.write_bytes(os.urandom(10_000))

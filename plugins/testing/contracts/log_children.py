@@ -5,7 +5,6 @@ They import this module, so it imports little.
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from penstock import Commit, Log, LogError, ManualClock, OutputBatch, TopicPartition
 
-from .child import Step, act_until_killed
+from .child import Step, act_until_killed, without_room
 
 APPLICATION = "application"
 INPUTS = [TopicPartition("in", 0), TopicPartition("in", 1)]
@@ -86,16 +85,12 @@ def commit_without_room(connection: Connection, opener: Opener, where: tuple[Pat
     """Commit where files may not grow; send what was raised."""
     log = opener(where[0], ManualClock(where[1]))
     committer = log.open_committer(APPLICATION, "0_0", INPUTS)
-    largest = max((file.stat().st_blocks * 512 for file in where[0].rglob("*") if file.is_file()), default=0)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (max(largest, 1 << 20), before[1]))
     try:
-        committer.commit(*work)
+        with without_room(where[0]):
+            committer.commit(*work)
         outcome = "committed"
     except LogError:
         outcome = "LogError"
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}"
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     connection.send(outcome)

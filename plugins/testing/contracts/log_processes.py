@@ -14,7 +14,7 @@ from penstock.log import ENGINE_STATE_BYTES
 
 from . import log_children
 from .child import CleanChildren, Step, answer, children_for, chosen, places_in
-from .durability import unsynced_bytes
+from .durability import expect_durable
 from .expectations import expect
 from .log_children import (
     INPUTS,
@@ -125,13 +125,7 @@ class ProcessTests(LogTests):
                 committer.commit(_work(number)[0], [batch])
             else:
                 log.append(batch)
-            unsynced = unsynced_bytes(tmp_path)
-            if unsynced is None:
-                pytest.skip("this system, or this file system, does not say what is on disk")
-            assert unsynced < 1 << 19, (
-                f"{action} must be durable when it returns: of 1 MiB, {unsynced:,} bytes were only in the system's "
-                "memory, which a crash of the machine loses; sync the files (os.fsync)"
-            )
+            expect_durable(tmp_path, f"{action} must be durable when it returns")
         log.close()
 
     def test_a_commit_on_a_full_disk(self, tmp_path: Path, clock: ManualClock) -> None:

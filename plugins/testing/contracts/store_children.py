@@ -5,7 +5,6 @@ They import this module, so it imports little.
 
 from __future__ import annotations
 
-import resource
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -18,7 +17,7 @@ from typing import Any
 from penstock import StaleStoreError, StoreBackend, StoreBackendFactory, StoreError, StoreLockedError
 from penstock.store import Changes
 
-from .child import Step, act_until_killed
+from .child import Step, act_until_killed, without_room
 
 STORES = ("first", "second")
 
@@ -130,18 +129,14 @@ def write_without_room(connection: Connection, opener: StoreBackendFactory, dire
         "second": [(b"more", b"more")],
     }
     with closing(opener(directory, STORES)) as backend:
-        largest = max(file.stat().st_blocks * 512 for file in directory.rglob("*") if file.is_file())
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (max(largest, 1 << 20), before[1]))
         try:
-            backend.write(changes, "v1", "v2")
+            with without_room(directory):
+                backend.write(changes, "v1", "v2")
             outcome = "written"
         except StoreError as error:
             outcome = "StoreError" if not isinstance(error, StaleStoreError) else type(error).__name__
         except Exception as error:
             outcome = f"{type(error).__name__}: {error}"
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
         connection.send((outcome, backend.version(), changes))
     connection.send("closed")
 
