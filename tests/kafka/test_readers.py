@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from collections.abc import Iterable, Iterator
@@ -117,6 +118,7 @@ def test_further_partitions_need_no_further_consumers(
     """And at the end of its partition a consumer gives it up: a process that reads nothing sends no requests."""
     topic, records, ends = history
     log.end_offsets([TopicPartition(topic, 0)])
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for number, end in enumerate(ends):
         assert values(log, TopicPartition(topic, number), 0, end) == [value for _, value in records[number]]

@@ -22,6 +22,7 @@ from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.local_state import global_copy, global_stores
 from penstock.plugins.runtime.local_state.global_copy import Position
 from penstock.plugins.runtime.local_state.global_stores import GlobalStores
+from penstock.plugins.testing.contracts.expectations import expect_no_descriptors
 from penstock.record import OutputBatch, RecordBatch, TopicPartition
 from tests.waiting import wait_until
 
@@ -371,12 +372,11 @@ def test_a_store_that_cannot_be_opened_keeps_no_descriptor(tmp_path: Path, log: 
     wrong = tmp_path / "table" / "lmdb"
     wrong.write_text("")
 
-    def descriptors_after_a_try() -> int:
+    def fail() -> None:
         with pytest.raises(StoreError, match="File exists"):
             GlobalStores(application(tmp_path), tmp_path)
-        return len(os.listdir("/proc/self/fd"))
 
-    assert len({descriptors_after_a_try() for _ in range(3)}) == 1
+    expect_no_descriptors(fail, "an opening that fails")
     wrong.unlink()
     stores = GlobalStores(application(tmp_path), tmp_path)
     fill(log, ("a", "1"))

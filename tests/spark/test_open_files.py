@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 from contextlib import closing
@@ -70,6 +71,7 @@ def test_tasks_on_kafka_need_what_the_check_counts(broker: Any, tmp_path: Path, 
     shop.sell(*[(f"customer{number}", 1) for number in range(200)])
     with shop.workers() as (log, workers):
         counted = open_files(shop.application, log, 12) - open_files(shop.application, log, 0)
+        gc.collect()
         before = len(os.listdir("/proc/self/fd"))
         for worker in workers:
             worker.run_batch(log.end_offsets(worker.partitions), 0)

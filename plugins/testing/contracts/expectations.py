@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 _LONGEST = 200
@@ -18,6 +19,21 @@ def expect(found: object, expected: object, rule: str) -> None:
     """
     if found != expected:
         raise AssertionError(f"{rule}: {_difference(found, expected)}")
+
+
+def expect_no_descriptors(act: Callable[[], object], what: str) -> None:
+    """Raise AssertionError if each `act` leaves more file descriptors of this process open, however often it is called.
+
+    Other threads of the process open files as well, at some time; hence a growth counts only if it is seen three times.
+    """
+    for _ in range(3):
+        counts = []
+        for _ in range(6):
+            act()
+            counts.append(len(os.listdir("/proc/self/fd")))
+        if counts[-1] <= max(counts[:3]):
+            return
+    raise AssertionError(f"{what} must free all descriptors; open after each: {counts}")
 
 
 def _difference(found: Any, expected: Any) -> str:

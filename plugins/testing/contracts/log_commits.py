@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -75,6 +76,7 @@ class CommitTests(LogTests):
         log.create_topic("out", 1)
         for partition in partitions:
             log.append(replace(output("in", 1), partitions=[(partition.partition,)]))
+        gc.collect()
         before, committers = len(os.listdir("/proc/self/fd")), []
         for partition in partitions:
             committers.append(log.open_committer(APPLICATION, f"0_{partition.partition}", [partition]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from itertools import islice
@@ -13,7 +13,7 @@ import pytest
 
 from penstock import StoreBackend, StoreError
 
-from .expectations import expect
+from .expectations import expect, expect_no_descriptors
 from .store_children import STORES
 from .store_rows import LENGTHS
 from .store_tests import NOTHING, StoreTests, check_reads, committed
@@ -279,7 +279,7 @@ class ScanTests(StoreTests):
                 with suppress(StoreError):
                     type(self).open(tmp_path / "a file", STORES)
 
-        _check_descriptors(opening, "close")
+        expect_no_descriptors(opening, "close")
         with self.opened(tmp_path) as kept:
             for act, what in (
                 (views, "close of a view"),
@@ -288,13 +288,4 @@ class ScanTests(StoreTests):
                 (reader, "close of a reader"),
                 (failure, "an opening that fails"),
             ):
-                _check_descriptors(act, what)
-
-
-def _check_descriptors(act: Callable[[], None], what: str) -> None:
-    """Act several times: from the third time on, no more descriptors may be open afterwards."""
-    counts = []
-    for _ in range(6):
-        act()
-        counts.append(len(os.listdir("/proc/self/fd")))
-    assert counts[-1] <= max(counts[:3]), f"{what} must free all descriptors; open after each: {counts}"
+                expect_no_descriptors(act, what)
