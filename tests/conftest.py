@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock.plugins.testing.kafka_broker import KafkaBroker
+
+# As users have it, whatever the tests are run with: the many processes that tests start compile no module again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A busy machine makes single examples slow; a time limit would make the suite fail at random.
 settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -58,6 +64,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.path.name not in _LONG,
         )
     )
+
+
+def pytest_collection_finish() -> None:
+    """Keep no compiled module of a test: one that is written twice in a second would be the first one again."""
+    sys.dont_write_bytecode = True
 
 
 def _log_levels() -> dict[str, tuple[int, bool, bool]]:

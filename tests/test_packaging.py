@@ -30,7 +30,6 @@ def pairs(section: str, key: str) -> dict[str, str]:
 
 FOLDERS = pairs("options", "package_dir")
 SOURCES = sorted(file for folder in FOLDERS.values() for file in (ROOT / folder).rglob("*.py"))
-each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
 
 # Library -> the parts that may import it. Core is not among them: it has the standard library and pluggy.
 LIBRARIES = {
@@ -91,9 +90,13 @@ def import_name(of_layer: str) -> str:
     return "penstock" if of_layer == "core" else "penstock." + of_layer.replace("/", ".")
 
 
-def imports(source: Path) -> Iterator[tuple[int, int, str]]:
-    """Line, level (0: absolute) and name of each module that a file imports, names of `from` imports included."""
-    for node in ast.walk(ast.parse(source.read_text())):
+Import = tuple[int, int, str]
+"""The line of an import, its level (0: absolute) and the name of the module."""
+
+
+def imports(tree: ast.Module) -> Iterator[Import]:
+    """Yield what a module imports, names of `from` imports included."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 yield node.lineno, node.level, ".".join(filter(None, [node.module, alias.name]))
@@ -171,17 +174,26 @@ def test_no_plugin_of_ours_is_broken() -> None:
     assert not registry().broken
 
 
-@each_source
-def test_every_module_opens_with_a_sentence(source: Path) -> None:
-    first = (ast.get_docstring(ast.parse(source.read_text())) or "").partition("\n")[0]
+def test_sources_keep_the_rules() -> None:
+    for source in SOURCES:
+        tree = ast.parse(source.read_text())
+        imported = list(imports(tree))
+        check_that_it_opens_with_a_sentence(source, tree)
+        check_that_imports_are_relative_inside_a_layer_and_absolute_across(source, imported)
+        check_that_libraries_are_imported_only_by_the_parts_that_need_them(source, imported)
+        if layer(source) == "core":
+            check_that_it_names_no_plugin(source, tree, imported)
+
+
+def check_that_it_opens_with_a_sentence(source: Path, tree: ast.Module) -> None:
+    first = (ast.get_docstring(tree) or "").partition("\n")[0]
     assert first.endswith((".", "?")), f"{source}: the first line of the module docstring is {first!r}"
 
 
-@each_source
-def test_imports_are_relative_inside_a_layer_and_absolute_across(source: Path) -> None:
+def check_that_imports_are_relative_inside_a_layer_and_absolute_across(source: Path, imported: list[Import]) -> None:
     ours = layer(source)
     inside = len(source.relative_to(ROOT / ours).parts)
-    for line, level, name in imports(source):
+    for line, level, name in imported:
         if level:
             assert level <= inside, f"{source}:{line}: a relative import leaves {ours}/: write `from penstock...`"
         elif ours == "core":
@@ -192,26 +204,20 @@ def test_imports_are_relative_inside_a_layer_and_absolute_across(source: Path) -
         assert level or name.partition(".")[0] not in FOLDERS.values(), f"{source}:{line}: {name} is a folder's name"
 
 
-@pytest.mark.parametrize(
-    "source", [file for file in SOURCES if layer(file) == "core"], ids=lambda file: str(file.relative_to(ROOT))
-)
-def test_core_names_no_plugin(source: Path) -> None:
-    """Nothing of core imports a plugin, by a name in a string neither: what plugins bring is looked up in the
-    registry."""
-    tree = ast.parse(source.read_text())
-    docstrings = {ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, DOCUMENTED)}
-    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    for text in (texts - docstrings) | {name for _, _, name in imports(source)}:
-        assert not re.search(r"penstock\.(plugins|stores|contrib)\b", text), f"{source}: {text!r} names a plugin"
-
-
-@each_source
-def test_libraries_are_imported_only_by_the_parts_that_need_them(source: Path) -> None:
-    for line, level, name in imports(source):
+def check_that_libraries_are_imported_only_by_the_parts_that_need_them(source: Path, imported: list[Import]) -> None:
+    for line, level, name in imported:
         top = name.partition(".")[0]
         if not level and top not in sys.stdlib_module_names and top != "penstock":
             allowed = LIBRARIES.get(top, set())
             assert layer(source) in allowed, f"{source}:{line}: {top} may be imported by {sorted(allowed) or 'nobody'}"
+
+
+def check_that_it_names_no_plugin(source: Path, tree: ast.Module, imported: list[Import]) -> None:
+    """By a name in a string neither: what plugins bring is looked up in the registry."""
+    docstrings = {ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, DOCUMENTED)}
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    for text in (texts - docstrings) | {name for _, _, name in imported}:
+        assert not re.search(r"penstock\.(plugins|stores|contrib)\b", text), f"{source}: {text!r} names a plugin"
 
 
 def test_importing_penstock_loads_nothing_heavy() -> None:

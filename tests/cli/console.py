@@ -21,12 +21,8 @@ class Console:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.environment = {
-            # As users have it, whatever the tests are run with: output is buffered, modules are compiled once.
-            "PYTHONUNBUFFERED": "",
-            "PYTHONDONTWRITEBYTECODE": "",
-            "PYTHONPYCACHEPREFIX": str(directory.parent / "pycache"),
-        }
+        # As users have it, whatever the tests are run with: output is buffered.
+        self.environment = {"PYTHONUNBUFFERED": ""}
 
     def write(self, name: str, text: str | bytes) -> Path:
         """Write a file of the directory."""
