@@ -1,4 +1,4 @@
-"""World: what the engine takes from outside: time, threads, waiting and random tokens.
+"""World: what the engine takes from outside: time, threads, waiting, random tokens and files.
 
 What runs tasks reads no clock, starts no thread and makes no random name by itself: its host hands a World down to it.
 A test, or a simulator, hands down a World of its own, so the same code runs there in an order that the test chooses.
@@ -16,6 +16,7 @@ from threading import Event, Thread
 from typing import Any, Protocol
 
 from .clock import Clock, SystemClock
+from .files import Files, LocalFiles
 
 
 class Wait(Protocol):
@@ -79,7 +80,7 @@ class ThreadTicker(Ticker):
 
 @dataclass(frozen=True)
 class World:
-    """The machine's clocks, threads and random numbers. Each part can be replaced by another of its type.
+    """The machine's clocks, threads, random numbers and files. Each part can be replaced by another of its type.
 
     >>> from penstock import ManualClock
     >>> World(clock=ManualClock(5)).clock.now_ms()
@@ -100,3 +101,5 @@ class World:
     """Makes a ticker: its name, the seconds from call to call, and what it calls, in a thread of its own."""
     token: Callable[[int], str] = secrets.token_hex
     """Returns so many random bytes as hexadecimal digits: for names that no other process may have given."""
+    files: Files = field(default_factory=LocalFiles)
+    """The file system of changelogs in directories."""

@@ -166,7 +166,6 @@ OF_THIS_MACHINE = {
     "core/clock.py": "the machine's clock, of the real World",
     "core/world.py": "the real World",
     "core/support/file_lock.py": "a lock of the machine's file system",
-    "plugins/changelogs/storage.py": "files of a real directory; another Storage takes its place",
     "plugins/runtime/temporary.py": "directories that a killed process leaves to the next one",
     "plugins/embedded/query.py": "the thread of a run",
     "plugins/hosts/claims.py": "a Spark worker that waits for another executor",

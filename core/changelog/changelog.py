@@ -40,7 +40,7 @@ class TaskChangelog(ABC):
     """
 
     world: World = World()
-    """Its clock, threads and random tokens. What opens the changelog may set another one, before the first call."""
+    """Its clock, threads, tokens and files. What opens the changelog may set another one, before the first call."""
 
     @abstractmethod
     def restore(self, target: str, have: str | None) -> Restore:

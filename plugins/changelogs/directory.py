@@ -11,7 +11,7 @@ from itertools import chain
 from math import ceil
 from statistics import median
 
-from penstock import ChangelogError, Commit, ConfigError, DeltaChangelog, Restore, version_counter
+from penstock import ChangelogError, Commit, ConfigError, DeltaChangelog, Restore, World, version_counter
 from penstock.store import Changes
 
 from .chain import Route, latest_of
@@ -70,6 +70,15 @@ class DirectoryChangelog(DeltaChangelog):
         self._last: str | None = None
         self._weight: _Weight | None = None
 
+    @property
+    def world(self) -> World:
+        """Its clock, threads, random tokens and files."""
+        return self._storage.world
+
+    @world.setter
+    def world(self, world: World) -> None:
+        self._storage.world = world
+
     def append(self, changes: Changes, previous: str | None, version: str, commit: Commit | None = None) -> None:
         data = write_delta(changes, previous, checked_version(version), commit, compress=self._compress)
         with self._writing:
@@ -113,7 +122,7 @@ class DirectoryChangelog(DeltaChangelog):
                 "changelog at %s: %s; version %s needs nothing behind that",
                 self._storage.location, torn, target,
             )  # fmt: skip
-        steps = self._steps.of_deltas(route.deltas, self.world.threads)
+        steps = self._steps.of_deltas(route.deltas)
         if route.start is None or route.start == have:
             return Restore(route.start, steps)
         start, snapshots = route.start, segments.files.snapshots

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from penstock import ChangelogError
+from penstock.files import StoredFile
 
 from .chain import Delta
-from .storage import TEMPORARY, StoredFile
+from .storage import TEMPORARY
 
 DELTA_END = ".delta"
 _VERSION = r"[0-9]+-[A-Za-z0-9_-]*"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import BinaryIO, NamedTuple
 
@@ -38,11 +38,11 @@ class Steps:
         self._storage = storage
         self._chunk_bytes = chunk_bytes
 
-    def of_deltas(self, deltas: list[Delta], threads: Callable[[int, str], Executor]) -> Iterator[tuple[Changes, str]]:
+    def of_deltas(self, deltas: list[Delta]) -> Iterator[tuple[Changes, str]]:
         """Yield deltas; runs of small ones as one step, because a write to a store costs more than what is in them."""
         group: list[Changes] = []
         size, version = 0, ""
-        for changes, version, length in self._read_all(deltas, threads):
+        for changes, version, length in self._read_all(deltas):
             group.append(changes)
             size += length
             if size >= self._chunk_bytes:
@@ -71,22 +71,24 @@ class Steps:
         # The last step: the file has turned out to be complete.
         yield chunk, version
 
-    def _read_all(self, deltas: list[Delta], threads: Callable[[int, str], Executor]) -> Iterator[_Read]:
+    def _read_all(self, deltas: list[Delta]) -> Iterator[_Read]:
         """Yield what each delta holds; from a place with slow answers, several files are asked for at once."""
         if len(deltas) == 1 or self._storage.parallel_reads == 1:
             for delta in deltas:
                 yield from self._read(delta)
             return
-        left = deque(deltas)
+        world, left = self._storage.world, deque(deltas)
         reading: deque[tuple[Delta, Future[list[_Read]]]] = deque()
-        with threads(self._storage.parallel_reads, "changelog-read") as pool:
+        with world.threads(self._storage.parallel_reads, "changelog-read") as pool:
             try:
                 while left or reading:
                     while left and len(reading) < self._storage.parallel_reads:
                         if reading and sum(delta.size for delta, _ in reading) + left[0].size > _READ_AHEAD_BYTES:
                             break
                         reading.append((left[0], pool.submit(lambda delta: list(self._read(delta)), left.popleft())))
-                    yield from reading.popleft()[1].result()
+                    _, read = reading.popleft()
+                    world.wait([read])
+                    yield from read.result()
             finally:
                 for _, unread in reading:
                     unread.cancel()

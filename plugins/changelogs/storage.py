@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
-from penstock import ChangelogError
-from penstock.support.private_files import make_private_directory, private_opener
+from penstock import ChangelogError, World
+from penstock.files import StoredFile, WrittenFile
 from penstock.support.system_errors import what_to_do
 
 TEMPORARY = ".tmp"
 """The end of the name of a file that is still being written."""
-
-
-class StoredFile(NamedTuple):
-    """A file as a listing shows it; `modified_ms` is milliseconds since the epoch."""
-
-    name: str
-    size: int
-    modified_ms: int
 
 
 class Storage(ABC):
@@ -34,6 +24,8 @@ class Storage(ABC):
 
     location: str
     """The name of the folder in messages."""
+    world: World = World()
+    """Its random tokens and files."""
     parallel_reads: int = 1
     """How many files are worth reading at once."""
     can_append: bool = False
@@ -115,84 +107,73 @@ def open_storage(location: str, *folders: str) -> Storage:
 
 
 class LocalStorage(Storage):
-    """A directory on this host, written with os: pyarrow's local file system does not fsync."""
+    """A directory on this host, without pyarrow: its local file system does not fsync."""
 
     can_append = True
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
         self._made = False
         self.location = str(directory)
 
     def files(self) -> list[StoredFile]:
-        files = []
-        with suppress(FileNotFoundError), os.scandir(self._directory) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):  # renamed or deleted by another process since the scan
-                    status = entry.stat()
-                    files.append(StoredFile(entry.name, status.st_size, status.st_mtime_ns // 1_000_000))
-        return files
+        return self.world.files.scan(self.location)
 
     def write(self, name: str, parts: Iterable[bytes], *, may_exist: bool = False) -> int:
         """Write aside, fsync, rename, fsync the directory."""
+        files = self.world.files
         if not self._made:
-            _make_directory(self._directory)
+            # So that they survive a crash of the machine.
+            for made in files.make_directory(self.location):
+                files.sync_directory(os.path.dirname(made))
             self._made = True
-        aside = self._directory / f"{name}.{secrets.token_hex(4)}{TEMPORARY}"
+        aside = self._path(f"{name}.{self.world.token(4)}{TEMPORARY}")
         size = 0
         try:
-            with open(aside, "xb", buffering=0, opener=private_opener) as file:
-                for part in parts:
-                    view = memoryview(part)
-                    size += len(view)
-                    while view:
-                        view = view[file.write(view) :]
-                os.fsync(file.fileno())
-            os.replace(aside, self._directory / name)
+            with closing(files.create(aside)) as file:
+                size = sum(_write_all(file, part) for part in parts)
+                file.sync()
+            files.replace(self._path(name), by=aside)
         except BaseException:
             # The first error says more; `clean` deletes the file later.
             with suppress(OSError):
-                aside.unlink(missing_ok=True)
+                files.remove(aside)
             raise
-        _fsync_directory(self._directory)
+        files.sync_directory(self.location)
         return size
 
     def append(self, name: str, size: int, data: bytes) -> None:
         """Write at the end and sync the data. Raises OSError if the file is gone or has another size, too."""
-        handle = os.open(f"{self.location}/{name}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            if (found := os.fstat(handle).st_size) != size:
+        with closing(self.world.files.open_end(self._path(name))) as file:
+            if (found := file.size()) != size:
                 raise OSError(errno.ESTALE, f"it has {found} bytes, and this process left it with {size}")
             try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(handle, view) :]
-                _sync_data(handle)
+                _write_all(file, data)
+                file.sync(data_only=True)
             except BaseException:
                 with suppress(OSError):
-                    os.ftruncate(handle, size)
+                    file.truncate(size)
                 raise
-        finally:
-            os.close(handle)
 
     def open(self, name: str, start: int = 0) -> BinaryIO:
-        file = open(self._directory / name, "rb", buffering=1024 * 1024)  # noqa: SIM115
+        file = self.world.files.open(self._path(name))
         file.seek(start)
         return file
 
     def tail(self, name: str, size: int) -> bytes:
-        with open(self._directory / name, "rb", buffering=0) as file:
+        with self.world.files.open(self._path(name)) as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(0, end - size))
             return file.read(size)
 
     def delete(self, name: str) -> None:
-        (self._directory / name).unlink(missing_ok=True)
+        self.world.files.remove(self._path(name))
 
     def destroy(self) -> None:
         self._made = False
-        with suppress(FileNotFoundError):
-            shutil.rmtree(self._directory)
+        self.world.files.remove_tree(self.location)
+
+    def _path(self, name: str) -> str:
+        return f"{self.location}/{name}"
 
 
 class ArrowStorage(Storage):
@@ -225,7 +206,7 @@ class ArrowStorage(Storage):
             self._made = True
         path = f"{self._folder}/{name}"
         directly = objects and not (may_exist and self._exists(path))
-        written = path if directly else f"{path}.{secrets.token_hex(4)}{TEMPORARY}"
+        written = path if directly else f"{path}.{self.world.token(4)}{TEMPORARY}"
         size = 0
         try:
             with self._file_system.open_output_stream(written) as stream:
@@ -277,22 +258,11 @@ class ArrowStorage(Storage):
         return self._file_system.type_name in ("s3", "gcs", "abfs")
 
 
-# Not on every system. It leaves out the time of the last change, which no restore needs.
-_sync_data = getattr(os, "fdatasync", os.fsync)
-
-
-def _make_directory(directory: Path) -> None:
-    """Make a directory so that it survives a crash of the machine: each new entry's parent is synced."""
-    for each in make_private_directory(directory):
-        _fsync_directory(each.parent)
-
-
-def _fsync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _write_all(file: WrittenFile, data: bytes) -> int:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
+    return len(data)
 
 
 def _advice(error: OSError) -> str:

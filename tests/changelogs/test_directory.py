@@ -17,7 +17,7 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.errors import ChangelogError
-from penstock.plugins.changelogs import storage
+from penstock.files import LocalFiles
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.testing.contracts.changelog_tests import restored
 from penstock.plugins.testing.contracts.histories import State
@@ -297,7 +297,7 @@ def test_a_place_that_is_a_file_is_an_error(tmp_path: Path) -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("call", ["open", "fsync", "replace"])
+@pytest.mark.parametrize("call", ["create", "fsync", "replace"])
 def test_a_failed_write_says_what_to_do_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, advice: str, call: str
 ) -> None:
@@ -309,10 +309,7 @@ def test_a_failed_write_says_what_to_do_and_leaves_nothing(
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patch:
-        if call == "open":
-            patch.setattr(storage, "open", fails, raising=False)
-        else:
-            patch.setattr(os, call, fails)
+        patch.setattr(LocalFiles if call == "create" else os, call, fails)
         with pytest.raises(ChangelogError, match=rf"changelog at {tmp_path}/app/0_0: cannot write delta 4-v.*{advice}"):
             log.append({"s": [(b"a", b"4")]}, "3-v", "4-v")
         with pytest.raises(ChangelogError, match=rf"cannot write snapshot 3-v\.snapshot: .*{advice}"):
