@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from math import ceil
@@ -35,7 +35,8 @@ class DirectoryChangelog(DeltaChangelog):
 
     LOCATION is a path on this host (written with fsync), or a URL that `pyarrow.fs.FileSystem.from_uri` knows
     (s3://, gs://, hdfs://, abfs://; file:// is a path). `?compression=zlib` at its end makes files a third to a
-    half as large and writing them several times slower; both kinds can be read in either case.
+    half as large and writing them several times slower; both kinds can be read in either case. The sizes below can be
+    given there, too: `?compression=zlib&segment_bytes=1000000`.
 
     A delta makes the file `VERSION.PREVIOUS.BYTES.delta` (PREVIOUS is `-` for the first version). On a disk, further
     deltas that this object writes are appended to it, up to about `segment_bytes` or a snapshot; elsewhere each has a
@@ -58,15 +59,16 @@ class DirectoryChangelog(DeltaChangelog):
         open_storage: Callable[..., Storage] = open_storage,
     ) -> None:
         """Open without reading or writing. Deltas of less than `snapshot_floor_bytes` in all need no snapshot."""
-        place, self._compress = _compression(location)
+        place, given = _options(location)
+        self._compress = given.get("compression") == "zlib"
         self._storage = open_storage(place, application_id, task_id)
-        self._steps = Steps(self._storage, chunk_bytes)
-        self._chunk_bytes = chunk_bytes
-        self._segment_bytes = segment_bytes
+        self._chunk_bytes = int(given.get("chunk_bytes", chunk_bytes))
+        self._steps = Steps(self._storage, self._chunk_bytes)
+        self._segment_bytes = int(given.get("segment_bytes", segment_bytes))
         self._segment: _Segment | None = None
         self._writing = threading.Lock()
         """Held while a delta is written: what it is written to is not to be deleted meanwhile."""
-        self._snapshot_floor_bytes = snapshot_floor_bytes
+        self._snapshot_floor_bytes = int(given.get("snapshot_floor_bytes", snapshot_floor_bytes))
         self._last: str | None = None
         self._weight: _Weight | None = None
 
@@ -330,18 +332,26 @@ class _Weight:
         return self.broken or self.deltas > max(floor, self.snapshot)
 
 
-_COMPRESSIONS: Mapping[str, bool] = {"none": False, "zlib": True}
-_COMPRESSION = re.compile(r"([?&])compression=(\w*)(&|$)")
+_SIZE = "a number of bytes, 1 or more"
+_OPTIONS = {
+    "compression": ("none or zlib", "none|zlib"),
+    "chunk_bytes": (_SIZE, "[1-9][0-9]*"),
+    "segment_bytes": (_SIZE, "[1-9][0-9]*"),
+    "snapshot_floor_bytes": (_SIZE, "[1-9][0-9]*"),
+}
+"""By name: what is expected, and the pattern of that."""
 
 
-def _compression(location: str) -> tuple[str, bool]:
-    """Return the location without its `compression` option, and whether to compress."""
-    option = _COMPRESSION.search(location)
-    if option is None:
-        return location, False
-    if option[2] not in _COMPRESSIONS:
-        raise ChangelogError(
-            f"changelog location: expected compression={' or '.join(_COMPRESSIONS)}, found {option[2]!r}"
-        )
-    rest = option[1] if option[3] else ""
-    return location[: option.start()] + rest + location[option.end() :], _COMPRESSIONS[option[2]]
+def _options(location: str) -> tuple[str, dict[str, str]]:
+    """Return the location without options of this changelog, and these options; others belong to pyarrow."""
+    place, mark, query = location.rpartition("?")
+    pairs = [each.partition("=") for each in query.split("&")] if mark else []
+    given = {name: value for name, _, value in pairs if name in _OPTIONS}
+    for name, value in given.items():
+        expected, pattern = _OPTIONS[name]
+        if not re.fullmatch(pattern, value):
+            raise ChangelogError(f"changelog location: expected {name}={expected}, found {value!r}")
+    if not given:
+        return location, given
+    others = "&".join("".join(each) for each in pairs if each[0] not in _OPTIONS)
+    return f"{place}?{others}" if others else place, given

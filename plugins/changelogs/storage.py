@@ -84,7 +84,7 @@ def open_storage(location: str, *folders: str) -> Storage:
             raise ChangelogError(
                 f"changelog location {location!r}: expected a path or a URL such as 's3://bucket/folder'"
             )
-        return LocalStorage(Path(os.path.abspath(path)).joinpath(*folders))
+        return LocalStorage(Path(os.path.abspath(path)), *folders)
     try:
         from pyarrow import fs
     except ImportError as error:
@@ -111,9 +111,11 @@ class LocalStorage(Storage):
 
     can_append = True
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *folders: str) -> None:
+        """Take the directory, and the folders in it: this one is the last of them."""
         self._made = False
-        self.location = str(directory)
+        self._folders = len(folders)
+        self.location = str(directory.joinpath(*folders))
 
     def files(self) -> list[StoredFile]:
         return self.world.files.scan(self.location)
@@ -122,10 +124,7 @@ class LocalStorage(Storage):
         """Write aside, fsync, rename, fsync the directory."""
         files = self.world.files
         if not self._made:
-            # So that they survive a crash of the machine.
-            for made in files.make_directory(self.location):
-                files.sync_directory(os.path.dirname(made))
-            self._made = True
+            self._make()
         aside = self._path(f"{name}.{self.world.token(4)}{TEMPORARY}")
         size = 0
         try:
@@ -140,6 +139,25 @@ class LocalStorage(Storage):
             raise
         files.sync_directory(self.location)
         return size
+
+    def _make(self) -> None:
+        """Make the directory so that it survives a crash of the machine, also if another process made it just now.
+
+        That process may have died before it synced the names.
+        """
+        files, path = self.world.files, self.location
+        made = files.make_directory(path)
+        for number in range(max(len(made), self._folders + 1)):
+            above = os.path.dirname(path)
+            try:
+                files.sync_directory(above)
+            except OSError:
+                # It is not ours: it may be unreadable, or on a file system that syncs no directory.
+                if path not in made and number == self._folders:
+                    break
+                raise
+            path = above
+        self._made = True
 
     def append(self, name: str, size: int, data: bytes) -> None:
         """Write at the end and sync the data. Raises OSError if the file is gone or has another size, too."""

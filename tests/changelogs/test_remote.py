@@ -10,7 +10,7 @@ import pytest
 from pyarrow import fs
 
 from penstock.errors import ChangelogError
-from penstock.plugins.changelogs.directory import DirectoryChangelog
+from penstock.plugins.changelogs.directory import DirectoryChangelog, _options
 from penstock.plugins.changelogs.storage import ArrowStorage, Storage
 from penstock.plugins.testing.contracts.changelog import ChangelogContract
 from penstock.plugins.testing.contracts.changelog_tests import restored
@@ -153,6 +153,22 @@ def test_compression_makes_files_smaller_and_either_reads_the_other(tmp_path: Pa
         assert restored(log, "1-v", None, {}) == {"s": dict(rows)}
     with pytest.raises(ChangelogError, match="expected compression=none or zlib, found 'brotli'"):
         DirectoryChangelog(f"{tmp_path}?compression=brotli", "app", "0_0")
+
+
+def test_sizes_are_options_of_the_location(tmp_path: Path) -> None:
+    log = DirectoryChangelog(f"{tmp_path}?segment_bytes=1&snapshot_floor_bytes=9&compression=zlib", "app", "0_0")
+    for version in range(3):
+        log.append({}, f"{version - 1}-v" if version else None, f"{version}-v")
+    assert len(list((tmp_path / "app" / "0_0").glob("*.delta"))) == 3
+    assert log.wants_snapshot()
+    with pytest.raises(ChangelogError, match="expected segment_bytes=a number of bytes, 1 or more, found '0'"):
+        DirectoryChangelog(f"{tmp_path}?segment_bytes=0", "app", "0_0")
+
+
+def test_other_options_of_a_location_stay() -> None:
+    found = _options("s3://bucket/folder?region=here&chunk_bytes=7&scheme=http")
+    assert found == ("s3://bucket/folder?region=here&scheme=http", {"chunk_bytes": "7"})
+    assert _options("/a place?of=mine") == ("/a place?of=mine", {})
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.plugins.changelogs.storage import LocalStorage
 from penstock.plugins.logs import memory
 from penstock.plugins.runtime.commit import PendingCommit, TaskCommits
 from penstock.plugins.runtime.logged_task import LoggedTask
@@ -35,7 +36,37 @@ class Planted:
     changes: tuple[Change, ...]
 
 
+_DELTA_AFTER_COMMIT = (
+    Change(
+        PendingCommit,
+        "write",
+        "outputs = outputs + self.state.append_delta(self.delta, self.commit.version, self.kept)",
+        "pass",
+    ),
+    Change(
+        PendingCommit,
+        "write",
+        "self.committer.commit(self.commit, outputs)",
+        "self.committer.commit(self.commit, outputs); self.delta is None or self.state.append_delta("
+        "self.delta, self.commit.version, self.kept)",
+    ),
+)
+_IN_A_DIRECTORY = "counts, changelog in a directory"
+
 PLANTED = {
+    "a file is named before it is synced": Planted(
+        _IN_A_DIRECTORY, (Change(LocalStorage, "write", "file.sync()", "pass"),)
+    ),
+    "the name of a file is not synced": Planted(
+        _IN_A_DIRECTORY, (Change(LocalStorage, "write", "files.sync_directory(self.location)", "pass"),)
+    ),
+    "a delta is appended without a sync": Planted(
+        _IN_A_DIRECTORY, (Change(LocalStorage, "append", "file.sync(data_only=True)", "pass"),)
+    ),
+    "the directory of a changelog is not synced": Planted(
+        _IN_A_DIRECTORY, (Change(LocalStorage, "_make", "files.sync_directory(above)", "pass"),)
+    ),
+    "a delta is written to a directory after the commit": Planted(_IN_A_DIRECTORY, _DELTA_AFTER_COMMIT),
     "a task works on while its commit is written": Planted(
         "reminders",
         (
@@ -43,24 +74,7 @@ PLANTED = {
             Change(ContinuousWorker, "work", "assert not self.rests", "assert True"),
         ),
     ),
-    "a delta is written after the commit": Planted(
-        "counts, changelog beside the log",
-        (
-            Change(
-                PendingCommit,
-                "write",
-                "outputs = outputs + self.state.append_delta(self.delta, self.commit.version, self.kept)",
-                "pass",
-            ),
-            Change(
-                PendingCommit,
-                "write",
-                "self.committer.commit(self.commit, outputs)",
-                "self.committer.commit(self.commit, outputs); self.delta is None or self.state.append_delta("
-                "self.delta, self.commit.version, self.kept)",
-            ),
-        ),
-    ),
+    "a delta is written after the commit": Planted("counts, changelog beside the log", _DELTA_AFTER_COMMIT),
     "the outcome of a commit is guessed": Planted(
         "counts",
         (

@@ -24,6 +24,11 @@ from .planted import PLANTED, planted
 from .programs import CONTRACTS, SERDES, counts
 
 FOUND = {
+    "a file is named before it is synced": 0,
+    "the name of a file is not synced": 0,
+    "a delta is appended without a sync": 0,
+    "the directory of a changelog is not synced": 0,
+    "a delta is written to a directory after the commit": 3,
     "a task works on while its commit is written": 234,
     "a delta is written after the commit": 10,
     "the outcome of a commit is guessed": 7,

@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock import Application, LogError, TopicPartition
 
+from .disk import Disk, HostFiles
 from .failure import HostDied, SimulatedOutage, SimulationFailure
 from .host import BatchHost, ContinuousHost, Host, bury
 from .host_world import HostWorld
@@ -19,10 +20,11 @@ _CLOCKS_AHEAD_MS = (0, 0, 5_000, -5_000)
 
 
 class Cluster:
-    """Hosts run on `machines` machines, each with a disk of its own, and several may run on one.
+    """Hosts run on `machines` machines, each with a disk of its own, and several may run on one. `disk` is shared.
 
     A driver would give each task to one host. Here a task may be given to another host while the one that had it still
-    runs and knows nothing of it. `edge` is called for each operation of a host on the log.
+    runs and knows nothing of it. `edge` and `disk_edge` are called for each operation of a host on the log and on the
+    shared disk.
     """
 
     def __init__(
@@ -30,9 +32,11 @@ class Cluster:
         application: Application,
         tasks: Mapping[str, tuple[TopicPartition, ...]],
         log: SimulatedLog,
+        disk: Disk,
         timeline: Timeline,
         random: Random,
         edge: Callable[[Host, str, Callable[[], Any], bool], Any],
+        disk_edge: Callable[[Host, str, Callable[[], Any], bool, bool], Any],
         *,
         mode: str,
         machines: int,
@@ -44,6 +48,8 @@ class Cluster:
         self._timeline = timeline
         self._random = random
         self._edge = edge
+        self._disk = disk
+        self._disk_edge = disk_edge
         self._kind = ContinuousHost if mode == "continuous" else BatchHost
         self._directory = directory
         self._disks = 0
@@ -59,9 +65,14 @@ class Cluster:
         return [host for host in self.hosts if not host.is_frozen and not host.is_dead]
 
     @property
+    def machines(self) -> int:
+        """The number of machines."""
+        return len(self._machines)
+
+    @property
     def is_complete(self) -> bool:
         """Whether as many hosts live as there are machines."""
-        return len(self.live()) >= len(self._machines)
+        return len(self.live()) >= self.machines
 
     def _new_disk(self) -> Path:
         self._disks += 1
@@ -78,7 +89,8 @@ class Cluster:
     def start(self, machine: int, ahead_ms: int = 0) -> Host:
         """Start a host on a machine; its clock is ahead of the others'."""
         number = self._started = self._started + 1
-        world = HostWorld(self._timeline)
+        files = HostFiles(self._disk, machine, lambda *operation: self._disk_edge(host, *operation))
+        world = HostWorld(self._timeline, files, machine)
         world.ahead_ms = ahead_ms
         application = self._application.with_settings(state_dir=str(self._machines[machine]))
         log = HostLog(self._log, lambda what, call, changes: self._edge(host, what, call, changes))
@@ -110,6 +122,19 @@ class Cluster:
         bury(host)
         if host in self.hosts:
             self.hosts.remove(host)
+
+    def power_off(self, machine: int) -> None:
+        """Let a machine go down: all its hosts die, and what they have not synced to the shared disk is lost."""
+        self._timeline.tell(f"machine {machine + 1} goes down")
+        self._disk.lose(machine)
+        for host in [each for each in self.hosts if each.machine == machine]:
+            self.end(host)
+
+    def power_off_any(self) -> None:
+        """Let any machine go down, or all of them."""
+        down = self._random.randrange(self.machines + 1)
+        for machine in range(self.machines) if down == self.machines else [down]:
+            self.power_off(machine)
 
     # ------------------------------------------------------------------ tasks
 

@@ -122,7 +122,8 @@ class SimulationContract:
         cls, simulation: Simulation, records: Mapping[str, Sequence[Record]], options: dict[str, Any], sinks: list[str]
     ) -> Answers:
         if cls.reference is None:
-            given = {name: value for name, value in options.items() if name not in ("hosts", "partitions")}
+            own = ("hosts", "partitions", "changelog")
+            given = {name: value for name, value in options.items() if name not in own}
             return of_driver(cls.program(), records, options["partitions"], **given)
         if len(records) != 1 or len(sinks) != 1:
             raise ConfigError(

@@ -13,6 +13,10 @@ class SimulatedOutage(Exception):
     """The cause of a LogError that the simulator has made up."""
 
 
+class SimulatedDiskError(OSError):
+    """An error of the disk that the simulator has made up."""
+
+
 class SimulationFailure(AssertionError):
     """A history after which something is not as it would be without faults. `story` has a line for each event."""
 

@@ -12,7 +12,7 @@ from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.task.failures import RetryRequested
 
-from .failure import HostDied, SimulatedOutage
+from .failure import HostDied, SimulatedDiskError, SimulatedOutage
 from .host_world import HostWorld
 from .log import HostLog
 
@@ -33,11 +33,18 @@ class Host(ABC):
         self.world = world
         self.resources = ProcessResources(world.world)
         self.is_dead = self.is_frozen = False
+        self.refusals = 0
+        """How many of its next operations its disk refuses."""
         self.failures: list[str] = []
         """What tasks failed with that no fault of the simulation explains."""
 
     def __str__(self) -> str:
         return f"host {self.number}"
+
+    @property
+    def machine(self) -> int:
+        """The number of its machine, from 0 on."""
+        return self.world.machine
 
     @abstractmethod
     def run(self, names: Iterable[str]) -> None:
@@ -62,7 +69,8 @@ class Host(ABC):
 
     def judge(self, task: str, error: BaseException) -> None:
         """Note a task's error, unless a fault of the simulation or another owner explains it."""
-        explained = isinstance(error, (FencedError, StaleStoreError)) or isinstance(error.__cause__, SimulatedOutage)
+        made_up = isinstance(error.__cause__, (SimulatedOutage, SimulatedDiskError))
+        explained = made_up or isinstance(error, (FencedError, StaleStoreError))
         if not explained:
             self.failures.append(f"{self}: task {task} failed: {type(error).__name__}: {error}")
 

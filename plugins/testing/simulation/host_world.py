@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import Clock, World
+from penstock.files import Files, LocalFiles
 from penstock.world import Ticker
 
 from .failure import HostDied
@@ -24,13 +25,14 @@ class Call:
 
 
 class HostWorld(Clock):
-    """`world` is what the host's engine gets. `ahead_ms`: by how much the host's clock is ahead of the others'.
+    """`world` is what the host's engine gets; this is its clock. `machine`: the number of the host's machine.
 
-    It is the clock of its world.
+    `ahead_ms`: by how much the host's clock is ahead of the others'.
     """
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, files: Files | None = None, machine: int = -1) -> None:
         self._timeline = timeline
+        self.machine = machine
         self.ahead_ms = 0
         self.calls: list[Call] = []
         """Calls that no step has run yet, in the order in which they were submitted."""
@@ -43,6 +45,7 @@ class HostWorld(Clock):
             wait=self._wait,
             ticker=self._ticker,
             token=timeline.token,
+            files=files or LocalFiles(),
         )
 
     def now_ms(self) -> int:

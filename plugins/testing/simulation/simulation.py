@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,9 +25,11 @@ from penstock.stores.memory import MemoryBackend
 from ..piping import serialized
 from ..topic_reader import TopicReader, named_topics
 from .cluster import Cluster
+from .disk import CHANGELOG, Disk, HostFiles
 from .failure import SimulationFailure
 from .faults import Faults
 from .host_world import HostWorld
+from .leftovers import left_for_ever
 from .log import SimulatedLog
 from .rows import compare_rows, rows_of
 from .timeline import Timeline
@@ -34,6 +37,9 @@ from .timeline import Timeline
 STEPS = 160
 """The most steps of a history in which faults strike, where nothing else is said."""
 _COMMIT_INTERVALS = ("100ms", "20ms", "0ms", "1s")
+_SIZES = {"chunk": (64, 1_000_000), "segment": (1, 400, 1_000_000), "snapshot_floor": (1, 10_000, 30_000, 1_000_000)}
+"""Of the changelog in a directory: so small that it writes snapshots and cleans in a history of some commits."""
+_GRACES = ("0ms", "1s", "1m", "1h")
 _QUIET_ROUNDS, _MOST_ROUNDS = 16, 2_000
 """After faults end: rounds without any progress that are the end, and rounds after which there is none."""
 _PASSES = (0.001, 0.005, 0.02, 0.05, 0.1, 0.3, 1.0, 70.0)
@@ -47,8 +53,8 @@ class Simulation:
     topics: its answers may depend on which record is there first. `mode` is "batches" or "continuous". Every topic has
     `partitions` partitions; `hosts` machines run the tasks. `settings` override the application's; without
     `commit_interval` it is a random one. Stores that name no backend are in memory, and stay when a host dies: a
-    machine's disk. `changelog` is "topic:" or "memory:". `steps`: the most steps of the history in which faults strike.
-    `directory`: where it may make directories, which stay; None: in a temporary one.
+    machine's disk. `changelog` is "topic:", "memory:" or "directory:". `steps`: the most steps of the history in which
+    faults strike. `directory`: where it may make directories, which stay; None: in a temporary one.
     """
 
     def __init__(
@@ -70,7 +76,10 @@ class Simulation:
         self._steps = steps
         self._partitions = partitions
         self._timeline = Timeline()
-        self._outside = HostWorld(self._timeline)
+        self._disk = Disk(self._timeline, random)
+        self._outside = HostWorld(self._timeline, HostFiles(self._disk, -1, lambda what, call, *_: call()))
+        self._outside.world.files.make_directory(CHANGELOG)
+        self._outside.world.files.sync_directory("/")
         self._log = SimulatedLog(self._outside.world)
         self._temporary = None if directory is not None else TemporaryDirectory("simulation")
         self._directory = directory or (self._temporary.path if self._temporary is not None else Path())
@@ -82,10 +91,10 @@ class Simulation:
             prepared = prepare(application, self._log)
             self._application, self._tasks = prepared.application, prepared.tasks()
             self._waiting = [(topic, record) for topic, of_topic in records.items() for record in of_topic]
-            self._faults = Faults(random, self._timeline, self._step)
+            self._faults = Faults(random, self._timeline, self._step, lambda machine: self._cluster.power_off(machine))
             self._cluster = Cluster(
-                self._application, self._tasks, self._log, self._timeline, random, self._faults.edge, mode=mode,
-                machines=hosts, directory=self._directory,
+                self._application, self._tasks, self._log, self._disk, self._timeline, random, self._faults.edge,
+                self._faults.disk_edge, mode=mode, machines=hosts, directory=self._directory,
             )  # fmt: skip
         except BaseException:
             self._forget()
@@ -96,6 +105,10 @@ class Simulation:
         given = {"store_backend": "memory", "commit_interval": interval, "changelog": "topic:", **settings}
         if given["changelog"] == "memory:":
             given["changelog"] = f"memory:{self._directory}"
+        elif given["changelog"] == "directory:":
+            sizes = "&".join(f"{name}_bytes={self._random.choice(some)}" for name, some in _SIZES.items())
+            given["changelog"] = f"directory:{CHANGELOG}?{sizes}"
+            given = {"changelog_grace": self._random.choice(_GRACES), **given}
         given |= {"log": "memory:", "data_dir": str(self._directory)}
         if isinstance(program, Application):
             return program.with_settings(**given)
@@ -179,6 +192,8 @@ class Simulation:
         steps += [cluster.give_orphans, lambda: self._log.maintain(self._timeline.now_ms())]
         if cluster.live():
             steps += [cluster.give_any]
+        if self._disk.files():
+            steps += [cluster.power_off_any]
         self._random.choice(steps)()
         if self._faults.failure is not None:
             raise self._faults.failure
@@ -244,11 +259,23 @@ class Simulation:
         for host in self._cluster.live():
             self._cluster.let(host, lambda host=host: host.close(commit=True))  # type: ignore[misc]
         self._log.write_markers()
+        for machine in range(self._cluster.machines):  # what counts does not go with them
+            self._disk.lose(machine)
         fresh = self._application.with_settings(state_dir=str(self._directory / "fresh"))
         for task, partitions in self._tasks.items():
             last = self._cluster.owners[task].application
             there, here = (rows_of(each, task, partitions, self._log, self._outside) for each in (fresh, last))
             compare_rows(self._application, task, here, there, self.story)
+            self._check_files(task, partitions)
+
+    def _check_files(self, task: str, partitions: Sequence[TopicPartition]) -> None:
+        if self._disk.files():
+            with closing(self._log.open_committer(self._application.id, task, partitions)) as committer:
+                last = committer.committed
+            assert last is not None
+            left = left_for_ever(self._application, task, last.version, self._disk, self._outside)
+            if left:
+                raise SimulationFailure(f"files that nobody needs are left for ever: {', '.join(left)}", self.story)
 
 
 def simulate(

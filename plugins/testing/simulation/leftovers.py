@@ -1,0 +1,61 @@
+"""Files of a changelog in a directory that no version needs any more, and that no cleaning deletes."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from io import BytesIO
+
+from penstock import Application, ChangelogError, DeltaChangelog, version_counter
+from penstock.plugins.changelogs.file_format import DELTA, DamagedError, Reader
+from penstock.plugins.runtime.locations import open_deltas
+
+from .disk import CHANGELOG, Disk
+from .host_world import HostWorld
+
+_LATER_MS = 24 * 3_600_000
+
+
+def left_for_ever(application: Application, task: str, version: str, disk: Disk, outside: HostWorld) -> list[str]:
+    """Clean a task's changelog for its last version; return the files that stay and that no version needs.
+
+    Orphans may stay until the task has passed their counters.
+    """
+    with closing(open_deltas(application.settings, application.id, task)) as changelog:
+        changelog.world = outside.world
+        changelog.clean(version, 0, outside.now_ms() + _LATER_MS, lambda: True)
+        own = disk.files(f"{CHANGELOG}/{application.id}/{task}")
+        return [
+            path for path in own if not _may_stay(path, version, disk) and _does_without(changelog, version, path, disk)
+        ]
+
+
+def _may_stay(path: str, version: str, disk: Disk) -> bool:
+    """Return whether a file has something of a version that is not before `version`."""
+    counter, name = version_counter(version), os.path.basename(path)
+    if version_counter(name) >= counter:
+        return not name.endswith(".tmp") or version_counter(name) > counter
+    file, highest = BytesIO(disk.file(path).data), -1
+    try:
+        while path.endswith(".delta"):
+            reader = Reader(file, DELTA)
+            reader.skip()
+            highest = version_counter(reader.version)
+    except DamagedError:  # its end, too
+        return highest >= counter
+    return False
+
+
+def _does_without(changelog: DeltaChangelog, version: str, path: str, disk: Disk) -> bool:
+    """Return whether a version can be restored without a file."""
+    directory, name = os.path.split(path)
+    names = disk.directory(directory).names
+    file = names.pop(name)
+    try:
+        for _ in changelog.restore(version, None).steps:
+            pass
+    except ChangelogError:
+        return False
+    finally:
+        names[name] = file
+    return True

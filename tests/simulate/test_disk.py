@@ -1,0 +1,98 @@
+"""The simulated disk loses what was not synced; the changelog in a directory loses nothing on it that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import World
+from penstock.plugins.changelogs.directory import DirectoryChangelog
+from penstock.plugins.testing.contracts.changelog_tests import restored
+from penstock.plugins.testing.simulation.disk import Disk, HostFiles
+from penstock.plugins.testing.simulation.failure import HostDied
+from penstock.plugins.testing.simulation.timeline import Timeline
+
+randoms = st.randoms(use_true_random=False)
+
+
+def dies_at(operation: int) -> Callable[..., Any]:
+    """Return an edge at which a host dies before its operation of that number, and does nothing from there on."""
+    left = operation
+
+    def edge(what: str, call: Callable[[], Any], *_: bool) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise HostDied(what)
+        return call()
+
+    return edge
+
+
+def opened(disk: Disk, machine: int, dies_after: int = 10**9) -> DirectoryChangelog:
+    changelog = DirectoryChangelog("/changelog?segment_bytes=400&chunk_bytes=64", "app", "0_0")
+    changelog.world = World(files=HostFiles(disk, machine, dies_at(dies_after)))
+    return changelog
+
+
+def append_from(changelog: DirectoryChangelog, first: int, last: int) -> list[int]:
+    """Append deltas until the host dies; return those that were appended for certain."""
+    appended = []
+    try:
+        for version in range(first, last + 1):
+            before = None if version == 0 else f"{version - 1}-v"
+            changelog.append({"s": [(b"%d" % version, b"x" * 150)]}, before, f"{version}-v")
+            appended.append(version)
+            if version % 3 == 2:
+                changelog.snapshot(f"{version}-v", (("s", b"%d" % each, b"x" * 150) for each in range(version + 1)))
+    except HostDied:
+        pass
+    return appended
+
+
+@given(randoms, st.integers(0, 80))
+def test_what_was_appended_outlasts_the_machine_wherever_it_goes_down(random: Random, operation: int) -> None:
+    disk = Disk(Timeline(), random)
+    appended = append_from(opened(disk, 1, operation), 0, 8)
+    disk.lose(1)
+    if appended:
+        state = restored(opened(disk, 2), f"{appended[-1]}-v", None, {})
+        assert sorted(state["s"], key=int) == [b"%d" % each for each in range(appended[-1] + 1)]
+
+
+@given(randoms, st.integers(0, 10))
+def test_a_directory_that_another_machine_made_outlasts_that_machine(random: Random, operation: int) -> None:
+    disk = Disk(Timeline(), random)
+    append_from(opened(disk, 1, operation), 0, 0)
+    appended = append_from(opened(disk, 2), 0, 2)
+    disk.lose(1)
+    assert len(restored(opened(disk, 2), f"{appended[-1]}-v", None, {})["s"]) == 3
+
+
+def test_what_is_not_synced_is_lost_torn_or_kept() -> None:
+    found = set[bytes | None]()
+    for seed in range(200):
+        disk = Disk(Timeline(), Random(seed))
+        files = HostFiles(disk, 1, dies_at(10**9))
+        files.make_directory("/d")
+        files.sync_directory("/")
+        with pytest.raises(FileNotFoundError):
+            files.open_end("/d/f")
+        file = files.create("/d/f")
+        file.write(memoryview(b"ab"))
+        file.sync()
+        files.sync_directory("/d")
+        file.write(memoryview(b"cd"))
+        files.replace("/d/g", by="/d/f")
+        disk.lose(2)
+        assert files.open("/d/g").read() == b"abcd"
+        disk.lose(1)
+        (path,) = disk.files()
+        found.add(files.open(path).read())
+        assert path in ("/d/f", "/d/g")
+    assert found == {b"ab", b"abc", b"abcd", b"ab\0\0", b"abc\0"}
