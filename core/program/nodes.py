@@ -176,6 +176,20 @@ class Graph:
             f"there is no sub-topology {number}; there is: {', '.join(str(each.id) for each in self.subtopologies)}"
         )
 
+    def upstream(self) -> Mapping[int, frozenset[int]]:
+        """Return, by sub-topology id, the others that write to topics that it reads, directly or through further ones.
+
+        Only topics that sources and sinks name count.
+        """
+        parts = self.subtopologies
+        read = {each.id: {topic for source in each.sources for topic in source.topics} for each in parts}
+        written = {each.id: {sink.topic for sink in each.sinks if isinstance(sink.topic, str)} for each in parts}
+        above = {one: {other for other in written if read[one] & written[other]} for one in read}
+        for through in above:
+            for others in above.values():
+                others |= above[through] if through in others else set()
+        return {number: frozenset(others - {number}) for number, others in above.items()}
+
     def topics(self) -> tuple[str, ...]:
         """Return the topics outside that sources and global stores read by name, in the order of adding."""
         sources = (node for node in self.nodes.values() if isinstance(node, SourceNode))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -21,6 +22,7 @@ from penstock.plugins.runtime import reading
 from penstock.plugins.runtime.local_state import refill
 from penstock.plugins.runtime.loop import task_loop as loop_module
 from penstock.plugins.runtime.loop.alarm import Alarm
+from penstock.plugins.runtime.loop.continuous_worker import ContinuousWorker
 from penstock.plugins.runtime.loop.openings import Turnstile
 from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
@@ -684,3 +686,47 @@ def test_what_waits_in_a_host_is_bounded_by_a_setting_and_nothing_stops(
                 each.time.run_threads()
                 each.time.pass_by(3_600.0 if len(produced(each.log)) == tasks * 120 else 0.01)
             assert len(produced(each.log)) >= tasks * 120
+
+
+class Quick(Takes):
+    def take(self, seconds: float) -> None:
+        super().take(seconds / 5)
+
+
+def test_tasks_of_a_repartition_topic_commit_seldom_while_its_writers_are_behind(tmp_path: Path) -> None:
+    """Their input comes in portions, with the others' commits; between these they have less and less to process."""
+    topology = takes().add_repartition("again", "takes").add_processor("more", Quick, "again")
+    topology.add_sink("late", "out", "more")
+    with world(tmp_path, topology, 1, commit_interval="20ms") as each:
+        Takes.time = each.time
+        each.log.create_topic("app-again-repartition", 1)
+        each.tasks["1_0"] = (TopicPartition("app-again-repartition", 0),)
+        each.loop.close()
+        each.make_loop()
+        each.open_all()
+        first, second = each.loop._tasks["0_0"], each.loop._tasks["1_0"]
+        assert (first.upstream, second.upstream) == ([], [first])
+        begun = Counter[str]()
+
+        def count_commits(task: ContinuousWorker) -> None:
+            begin = task.begin_commit
+
+            def counting() -> Any:
+                begun[str(task.id)] += 1
+                return begin()
+
+            task.begin_commit = counting  # type: ignore[method-assign]
+
+        count_commits(first)
+        count_commits(second)
+        each.put(0, *["5"] * 2_000)
+        for _ in range(20_000):
+            if len(produced(each.log)) == 4_000:
+                break
+            before = each.time.now
+            each.loop.turn(0)
+            if first.is_committing or second.is_committing or each.time.now == before:
+                each.time.pass_by(0.01)
+            each.time.run_threads()
+        assert len(produced(each.log)) == 4_000 and not each.loop.take_failures()
+        assert begun["1_0"] <= begun["0_0"] + 5

@@ -31,7 +31,8 @@ _BEHIND_SHARE, _BEHIND_SECONDS = 100.0, 5.0
 """The least time between two commits of a task that is behind, as a multiple of the last commit's duration, and its
 limit in seconds. The backlog decides the latency then, and more commits would make the backlog longer."""
 _BEHIND_RECORDS = 4
-"""A task is behind while so many times the records that wait are more than it has processed since its last commit."""
+"""A task is behind while so many times the records that wait are more than it has processed since its last commit.
+Tasks that read its repartition topics are then behind, too: what they wait for has not been written yet."""
 _MOVED_SECONDS = 5.0
 """Seconds after which positions are committed that have only passed offsets without a record."""
 
@@ -72,6 +73,8 @@ class ContinuousWorker(LoggedTask):
         self._has_postponed = False
         self._waits = False  # whether the last call of `work` found nothing that it could process
         self._commit_took, self._committed_records = 0.0, 0  # of the last commit: its seconds, the records before it
+        self.upstream: list[ContinuousWorker] = []
+        """Tasks of this process that write to this one's input topics, themselves or through other tasks."""
 
     # ------------------------------------------------------------------ opening
 
@@ -234,10 +237,19 @@ class ContinuousWorker(LoggedTask):
         ):
             return 0.0
         due = self._due
-        processed = task.records_in - self._committed_records
-        if not self._waits and _BEHIND_RECORDS * task.inputs.waiting() > processed:
+        if self.is_behind or any(each.is_behind for each in self.upstream):
             due = max(due, self._committed_at + min(_BEHIND_SHARE * self._commit_took, _BEHIND_SECONDS))
         return min(due, commits.latest)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the task has so many records to process that a commit would only make them wait longer."""
+        task = self.task
+        return (
+            task is not None
+            and not self._waits
+            and _BEHIND_RECORDS * task.inputs.waiting() > task.records_in - self._committed_records
+        )
 
     @property
     def has_uncommitted(self) -> bool:

@@ -73,6 +73,7 @@ class TaskLoop:
         self._resources = resources
         self._clock = clock
         self._follower = open_follower(log)
+        self._upstream = application.program.upstream()
         self._known: dict[str, Commit] = {}
         self._tasks: dict[str, ContinuousWorker] = {}
         self._names: dict[TopicPartition, str] = {}
@@ -108,22 +109,27 @@ class TaskLoop:
         self._known.update(known)
         for name in names:
             if name not in self._tasks:
-                self._tasks[name] = self._make(name)
+                self._add(name)
             if not self._tasks[name].is_open and name not in self._preparing:
                 self._open_at.setdefault(name, 0.0)
 
-    def _make(self, name: str) -> ContinuousWorker:
-        partitions = self._partitions[name]
+    def _add(self, name: str) -> None:
+        partitions, task_id = self._partitions[name], TaskId.parse(name)
         self._names.update(dict.fromkeys(partitions, name))
-        return ContinuousWorker(
+        task = ContinuousWorker(
             self._application,
-            TaskId.parse(name),
+            task_id,
             partitions,
             self._log,
             resources=self._resources,
             task_count=len(self._partitions),
             phase=list(self._partitions).index(name) / len(self._partitions),
         )
+        for each in self._tasks.values():
+            for one, other in ((task, each), (each, task)):
+                if one.id.subtopology in self._upstream[other.id.subtopology]:
+                    other.upstream.append(one)
+        self._tasks[name] = task
 
     @property
     def open_tasks(self) -> int:
