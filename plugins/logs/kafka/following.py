@@ -59,6 +59,7 @@ class KafkaFollower(Follower):
         self._away_since: float | None = None  # when brokers did not answer first
         self._check_at = 0.0
         self._had: set[TopicPartition] = set()  # what the consumer has or had
+        self._topics_had: set[str] = set()
         self._consumer: Consumer | None = None
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -157,6 +158,7 @@ class KafkaFollower(Follower):
             self._consumer.close()
         self._consumer = self._clients.consumer(READER_GROUP, _CONSUMER)
         self._had.clear()
+        self._topics_had.clear()
         self._stopped.clear()
         self._ends.clear()
         self._unanswered.clear()
@@ -171,8 +173,9 @@ class KafkaFollower(Follower):
         assert self._consumer is not None
         if wanted:
             if self._had:
-                introduce(self._consumer, {each.topic for each in wanted} - {each.topic for each in self._had})
+                introduce(self._consumer, {each.topic for each in wanted} - self._topics_had)
             self._had.update(wanted)
+            self._topics_had = {each.topic for each in self._had}
             if not self._unanswered:
                 self._looked_at = time.monotonic()
             self._unanswered.update(dict.fromkeys(wanted, 0.0))
@@ -269,9 +272,11 @@ class KafkaFollower(Follower):
         """Return messages by partition. Most often they are of one: librdkafka returns what it fetched in turn."""
         if not messages:
             return ()
-        numbers, topics = set(map(Message.partition, messages)), set(map(Message.topic, messages))
-        if len(numbers) == 1 and len(topics) == 1:
-            return [(TopicPartition(topics.pop() or "", numbers.pop() or 0), messages)]
+        if len(numbers := set(map(Message.partition, messages))) == 1:
+            # Most consumers have one topic: looking at each message's would cost a hundredth of a count.
+            topics = self._topics_had if len(self._topics_had) == 1 else set(map(Message.topic, messages))
+            if len(topics) == 1:
+                return [(TopicPartition(*topics, *numbers), messages)]
         found: dict[TopicPartition, list[Message]] = {}
         for key, message in zip(
             zip(map(Message.topic, messages), map(Message.partition, messages), strict=True), messages, strict=True
