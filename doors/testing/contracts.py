@@ -1,6 +1,8 @@
 """Contract suites: subclass one in a test, and it checks an implementation of a plugin's interface, or a processor."""
 
 from penstock.plugins.testing.contracts.changelog import ChangelogContract
+from penstock.plugins.testing.contracts.command import CommandContract
+from penstock.plugins.testing.contracts.engine import EngineContract
 from penstock.plugins.testing.contracts.handler import HandlerContract
 from penstock.plugins.testing.contracts.log import LogContract
 from penstock.plugins.testing.contracts.log_changelog import LogChangelogContract
@@ -16,6 +18,8 @@ from penstock.plugins.testing.contracts.store_kinds import StoreKindsContract
 __all__ = [
     "ChangelogContract",
     "ClockStep",
+    "CommandContract",
+    "EngineContract",
     "HandlerContract",
     "LogChangelogContract",
     "LogContract",

@@ -83,6 +83,13 @@ class Verbs(click.Group):
         formatter.write_paragraph()
         formatter.write_text(EXIT_CODES)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a verb. One whose output nobody reads any longer just ends, also where it writes by `click.echo`."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:  # click would exit with 1
+            raise ReaderGone from error
+
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Make the context of one run, and keep it: errors are shown after click has closed it."""
         self._context = super().make_context(*args, **kwargs)
@@ -139,6 +146,13 @@ class _Broken(click.Command):
     def __init__(self, name: str, error: PenstockError) -> None:
         super().__init__(name, add_help_option=False)
         self.error = error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a verb. One whose output nobody reads any longer just ends, also where it writes by `click.echo`."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:  # click would exit with 1
+            raise ReaderGone from error
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         raise self.error

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.clock import Clock
+from penstock.errors import ConfigError
 
 from .progress import RunProgress
 from .trigger import Trigger
@@ -16,7 +17,8 @@ from .trigger import Trigger
 class RunOrder:
     """A run as its caller wants it.
 
-    `on_progress` is called after each batch, and twice a second within one. `clock`: the wall clock that tasks see.
+    `on_progress` is called after each batch, and twice a second within one. `clock`: the wall clock that tasks see in
+    batches; None is the machine's.
     `stop` ends the run when it is set, as SIGTERM and SIGINT do where the run is in the main thread. `waits`: while
     another driver runs the application, wait until that ends, and take over. `on_start` is called when the application
     is prepared, and its tasks begin to run.
@@ -28,6 +30,12 @@ class RunOrder:
     stop: threading.Event | None = None
     waits: bool = False
     on_start: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.clock is not None and self.trigger.is_continuous:
+            raise ConfigError(
+                "clock: with trigger 'continuous' tasks see their machine's clock; leave it out, or let batches run"
+            )
 
     def is_waiting_wanted(self) -> bool:
         """Return whether to wait for another driver's end."""

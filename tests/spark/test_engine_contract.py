@@ -1,0 +1,15 @@
+"""The engine `spark` keeps the contract of engines."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.plugins.spark.engine import SparkEngine
+from penstock.plugins.testing.contracts.engine import EngineContract
+
+
+@pytest.mark.usefixtures("runs_here")
+class TestSpark(EngineContract):
+    engine = SparkEngine
+    triggers = ("0s",)
+    seconds = 120.0
