@@ -6,7 +6,7 @@ import os
 import shutil
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from .support.private_files import make_private_directory, private_opener
 
@@ -87,6 +87,13 @@ class Files(ABC):
     @abstractmethod
     def sync_directory(self, path: str) -> None:
         """Return when the names in a directory are durable as they are now."""
+
+    def remote(self, url: str) -> tuple[Any, str] | None:
+        """Return a file system for a URL, with the methods of `pyarrow.fs.FileSystem`, and the path in it.
+
+        None: pyarrow's own.
+        """
+        return None
 
 
 class LocalFiles(Files):

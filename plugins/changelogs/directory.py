@@ -7,11 +7,12 @@ import re
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import chain
 from math import ceil
 from statistics import median
 
-from penstock import ChangelogError, Commit, ConfigError, DeltaChangelog, Restore, World, version_counter
+from penstock import ChangelogError, Commit, ConfigError, DeltaChangelog, Restore, version_counter
 from penstock.store import Changes
 
 from .chain import Route, latest_of
@@ -19,7 +20,7 @@ from .file_format import SNAPSHOT, TAIL_BYTES, DamagedError, Reader, check_tail,
 from .listing import Listing, checked_version, delta_name, snapshot_name
 from .segments import Segments
 from .steps import WAYS_OUT, Steps
-from .storage import TEMPORARY, Storage, open_storage
+from .storage import TEMPORARY, Storage, absolute, open_storage
 
 _log = logging.getLogger(__name__)
 
@@ -61,9 +62,8 @@ class DirectoryChangelog(DeltaChangelog):
         """Open without reading or writing. Deltas of less than `snapshot_floor_bytes` in all need no snapshot."""
         place, given = _options(location)
         self._compress = given.get("compression") == "zlib"
-        self._storage = open_storage(place, application_id, task_id)
+        self._open_storage = partial(open_storage, absolute(place), application_id, task_id)
         self._chunk_bytes = int(given.get("chunk_bytes", chunk_bytes))
-        self._steps = Steps(self._storage, self._chunk_bytes)
         self._segment_bytes = int(given.get("segment_bytes", segment_bytes))
         self._segment: _Segment | None = None
         self._writing = threading.Lock()
@@ -72,14 +72,13 @@ class DirectoryChangelog(DeltaChangelog):
         self._last: str | None = None
         self._weight: _Weight | None = None
 
-    @property
-    def world(self) -> World:
-        """Its clock, threads, random tokens and files."""
-        return self._storage.world
+    @cached_property
+    def _storage(self) -> Storage:
+        return self._open_storage(world=self.world)
 
-    @world.setter
-    def world(self, world: World) -> None:
-        self._storage.world = world
+    @property
+    def _steps(self) -> Steps:
+        return Steps(self._storage, self._chunk_bytes)
 
     def append(self, changes: Changes, previous: str | None, version: str, commit: Commit | None = None) -> None:
         data = write_delta(changes, previous, checked_version(version), commit, compress=self._compress)

@@ -24,8 +24,8 @@ class Storage(ABC):
 
     location: str
     """The name of the folder in messages."""
-    world: World = World()
-    """Its random tokens and files."""
+    world: World
+    """Its threads, random tokens and files."""
     parallel_reads: int = 1
     """How many files are worth reading at once."""
     can_append: bool = False
@@ -72,19 +72,35 @@ class Storage(ABC):
             raise ChangelogError(f"changelog at {self.location}: cannot {doing}: {reason}; {_advice(error)}") from error
 
 
-def open_storage(location: str, *folders: str) -> Storage:
-    """Return the folder `location`/`folders`... . `location` is a path, or a URL that pyarrow.fs knows.
+def absolute(location: str) -> str:
+    """Return a location that does not depend on the process's directory: a URL, or an absolute path.
+
+    Raises ChangelogError for an empty one.
+    """
+    scheme, mark, _ = location.partition("://")
+    if mark and scheme != "file":
+        return location
+    path = unquote(urlsplit(location).path) if mark else os.path.expanduser(location)
+    if not path:
+        raise ChangelogError(f"changelog location {location!r}: expected a path or a URL such as 's3://bucket/folder'")
+    return os.path.abspath(path)
+
+
+def open_storage(location: str, *folders: str, world: World) -> Storage:
+    """Return the folder `location`/`folders`... . `location` is an absolute path, or a URL that pyarrow.fs knows.
 
     Raises ChangelogError for a URL that pyarrow.fs does not know or cannot reach.
     """
-    scheme = location.partition("://")[0] if "://" in location else ""
-    if scheme in ("", "file"):
-        path = unquote(urlsplit(location).path) if scheme else os.path.expanduser(location)
-        if not path:
-            raise ChangelogError(
-                f"changelog location {location!r}: expected a path or a URL such as 's3://bucket/folder'"
-            )
-        return LocalStorage(Path(os.path.abspath(path)), *folders)
+    scheme, mark, _ = location.partition("://")
+    if not mark:
+        return LocalStorage(Path(location), *folders, world=world)
+    file_system, root = world.files.remote(location) or _opened_by_pyarrow(location, scheme)
+    folder = "/".join([root.rstrip("/"), *folders])
+    # The location itself may hold a secret, and must not get into a message.
+    return ArrowStorage(file_system, folder, f"{scheme}://{folder.lstrip('/')}", world=world)
+
+
+def _opened_by_pyarrow(location: str, scheme: str) -> tuple[Any, str]:
     try:
         from pyarrow import fs
     except ImportError as error:
@@ -101,9 +117,7 @@ def open_storage(location: str, *folders: str) -> Storage:
             f"changelog location {scheme}://...: pyarrow cannot open it: {problem}; "
             "expected a path on this host, or a URL with one of file://, s3://, gs://, hdfs://, abfs://"
         )
-    folder = "/".join([root.rstrip("/"), *folders])
-    # The location itself may hold a secret, and must not get into a message.
-    return ArrowStorage(file_system, folder, f"{scheme}://{folder.lstrip('/')}")
+    return file_system, root
 
 
 class LocalStorage(Storage):
@@ -111,8 +125,9 @@ class LocalStorage(Storage):
 
     can_append = True
 
-    def __init__(self, directory: Path, *folders: str) -> None:
+    def __init__(self, directory: Path, *folders: str, world: World) -> None:
         """Take the directory, and the folders in it: this one is the last of them."""
+        self.world = world
         self._made = False
         self._folders = len(folders)
         self.location = str(directory.joinpath(*folders))
@@ -199,8 +214,9 @@ class ArrowStorage(Storage):
 
     parallel_reads = 8
 
-    def __init__(self, file_system: Any, folder: str, location: str) -> None:
+    def __init__(self, file_system: Any, folder: str, location: str, *, world: World) -> None:
         """Take a `pyarrow.fs.FileSystem`, the folder in it, and what to call that in messages."""
+        self.world = world
         self._file_system = file_system
         self._folder = folder
         self._made = False
@@ -213,7 +229,7 @@ class ArrowStorage(Storage):
         return [
             StoredFile(each.base_name, each.size or 0, (each.mtime_ns or 0) // 1_000_000)
             for each in found
-            if each.type == fs.FileType.File
+            if each.is_file
         ]
 
     def write(self, name: str, parts: Iterable[bytes], *, may_exist: bool = False) -> int:
@@ -268,9 +284,7 @@ class ArrowStorage(Storage):
             self._file_system.delete_dir(self._folder)
 
     def _exists(self, path: str) -> bool:
-        from pyarrow import fs
-
-        return bool(self._file_system.get_file_info(path).type == fs.FileType.File)
+        return bool(self._file_system.get_file_info(path).is_file)
 
     def _is_object_store(self) -> bool:
         return self._file_system.type_name in ("s3", "gcs", "abfs")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
+from penstock import World
 from penstock.errors import ChangelogError
 from penstock.plugins.changelogs.directory import DirectoryChangelog, _options
 from penstock.plugins.changelogs.storage import ArrowStorage, Storage
@@ -18,9 +19,9 @@ from penstock.plugins.testing.contracts.changelog_tests import restored
 from .s3_server import S3Server
 
 
-def _in_a_renaming_file_system(location: str, *folders: str) -> Storage:
+def _in_a_renaming_file_system(location: str, *folders: str, world: World) -> Storage:
     root = fs.SubTreeFileSystem(location, fs.LocalFileSystem())
-    return ArrowStorage(root, "/".join(folders), location)
+    return ArrowStorage(root, "/".join(folders), location, world=world)
 
 
 def _renaming(location: str, application_id: str, task_id: str) -> DirectoryChangelog:
@@ -184,7 +185,7 @@ def test_a_location_that_cannot_be_opened_is_an_error(location: str, reason: str
     with pytest.raises(
         ChangelogError, match=f"changelog location {scheme}://...: pyarrow cannot open it: {reason}.*expected a path on"
     ):
-        DirectoryChangelog(location, "app", "0_0")
+        DirectoryChangelog(location, "app", "0_0").restore("0-v", None)
 
 
 def test_an_empty_location_is_an_error() -> None:

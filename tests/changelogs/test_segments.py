@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import fs
 
+from penstock import World
 from penstock.errors import ChangelogError, ConfigError
 from penstock.log import Commit
 from penstock.plugins.changelogs.directory import DirectoryChangelog
@@ -327,8 +328,8 @@ def test_commits_in_the_middle_of_a_segment_are_kept(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- places that cannot append
 
 
-def _in_a_renaming_file_system(location: str, *folders: str) -> Storage:
-    return ArrowStorage(fs.SubTreeFileSystem(location, fs.LocalFileSystem()), "/".join(folders), location)
+def _in_a_renaming_file_system(location: str, *folders: str, world: World) -> Storage:
+    return ArrowStorage(fs.SubTreeFileSystem(location, fs.LocalFileSystem()), "/".join(folders), location, world=world)
 
 
 def test_segments_that_were_copied_to_a_place_that_cannot_append_are_read_there(tmp_path: Path) -> None:

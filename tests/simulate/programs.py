@@ -147,6 +147,9 @@ CONTRACTS = {
     "counts": contract("Counts", program=counts),
     "counts, changelog beside the log": contract("CountsBeside", program=counts, options={"changelog": "memory:"}),
     "counts, changelog in a directory": contract("CountsInFiles", program=counts, options={"changelog": "directory:"}),
+    "counts, changelog in an object store": contract(
+        "CountsInObjects", program=counts, options={"changelog": "directory:s3://bucket/of mine"}
+    ),
     "counts, three hosts": contract("CountsOfThree", program=counts, options={"hosts": 3, "partitions": 3}),
     "expiring": contract("Expiring", program=expiring),
     "lists": contract("ListsOfKeys", program=lambda: topology(Lists, list_store("kept"))),

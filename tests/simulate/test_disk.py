@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from penstock import World
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.testing.contracts.changelog_tests import restored
-from penstock.plugins.testing.simulation.disk import Disk, HostFiles
+from penstock.plugins.testing.simulation.disk import Disk
 from penstock.plugins.testing.simulation.failure import HostDied
+from penstock.plugins.testing.simulation.host_files import HostFiles
 from penstock.plugins.testing.simulation.timeline import Timeline
 
 randoms = st.randoms(use_true_random=False)

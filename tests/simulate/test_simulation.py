@@ -24,7 +24,7 @@ from .planted import PLANTED, planted
 from .programs import CONTRACTS, SERDES, counts
 
 FOUND = {
-    "a file is named before it is synced": 0,
+    "a file is named before it is synced": 1,
     "the name of a file is not synced": 0,
     "a delta is appended without a sync": 0,
     "the directory of a changelog is not synced": 0,

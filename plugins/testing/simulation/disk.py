@@ -5,26 +5,20 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
-from io import BytesIO
 from random import Random
-from typing import Any, BinaryIO, NamedTuple, TypeVar
-
-from penstock.files import Files, StoredFile, WrittenFile
+from typing import Any, NamedTuple
 
 from .timeline import Timeline
 
-T = TypeVar("T")
 Edge = Callable[[str, Callable[[], Any], bool, bool], Any]
 """Called with the name of an operation, what does it, whether it changes the disk, and whether the story tells it: does
 it, or a fault strikes."""
 
 CHANGELOG = "/changelog"
-"""The directory of the changelogs."""
-_MOST_BYTES = 100
-"""The most bytes that one call writes, so that there are crashes in the middle of a delta."""
+"""The directory of the changelogs, where the setting names none."""
 
 
-class _File:
+class SimulatedFile:
     """`durable` is what was synced; `machine` has written since."""
 
     def __init__(self, now_ms: int) -> None:
@@ -37,18 +31,18 @@ class _Change(NamedTuple):
     """New names of a directory that are not synced; None: the name is gone. A rename is one change of two names."""
 
     machine: int
-    names: Mapping[str, _File | _Directory | None]
+    names: Mapping[str, SimulatedFile | _Directory | None]
 
 
 class _Directory:
     """`durable` has the names that were synced."""
 
     def __init__(self) -> None:
-        self.names: dict[str, _File | _Directory] = {}
-        self.durable: dict[str, _File | _Directory] = {}
+        self.names: dict[str, SimulatedFile | _Directory] = {}
+        self.durable: dict[str, SimulatedFile | _Directory] = {}
         self.unsynced: list[_Change] = []
 
-    def change(self, machine: int, names: Mapping[str, _File | _Directory | None]) -> None:
+    def change(self, machine: int, names: Mapping[str, SimulatedFile | _Directory | None]) -> None:
         self.unsynced.append(_Change(machine, names))
         _apply(self.names, names)
 
@@ -74,13 +68,13 @@ class Disk:
         found = []
         for name, node in sorted(names.items()):
             path = os.path.join(directory, name)
-            found += [path] if isinstance(node, _File) else self.files(path)
+            found += [path] if isinstance(node, SimulatedFile) else self.files(path)
         return found
 
     def lose(self, machine: int) -> None:
         """Let a machine go down, with what it has not synced."""
         for node in list(_walk(self._root)):
-            if isinstance(node, _File):
+            if isinstance(node, SimulatedFile):
                 if node.machine == machine and node.data != node.durable:
                     node.data = node.durable = self._torn(node)
             elif node.unsynced:
@@ -92,7 +86,7 @@ class Disk:
                         _apply(node.durable, each.names)
                 node.unsynced = [each for each in kept if each.machine != machine]
 
-    def _torn(self, file: _File) -> bytes:
+    def _torn(self, file: SimulatedFile) -> bytes:
         if not file.data.startswith(file.durable):  # it was cut off
             return self._random.choice((file.durable, file.data))
         lost = len(file.data) - len(file.durable)
@@ -104,18 +98,18 @@ class Disk:
 
     def directory(self, path: str) -> _Directory:
         """Return a directory. Raises FileNotFoundError."""
-        node: _File | _Directory | None = self._root
+        node: SimulatedFile | _Directory | None = self._root
         for name in filter(None, path.split("/")):
             node = node.names.get(name) if isinstance(node, _Directory) else None
         if not isinstance(node, _Directory):
             raise _error(errno.ENOENT, path)
         return node
 
-    def file(self, path: str) -> _File:
+    def file(self, path: str) -> SimulatedFile:
         """Return a file. Raises FileNotFoundError."""
         directory, name = os.path.split(path)
         node = self.directory(directory).names.get(name)
-        if not isinstance(node, _File):
+        if not isinstance(node, SimulatedFile):
             raise _error(errno.ENOENT, path)
         return node
 
@@ -130,16 +124,16 @@ class Disk:
             above = self.directory(at)
         return made
 
-    def create(self, machine: int, path: str) -> _File:
+    def create(self, machine: int, path: str) -> SimulatedFile:
         """Make a file."""
         directory, name = os.path.split(path)
         if name in (parent := self.directory(directory)).names:
             raise _error(errno.EEXIST, path)
-        file = _File(self._timeline.now_ms())
+        file = SimulatedFile(self._timeline.now_ms())
         parent.change(machine, {name: file})
         return file
 
-    def write(self, machine: int, file: _File, data: bytes) -> None:
+    def write(self, machine: int, file: SimulatedFile, data: bytes) -> None:
         """Change the content of a file."""
         file.data, file.machine, file.modified_ms = data, machine, self._timeline.now_ms()
 
@@ -147,6 +141,18 @@ class Disk:
         """Give a file the name of another one in the same directory."""
         directory, name = os.path.split(path)
         self.directory(directory).change(machine, {os.path.basename(by): None, name: self.file(by)})
+
+    def put(self, path: str, data: bytes) -> None:
+        """Make a file or replace it, with all of its content and durably, as an object store does."""
+        self.make_directory(-1, os.path.dirname(path))
+        file = SimulatedFile(self._timeline.now_ms())
+        file.data = file.durable = data
+        self.directory(os.path.dirname(path)).change(-1, {os.path.basename(path): file})
+
+    def take(self, path: str) -> None:
+        """Remove a file durably. Raises FileNotFoundError."""
+        self.file(path)
+        self.remove(-1, path)
 
     def remove(self, machine: int, path: str) -> None:
         """Remove a file, or a directory with what is in it, if it exists."""
@@ -159,7 +165,7 @@ class Disk:
             above.change(machine, {name: None})
 
 
-def _apply(to: dict[str, _File | _Directory], names: Mapping[str, _File | _Directory | None]) -> None:
+def _apply(to: dict[str, SimulatedFile | _Directory], names: Mapping[str, SimulatedFile | _Directory | None]) -> None:
     for name, node in names.items():
         if node is None:
             to.pop(name, None)
@@ -167,7 +173,7 @@ def _apply(to: dict[str, _File | _Directory], names: Mapping[str, _File | _Direc
             to[name] = node
 
 
-def _walk(directory: _Directory) -> Iterator[_File | _Directory]:
+def _walk(directory: _Directory) -> Iterator[SimulatedFile | _Directory]:
     """Yield a directory and everything in it, also what has no name any more but would have it after a crash."""
     yield directory
     nodes = {id(node): node for node in (*directory.names.values(), *directory.durable.values())}
@@ -182,93 +188,7 @@ def _error(code: int, path: str) -> OSError:
     return OSError(code, os.strerror(code), path)
 
 
-class HostFiles(Files):
-    """A host's way to the disk of the simulation: at each operation a fault of this host may strike (`edge`)."""
-
-    def __init__(self, disk: Disk, machine: int, edge: Edge) -> None:
-        self._disk = disk
-        self._machine = machine
-        self._edge = edge
-
-    def _do(self, what: str, path: str, call: Callable[[], T], changes: bool = True, tells: bool = False) -> T:
-        found: T = self._edge(f"{what} {_shown(path)}", call, changes, tells)
-        return found
-
-    def scan(self, directory: str) -> list[StoredFile]:
-        return self._do("lists", directory, lambda: self._scan(directory), changes=False)
-
-    def _scan(self, directory: str) -> list[StoredFile]:
-        try:
-            names = self._disk.directory(directory).names
-        except FileNotFoundError:
-            return []
-        return [
-            StoredFile(name, len(node.data), node.modified_ms)
-            for name, node in names.items()
-            if isinstance(node, _File)
-        ]
-
-    def make_directory(self, path: str) -> list[str]:
-        return self._do("makes", path, lambda: self._disk.make_directory(self._machine, path))
-
-    def create(self, path: str) -> WrittenFile:
-        file = self._do("creates", path, lambda: self._disk.create(self._machine, path))
-        return _HostFile(self._disk, self._machine, file, path, self._do)
-
-    def open_end(self, path: str) -> WrittenFile:
-        file = self._do("opens", path, lambda: self._disk.file(path), changes=False)
-        return _HostFile(self._disk, self._machine, file, path, self._do)
-
-    def open(self, path: str) -> BinaryIO:
-        return self._do("reads", path, lambda: BytesIO(self._disk.file(path).data), changes=False)
-
-    def replace(self, path: str, by: str) -> None:
-        self._do("completes", path, lambda: self._disk.replace(self._machine, path, by), tells=True)
-
-    def remove(self, path: str) -> None:
-        self._do("deletes", path, lambda: self._disk.remove(self._machine, path), tells=True)
-
-    def remove_tree(self, directory: str) -> None:
-        self.remove(directory)
-
-    def sync_directory(self, path: str) -> None:
-        self._do("syncs", path, lambda: self._sync_directory(path))
-
-    def _sync_directory(self, path: str) -> None:
-        directory = self._disk.directory(path)
-        directory.durable, directory.unsynced = dict(directory.names), []
-
-
-class _HostFile(WrittenFile):
-    def __init__(self, disk: Disk, machine: int, file: _File, path: str, do: Callable[..., Any]) -> None:
-        self._disk = disk
-        self._machine = machine
-        self._file = file
-        self._path = path
-        self._do = do
-
-    def size(self) -> int:
-        return len(self._file.data)
-
-    def write(self, data: memoryview) -> int:
-        part = bytes(data[:_MOST_BYTES])
-        self._do("writes", self._path, lambda: self._disk.write(self._machine, self._file, self._file.data + part))
-        return len(part)
-
-    def truncate(self, size: int) -> None:
-        self._do("cuts off", self._path, lambda: self._disk.write(self._machine, self._file, self._file.data[:size]))
-
-    def sync(self, *, data_only: bool = False) -> None:
-        self._do("appends to" if data_only else "syncs", self._path, self._sync, tells=data_only)
-
-    def _sync(self) -> None:
-        self._file.durable = self._file.data
-
-    def close(self) -> None:
-        """Do nothing: there is no descriptor to give back."""
-
-
-def _shown(path: str) -> str:
+def shown(path: str) -> str:
     """Return a path in the words of the story: the task and the number of the version."""
     directory, name = os.path.split(path)
     counter, _, _ = name.partition("-")

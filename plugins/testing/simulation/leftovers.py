@@ -10,7 +10,7 @@ from penstock import Application, ChangelogError, DeltaChangelog, version_counte
 from penstock.plugins.changelogs.file_format import DELTA, DamagedError, Reader
 from penstock.plugins.runtime.locations import open_deltas
 
-from .disk import CHANGELOG, Disk
+from .disk import Disk
 from .host_world import HostWorld
 
 _LATER_MS = 24 * 3_600_000
@@ -24,7 +24,8 @@ def left_for_ever(application: Application, task: str, version: str, disk: Disk,
     with closing(open_deltas(application.settings, application.id, task)) as changelog:
         changelog.world = outside.world
         changelog.clean(version, 0, outside.now_ms() + _LATER_MS, lambda: True)
-        own = disk.files(f"{CHANGELOG}/{application.id}/{task}")
+        place = application.settings.changelog.partition(":")[2].partition("?")[0]
+        own = disk.files(f"/{place.rpartition('://')[2]}/{application.id}/{task}")
         return [
             path for path in own if not _may_stay(path, version, disk) and _does_without(changelog, version, path, disk)
         ]
@@ -33,6 +34,8 @@ def left_for_ever(application: Application, task: str, version: str, disk: Disk,
 def _may_stay(path: str, version: str, disk: Disk) -> bool:
     """Return whether a file has something of a version that is not before `version`."""
     counter, name = version_counter(version), os.path.basename(path)
+    if not name[0].isdigit():
+        return False
     if version_counter(name) >= counter:
         return not name.endswith(".tmp") or version_counter(name) > counter
     file, highest = BytesIO(disk.file(path).data), -1

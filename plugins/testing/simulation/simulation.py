@@ -25,9 +25,10 @@ from penstock.stores.memory import MemoryBackend
 from ..piping import serialized
 from ..topic_reader import TopicReader, named_topics
 from .cluster import Cluster
-from .disk import CHANGELOG, Disk, HostFiles
+from .disk import CHANGELOG, Disk
 from .failure import SimulationFailure
 from .faults import Faults
+from .host_files import HostFiles
 from .host_world import HostWorld
 from .leftovers import left_for_ever
 from .log import SimulatedLog
@@ -53,7 +54,8 @@ class Simulation:
     topics: its answers may depend on which record is there first. `mode` is "batches" or "continuous". Every topic has
     `partitions` partitions; `hosts` machines run the tasks. `settings` override the application's; without
     `commit_interval` it is a random one. Stores that name no backend are in memory, and stay when a host dies: a
-    machine's disk. `changelog` is "topic:", "memory:" or "directory:". `steps`: the most steps of the history in which
+    machine's disk. `changelog` is "topic:", "memory:", "directory:" or
+    "directory:s3://BUCKET", an object store. `steps`: the most steps of the history in which
     faults strike. `directory`: where it may make directories, which stay; None: in a temporary one.
     """
 
@@ -78,8 +80,7 @@ class Simulation:
         self._timeline = Timeline()
         self._disk = Disk(self._timeline, random)
         self._outside = HostWorld(self._timeline, HostFiles(self._disk, -1, lambda what, call, *_: call()))
-        self._outside.world.files.make_directory(CHANGELOG)
-        self._outside.world.files.sync_directory("/")
+        self._disk.make_directory(-1, CHANGELOG)
         self._log = SimulatedLog(self._outside.world)
         self._temporary = None if directory is not None else TemporaryDirectory("simulation")
         self._directory = directory or (self._temporary.path if self._temporary is not None else Path())
@@ -105,9 +106,10 @@ class Simulation:
         given = {"store_backend": "memory", "commit_interval": interval, "changelog": "topic:", **settings}
         if given["changelog"] == "memory:":
             given["changelog"] = f"memory:{self._directory}"
-        elif given["changelog"] == "directory:":
+        name, _, place = given["changelog"].partition(":")
+        if name == "directory":
             sizes = "&".join(f"{name}_bytes={self._random.choice(some)}" for name, some in _SIZES.items())
-            given["changelog"] = f"directory:{CHANGELOG}?{sizes}"
+            given["changelog"] = f"directory:{place or CHANGELOG}{'&' if '?' in place else '?'}{sizes}"
             given = {"changelog_grace": self._random.choice(_GRACES), **given}
         given |= {"log": "memory:", "data_dir": str(self._directory)}
         if isinstance(program, Application):

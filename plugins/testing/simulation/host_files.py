@@ -1,0 +1,106 @@
+"""HostFiles: the way of a simulated host to the disk of the simulation, and to object stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any, BinaryIO, TypeVar
+
+from penstock.files import Files, StoredFile, WrittenFile
+
+from .bucket import Bucket
+from .disk import Disk, Edge, SimulatedFile, shown
+
+T = TypeVar("T")
+_MOST_BYTES = 100
+"""The most bytes that one call writes, so that there are crashes in the middle of a delta."""
+
+
+class HostFiles(Files):
+    """A host's way to the disk of the simulation: at each operation a fault of this host may strike (`edge`)."""
+
+    def __init__(self, disk: Disk, machine: int, edge: Edge) -> None:
+        self._disk = disk
+        self._machine = machine
+        self._edge = edge
+
+    def _do(self, what: str, path: str, call: Callable[[], T], changes: bool = True, tells: bool = False) -> T:
+        found: T = self._edge(f"{what} {shown(path)}", call, changes, tells)
+        return found
+
+    def remote(self, url: str) -> tuple[Any, str]:
+        scheme, _, path = url.partition("://")
+        return Bucket(self._disk, self._edge, scheme), path.partition("?")[0]
+
+    def scan(self, directory: str) -> list[StoredFile]:
+        return self._do("lists", directory, lambda: self._scan(directory), changes=False)
+
+    def _scan(self, directory: str) -> list[StoredFile]:
+        try:
+            names = self._disk.directory(directory).names
+        except FileNotFoundError:
+            return []
+        return [
+            StoredFile(name, len(node.data), node.modified_ms)
+            for name, node in names.items()
+            if isinstance(node, SimulatedFile)
+        ]
+
+    def make_directory(self, path: str) -> list[str]:
+        return self._do("makes", path, lambda: self._disk.make_directory(self._machine, path))
+
+    def create(self, path: str) -> WrittenFile:
+        file = self._do("creates", path, lambda: self._disk.create(self._machine, path))
+        return _HostFile(self._disk, self._machine, file, path, self._do)
+
+    def open_end(self, path: str) -> WrittenFile:
+        file = self._do("opens", path, lambda: self._disk.file(path), changes=False)
+        return _HostFile(self._disk, self._machine, file, path, self._do)
+
+    def open(self, path: str) -> BinaryIO:
+        return self._do("reads", path, lambda: BytesIO(self._disk.file(path).data), changes=False)
+
+    def replace(self, path: str, by: str) -> None:
+        self._do("completes", path, lambda: self._disk.replace(self._machine, path, by), tells=True)
+
+    def remove(self, path: str) -> None:
+        self._do("deletes", path, lambda: self._disk.remove(self._machine, path), tells=True)
+
+    def remove_tree(self, directory: str) -> None:
+        self.remove(directory)
+
+    def sync_directory(self, path: str) -> None:
+        self._do("syncs", path, lambda: self._sync_directory(path))
+
+    def _sync_directory(self, path: str) -> None:
+        directory = self._disk.directory(path)
+        directory.durable, directory.unsynced = dict(directory.names), []
+
+
+class _HostFile(WrittenFile):
+    def __init__(self, disk: Disk, machine: int, file: SimulatedFile, path: str, do: Callable[..., Any]) -> None:
+        self._disk = disk
+        self._machine = machine
+        self._file = file
+        self._path = path
+        self._do = do
+
+    def size(self) -> int:
+        return len(self._file.data)
+
+    def write(self, data: memoryview) -> int:
+        part = bytes(data[:_MOST_BYTES])
+        self._do("writes", self._path, lambda: self._disk.write(self._machine, self._file, self._file.data + part))
+        return len(part)
+
+    def truncate(self, size: int) -> None:
+        self._do("cuts off", self._path, lambda: self._disk.write(self._machine, self._file, self._file.data[:size]))
+
+    def sync(self, *, data_only: bool = False) -> None:
+        self._do("appends to" if data_only else "syncs", self._path, self._sync, tells=data_only)
+
+    def _sync(self) -> None:
+        self._file.durable = self._file.data
+
+    def close(self) -> None:
+        """Do nothing: there is no descriptor to give back."""
