@@ -1,5 +1,12 @@
-"""The simulator: subclass `SimulationContract` in a test, and it runs your program in histories of crashes."""
+"""The simulator: your program on hosts that crash, in histories of seeds (`SimulationContract`) or by hand."""
 
-from penstock.plugins.testing.simulation import Simulation, SimulationContract, SimulationFailure, simulate
+from penstock.plugins.testing.simulation import (
+    History,
+    SimulatedCluster,
+    Simulation,
+    SimulationContract,
+    SimulationFailure,
+    simulate,
+)
 
-__all__ = ["Simulation", "SimulationContract", "SimulationFailure", "simulate"]
+__all__ = ["History", "SimulatedCluster", "Simulation", "SimulationContract", "SimulationFailure", "simulate"]

@@ -2,6 +2,8 @@
 
 from .contract import SimulationContract
 from .failure import SimulationFailure
+from .history import History
+from .simulated_cluster import SimulatedCluster
 from .simulation import Simulation, simulate
 
-__all__ = ["Simulation", "SimulationContract", "SimulationFailure", "simulate"]
+__all__ = ["History", "SimulatedCluster", "Simulation", "SimulationContract", "SimulationFailure", "simulate"]

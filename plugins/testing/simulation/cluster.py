@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from penstock import Application, LogError, TopicPartition
 
 from .disk import Disk
 from .failure import HostDied, SimulatedOutage, SimulationFailure
-from .host import BatchHost, ContinuousHost, Host, bury
+from .host import BatchHost, ContinuousHost, Host
 from .host_files import HostFiles
 from .host_world import HostWorld
 from .log import HostLog, SimulatedLog
 from .timeline import Timeline
 
-_CLOCKS_AHEAD_MS = (0, 0, 5_000, -5_000)
+_MOST_STRETCHES = 50
+"""Stretches of work after which a host rests in any case."""
 
 
 class Cluster:
@@ -35,7 +35,6 @@ class Cluster:
         log: SimulatedLog,
         disk: Disk,
         timeline: Timeline,
-        random: Random,
         edge: Callable[[Host, str, Callable[[], Any], bool], Any],
         disk_edge: Callable[[Host, str, Callable[[], Any], bool, bool], Any],
         *,
@@ -43,11 +42,10 @@ class Cluster:
         machines: int,
         directory: Path,
     ) -> None:
+        self.tasks = tasks
         self._application = application
-        self._tasks = tasks
         self._log = log
         self._timeline = timeline
-        self._random = random
         self._edge = edge
         self._disk = disk
         self._disk_edge = disk_edge
@@ -65,9 +63,13 @@ class Cluster:
         """Return the hosts that have not died and are not frozen."""
         return [host for host in self.hosts if not host.is_frozen and not host.is_dead]
 
+    def frozen(self) -> list[Host]:
+        """Return the hosts that are frozen."""
+        return [host for host in self.hosts if host.is_frozen]
+
     @property
     def machines(self) -> int:
-        """The number of machines."""
+        """How many machines there are."""
         return len(self._machines)
 
     @property
@@ -83,32 +85,25 @@ class Cluster:
 
     def begin(self) -> None:
         """Start a host on each machine, and give them the tasks by turns."""
-        hosts = [self.start(machine) for machine in range(len(self._machines))]
-        for number, task in enumerate(self._tasks):
+        hosts = [self.start(machine) for machine in range(self.machines)]
+        for number, task in enumerate(self.tasks):
             self.give(task, hosts[number % len(hosts)])
 
-    def start(self, machine: int, ahead_ms: int = 0) -> Host:
-        """Start a host on a machine; its clock is ahead of the others'."""
+    def start(self, machine: int) -> Host:
+        """Start a host on a machine, perhaps beside a host that is frozen there."""
         number = self._started = self._started + 1
-        files = HostFiles(self._disk, machine, lambda *operation: self._disk_edge(host, *operation))
-        world = HostWorld(self._timeline, files, machine)
-        world.ahead_ms = ahead_ms
         application = self._application.with_settings(state_dir=str(self._machines[machine]))
         log = HostLog(self._log, lambda what, call, changes: self._edge(host, what, call, changes))
-        host = self._kind(number, application, self._tasks, log, world)
+        files = HostFiles(self._disk, machine, lambda *operation: self._disk_edge(host, *operation))
+        host = self._kind(number, application, self.tasks, log, HostWorld(self._timeline, files, machine))
         self.hosts.append(host)
-        clock = f", with its clock {ahead_ms} ms ahead" if ahead_ms else ""
-        self._timeline.tell(f"{host} starts on machine {machine + 1}{clock}")
+        self._timeline.tell(f"{host} starts on machine {machine + 1}")
         return host
 
-    def start_anywhere(self) -> None:
-        """Start a host on any machine, perhaps with an empty disk, or beside a host that is frozen there."""
-        machine = self._random.randrange(len(self._machines))
-        if self._random.randrange(4) == 3:
-            self._machines[machine] = self._new_disk()
-            self._timeline.tell(f"machine {machine + 1} gets a new, empty disk")
-        self.start(machine, self._random.choice(_CLOCKS_AHEAD_MS))
-        self.give_orphans()
+    def replace_disk(self, machine: int) -> None:
+        """Give a machine a new, empty disk, on which the hosts run that start from now on."""
+        self._machines[machine] = self._new_disk()
+        self._timeline.tell(f"machine {machine + 1} gets a new, empty disk")
 
     def complete(self) -> None:
         """Start hosts until as many live as there are machines; give each task to one of them, and to no other."""
@@ -120,7 +115,7 @@ class Cluster:
 
     def end(self, host: Host) -> None:
         """Take a host that has died out of the cluster."""
-        bury(host)
+        host.bury()
         if host in self.hosts:
             self.hosts.remove(host)
 
@@ -131,13 +126,6 @@ class Cluster:
         for host in [each for each in self.hosts if each.machine == machine]:
             self.end(host)
 
-    def power_off_any(self) -> None:
-        """Let any machine go down, or all of them; three of four calls do nothing."""
-        if self._random.randrange(4) == 3:
-            down = self._random.randrange(self.machines + 1)
-            for machine in range(self.machines) if down == self.machines else [down]:
-                self.power_off(machine)
-
     # ------------------------------------------------------------------ tasks
 
     def give(self, task: str, host: Host) -> None:
@@ -146,29 +134,34 @@ class Cluster:
         self._timeline.tell(f"task {task} is given to {host}")
         self.let(host, lambda: host.run([task]))
 
-    def give_any(self) -> None:
-        """Give any task to any host that lives."""
-        task = self._random.choice(list(self._tasks))
-        self.give(task, self._random.choice(self.live()))
-
     def give_orphans(self) -> None:
-        """Give tasks whose host has died, does not answer or has lost them, to hosts that live."""
-        for task in self._tasks:
+        """Give tasks whose host has died, does not answer or has lost them, to hosts that live, by turns."""
+        for number, task in enumerate(self.tasks):
             live, owner = self.live(), self.owners[task]
             if live and (owner not in live or task in owner.lost):
-                self.give(task, self._random.choice(live))
+                self.give(task, live[number % len(live)])
 
     # ------------------------------------------------------------------ work
 
     def let(self, host: Host, act: Callable[[], object]) -> None:
-        """Let a host do something. It may die in it, or its run may end with an error of the log.
+        """Let a host do something. It may die or freeze in it, or its run may end with an error of the log.
 
         Raises SimulationFailure for an error that no fault explains.
         """
+        host.let(lambda: self._act(host, act))
+        self._judge(host)
+
+    def wake(self, host: Host) -> None:
+        """Let a frozen host go on in the middle of what it did."""
+        self._timeline.tell(f"{host} wakes")
+        host.wake()
+        self._judge(host)
+
+    def _act(self, host: Host, act: Callable[[], object]) -> None:
         try:
             done = act()
             if isinstance(done, int) and done:
-                self._timeline.tell(f"{host} processes {done} records")
+                self._timeline.tell(f"{host} processes {done} record{'s' if done > 1 else ''}")
         except HostDied:
             self.end(host)
         except LogError as error:
@@ -176,12 +169,35 @@ class Cluster:
                 raise
             self._timeline.tell(f"the run of {host} ends: {error}")
             self.end(host)
-        if host.failures:
-            raise SimulationFailure(host.failures[0], self._timeline.story)
 
-    def run_call(self, host: Host) -> None:
-        """Let one of a host's threads do what it was given, any of those that wait."""
-        self.let(host, lambda: host.world.run(self._random.randrange(len(host.world.calls))))
+    def _judge(self, host: Host) -> None:
+        if host.failures:
+            raise SimulationFailure(host.failures[0], self._timeline)
+
+    def work(self, host: Host) -> None:
+        """Let a host do a stretch of work."""
+        self.let(host, host.work)
+
+    def run_call(self, host: Host, number: int) -> None:
+        """Let one of a host's threads do what it was given: one of the calls that wait."""
+        self.let(host, lambda: host.world.run(number))
+
+    def work_on(self, host: Host) -> None:
+        """Let a host and its threads work until they have nothing to do."""
+
+        def work_on() -> int:
+            total = idle = 0
+            for _ in range(_MOST_STRETCHES):
+                done, calls = host.work(), len(host.world.calls)
+                while host.world.calls:
+                    host.world.run(0)
+                total += done
+                idle = 0 if done or calls else idle + 1
+                if idle > len(self.tasks):  # in batches, each stretch of work is that of one task
+                    break
+            return total
+
+        self.let(host, work_on)
 
     def tick(self) -> None:
         """Let the tickers of the hosts that live tick."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from .timeline import Timeline
 
 
 class HostDied(BaseException):
@@ -18,10 +18,14 @@ class SimulatedDiskError(OSError):
 
 
 class SimulationFailure(AssertionError):
-    """A history after which something is not as it would be without faults. `story` has a line for each event."""
+    """A history after which something is not as it would be without faults.
 
-    def __init__(self, what: str, story: Sequence[str]) -> None:
+    `story` has a line for each thing that happened, and `events` of them are events: what a step did, or a fault.
+    """
+
+    def __init__(self, what: str, timeline: Timeline) -> None:
         self.what = what
-        self.story = tuple(story)
-        lines = "\n".join(f"  {line}" for line in story)
-        super().__init__(f"{what}\nThe history, with the simulated time in seconds:\n{lines}")
+        self.story = tuple(timeline.story)
+        self.events = timeline.events
+        lines = "\n".join(f"  {line}" for line in self.story)
+        super().__init__(f"{what}\nThe history: the simulated time in seconds, and the number of each event:\n{lines}")

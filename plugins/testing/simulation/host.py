@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+
+from greenlet import getcurrent, greenlet
 
 from penstock import Application, FencedError, LogError, StaleStoreError, TaskId, TopicPartition
 from penstock.plugins.runtime.loop.task_loop import TaskLoop
@@ -32,7 +34,9 @@ class Host(ABC):
         self.log = log
         self.world = world
         self.resources = ProcessResources(world.world)
-        self.is_dead = self.is_frozen = False
+        self.is_dead = False
+        self._act: greenlet | None = None
+        self._is_frozen = False
         self.refusals = 0
         """How many of its next operations its disk refuses."""
         self.failures: list[str] = []
@@ -45,6 +49,43 @@ class Host(ABC):
     def machine(self) -> int:
         """The number of its machine, from 0 on."""
         return self.world.machine
+
+    # ------------------------------------------------------------------ acts, which may stop in the middle
+
+    def let(self, act: Callable[[], object]) -> None:
+        """Run `act`, something that this host does, until it is done or the host freezes in it."""
+        self._act = greenlet(act)
+        self._act.switch()
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it stopped in the middle of an act."""
+        return self._is_frozen
+
+    def freeze(self) -> None:
+        """Stop here, in the middle of an act, until `wake`; meanwhile others act. Raises HostDied if it dies frozen."""
+        assert self._act is getcurrent() and self._act.parent is not None
+        self._is_frozen = True
+        self._act.parent.switch()
+
+    def wake(self) -> None:
+        """Go on where the host froze, until the act is done or the host freezes in it again."""
+        assert self._act is not None
+        self._is_frozen = False
+        self._act.switch()
+
+    def bury(self) -> None:
+        """Release what a dead host has open in this process; nothing that it does reaches the log any more."""
+        self.is_dead = True
+        self.world.calls.clear()
+        if self._is_frozen and self._act is not None:
+            self._is_frozen = False
+            self._act.parent = getcurrent()  # another host may be in an act, with which its machine goes down
+            self._act.throw(HostDied(str(self)))
+        with suppress(HostDied, LogError):
+            self.close(commit=False)
+
+    # ------------------------------------------------------------------ tasks
 
     @abstractmethod
     def run(self, names: Iterable[str]) -> None:
@@ -153,11 +194,3 @@ class BatchHost(Host):
         for worker in self._workers.values():
             worker.close()
         self.resources.close()
-
-
-def bury(host: Host) -> None:
-    """Release what a dead host has open in this process; nothing that it does reaches the log any more."""
-    host.is_dead = True
-    host.world.calls.clear()
-    with suppress(HostDied, LogError):
-        host.close(commit=False)

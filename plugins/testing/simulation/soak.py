@@ -7,16 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from random import Random
 
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 
 from .contract import SimulationContract
 from .failure import SimulationFailure
-from .simulation import Simulation
-
-MODES = ("continuous", "batches")
 
 
 @dataclass
@@ -41,20 +36,15 @@ def soak(
     with _quiet(), TemporaryDirectory("simulation") as directory:
         for soaked.seed in seeds:
             try:
-                simulation = play(contract, soaked.seed, directory)
+                simulation = contract.play(soaked.seed, directory)
             except SimulationFailure as failure:
-                soaked.failure = failure
+                soaked.failure = contract.shortest(soaked.seed, failure, directory) if contract.shrinks else failure
                 return soaked
             soaked.histories += 1
-            soaked.events += len(simulation.story)
+            soaked.events += simulation.events
             soaked.faults.update(simulation.faults)
             progress(soaked)
     return soaked
-
-
-def play(contract: type[SimulationContract], seed: int, directory: Path | None = None) -> Simulation:
-    """Run the history of one seed, as `SimulationContract.play` does."""
-    return contract.play(Random(seed), MODES[seed % len(MODES)], directory)
 
 
 @contextmanager

@@ -14,8 +14,11 @@ class Timeline:
     def __init__(self) -> None:
         self._seconds = 0.0
         self._tokens = count(1)
+        self._is_event = False
         self.story: list[str] = []
-        """A line for each event, in order."""
+        """A line for each thing that happened, in order. Events have a number: what each step did first, and faults."""
+        self.events = 0
+        """How many events there were."""
         self.on_passing: Callable[[], None] = lambda: None
         """Called when time has passed."""
 
@@ -36,6 +39,17 @@ class Timeline:
         """Return a name of so many bytes, in hexadecimal digits, that was not given before."""
         return f"{next(self._tokens):0{2 * size}x}"
 
-    def tell(self, event: str) -> None:
+    def begin_step(self) -> None:
+        """Let what is told next be an event."""
+        self._is_event = True
+
+    def end_steps(self) -> None:
+        """Let what is told next be none."""
+        self._is_event = False
+
+    def tell(self, what: str, *, is_event: bool = False) -> None:
         """Add a line to the story."""
-        self.story.append(f"{self._seconds:9.3f} {event}")
+        is_event, self._is_event = is_event or self._is_event, False
+        self.events += is_event
+        number = str(self.events) if is_event else ""
+        self.story.append(f"{self._seconds:9.3f} {number:>3} {what}")

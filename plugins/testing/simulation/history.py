@@ -1,0 +1,105 @@
+"""History: the steps of a simulation and their faults. Each may be left out or simpler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from random import Random
+
+STEPS = 160
+"""The most steps of a history in which faults strike, where nothing else is said."""
+LOG_FAULTS = ("dies", "freezes", "loses the log")
+DISK_FAULTS = ("dies", "freezes", "is refused by its disk", "loses power")
+"""What strikes hosts at their operations on the log, and at those on the disk."""
+_KINDS = {
+    "rest": 1, "arrive": 4, "work": 6, "call": 6, "strike": 4, "wake": 2, "give": 1, "pass": 2, "markers": 1,
+    "orphans": 1, "start": 1, "jump": 1, "maintain": 1, "power": 1,
+}  # fmt: skip
+"""What a step may do, and how often a seed chooses it."""
+_LOG_OPERATIONS = {"commits": 3, "takes": 2, "fetches": 2, "asks": 1, "": 1}
+_DISK_OPERATIONS = {
+    "appends": 3, "writes": 2, "completes": 2, "deletes": 2, "syncs": 1, "creates": 1, "lists": 1, "reads": 1,
+    "makes": 1, "opens": 1, "cuts": 1, "": 3,
+}  # fmt: skip
+_SIMPLER = {"call": ("rest",), "work": ("rest",), "orphans": ("give",)}
+COMMIT_INTERVALS = ("0ms", "20ms", "100ms", "1s")
+"""Those that a history may have, the simplest first."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Strikes a host at one of its operations.
+
+    `kind`: one of `LOG_FAULTS` or `DISK_FAULTS`. `operation`: the first words of the operation; empty: any at which
+    this kind strikes. `after`: after it, not before. `later`: how many such operations pass before. `amount` chooses
+    how often a disk refuses.
+    """
+
+    kind: str
+    operation: str = ""
+    after: bool = False
+    later: int = 0
+    amount: int = 0
+
+    @classmethod
+    def of(cls, random: Random, *, on_disk: bool) -> Fault:
+        """Return a random fault: at operations on the log or, `on_disk`, also on the disk."""
+        is_of_disk = on_disk and random.random() < 0.6
+        kind = random.choice(DISK_FAULTS if is_of_disk else LOG_FAULTS)
+        operations = _DISK_OPERATIONS if is_of_disk else _LOG_OPERATIONS
+        [operation] = random.choices(list(operations), list(operations.values()))
+        return cls(kind, operation, random.random() < 0.5, random.choice((0, 0, 0, 1, 2, 3)), random.randrange(12))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: its kind, and numbers that choose among what there is when it runs, such as one of the live hosts.
+
+    A step for which there is nothing then does nothing. A fault waits for the host's next operation that it is for.
+    """
+
+    kind: str
+    host: int = 0
+    amount: int = 0
+    fault: Fault | None = None
+
+    @classmethod
+    def of(cls, random: Random, *, on_disk: bool) -> Step:
+        """Return a random step."""
+        [kind] = random.choices(list(_KINDS), list(_KINDS.values()))
+        fault = Fault.of(random, on_disk=on_disk) if kind == "strike" else None
+        return cls(kind, random.randrange(8), random.randrange(64), fault)
+
+    def simpler(self) -> Iterator[Step]:
+        """Yield simpler steps, the simplest first."""
+        if self.fault is not None and self.fault.later:
+            yield replace(self, fault=replace(self.fault, later=0))
+        for kind in _SIMPLER.get(self.kind, ()):
+            yield replace(self, kind=kind)
+        if self.amount:
+            yield replace(self, amount=0)
+        if self.host:
+            yield replace(self, host=0)
+
+
+@dataclass(frozen=True)
+class History:
+    """What happens to a cluster. `rest_arrives`: records that no step lets arrive do so when faults have ended.
+
+    `commit_interval` is the application's where its settings have none. `dice`: the seed of what is left to chance, the
+    sizes of changelog files and what a machine that goes down has not synced.
+    """
+
+    steps: tuple[Step, ...]
+    commit_interval: str = COMMIT_INTERVALS[0]
+    rest_arrives: bool = False
+    dice: int = 0
+
+    @classmethod
+    def of(cls, random: Random, most: int = STEPS, *, on_disk: bool = False) -> History:
+        """Return a random history of at most so many steps. The same choices of `random` make the same history.
+
+        `on_disk`: with faults at operations on the disk, where the changelog is in a directory.
+        """
+        steps = tuple(Step.of(random, on_disk=on_disk) for _ in range(random.randrange(most)))
+        return cls(steps, random.choice(COMMIT_INTERVALS), random.random() < 0.8, random.randrange(2**32))

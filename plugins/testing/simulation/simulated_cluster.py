@@ -1,0 +1,374 @@
+"""SimulatedCluster: a program on simulated hosts, which a test or a history lets work, crash, freeze and lose tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any
+
+from penstock import (
+    Application,
+    ConfigError,
+    Duration,
+    Headers,
+    Record,
+    SourceNode,
+    Topology,
+    TopologyBuilder,
+    UnknownTopicError,
+    duration_ms,
+)
+from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.changelogs.memory import MemoryChangelog
+from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.program.checks import nearest
+from penstock.stores.memory import MemoryBackend
+
+from ..piping import serialized
+from ..topic_reader import ReadsTopics, TopicReader, named_topics
+from .checks import Checks
+from .cluster import Cluster
+from .disk import CHANGELOG, Disk
+from .failure import SimulationFailure
+from .faults import Faults
+from .history import Fault
+from .host import Host
+from .host_files import HostFiles
+from .host_world import HostWorld
+from .log import SimulatedLog
+from .timeline import Timeline
+
+_OPERATION_NAMES = ("commit", "take", "fetch", "ask")
+_QUIET_ROUNDS, _MOST_ROUNDS = 16, 2_000
+"""Rounds without any progress after which a cluster has settled, and rounds after which it never will."""
+
+
+class SimulatedCluster(ReadsTopics):
+    """A program on `hosts` simulated hosts, numbered from 1, each on a machine of its own; nothing happens by itself.
+
+    `mode` is "continuous" or "batches". Every topic has `partitions` partitions. `settings` override the
+    application's. Stores that name no backend are in memory, and stay when a host dies: a machine's disk. `changelog`
+    is "topic:", "memory:", "directory:" for one on a simulated disk that all machines share, or
+    "directory:s3://BUCKET" for a simulated object store; `dice` chooses what a machine that goes down had synced.
+    `directory`: where it may make directories, which stay; None: a temporary one.
+
+    `before` and `after` name an operation of a host on the log: "commit", "take" (the fence of a task), "fetch", or
+    "ask" (for positions, offsets or its fence). What lets a host work raises SimulationFailure for an error that no
+    fault explains.
+
+    >>> from penstock import Topology, ValueTransformer
+    >>> class Double(ValueTransformer):
+    ...     def transform(self, key, value):
+    ...         return 2 * value
+    >>> topology = Topology().add_source("in", "numbers", value_serde="int").add_processor("double", Double, "in")
+    >>> topology = topology.add_sink("out", "doubled", "double", value_serde="int")
+    >>> with SimulatedCluster(topology, partitions=1) as cluster:
+    ...     cluster.pipe("numbers", "k", 4)
+    ...     cluster.freeze(1, before="commit")
+    ...     cluster.work()
+    ...     cluster.move("0_0", 2)
+    ...     cluster.work()
+    ...     cluster.wake(1)
+    ...     cluster.settle()
+    ...     cluster.read_values("doubled")
+    [8]
+    """
+
+    def __init__(
+        self,
+        program: Topology | TopologyBuilder | Application,
+        *,
+        mode: str = "continuous",
+        hosts: int = 2,
+        partitions: int = 2,
+        dice: int = 0,
+        directory: Path | None = None,
+        **settings: Any,
+    ) -> None:
+        if mode not in ("batches", "continuous"):
+            raise ConfigError(f'mode of a simulation: expected "batches" or "continuous", found {mode!r}')
+        for what, number in (("hosts", hosts), ("partitions", partitions)):
+            if type(number) is not int or number < 1:
+                raise ConfigError(f"{what} of a simulation: expected a number from 1 on, found {number!r}")
+        self._partitions = partitions
+        self._timeline = Timeline()
+        self._disk = Disk(self._timeline, Random(dice))
+        self._outside = HostWorld(self._timeline, HostFiles(self._disk, -1, lambda what, call, *_: call()))
+        self._disk.make_directory(-1, CHANGELOG)
+        self._log = SimulatedLog(self._outside.world)
+        self._temporary = None if directory is not None else TemporaryDirectory("simulation")
+        self._directory = directory or (self._temporary.path if self._temporary is not None else Path())
+        self._faults = Faults(self._timeline, lambda machine: self._cluster.power_off(machine))
+        try:
+            application = self._made(program, settings)
+            self._topics = _outside_topics(application)
+            for topic in self._topics:
+                self._log.create_topic(topic, partitions)
+            prepared = prepare(application, self._log)
+            self.application = prepared.application
+            self._outputs = TopicReader(self.application, self._log)
+            self._cluster = Cluster(
+                self.application, prepared.tasks(), self._log, self._disk, self._timeline, self._faults.edge,
+                self._faults.disk_edge, mode=mode, machines=hosts, directory=self._directory,
+            )  # fmt: skip
+            self._checks = Checks(
+                self.application, self._cluster, self._log, self._disk, self._outside, self._timeline, self._directory
+            )
+            self._timeline.on_passing = self._cluster.tick
+            self._cluster.begin()
+        except BaseException:
+            self._forget()
+            raise
+
+    def _made(self, program: Topology | TopologyBuilder | Application, settings: Mapping[str, Any]) -> Application:
+        given = {"store_backend": "memory", "commit_interval": "0ms", "changelog": "topic:", **settings}
+        if given["changelog"] == "memory:":
+            given["changelog"] = f"memory:{self._directory}"
+        elif given["changelog"].startswith("directory:") and "://" not in given["changelog"]:
+            given["changelog"] = given["changelog"].replace(":", f":{CHANGELOG}", 1)
+        given |= {"log": "memory:", "data_dir": str(self._directory)}
+        if isinstance(program, Application):
+            return program.with_settings(**given)
+        return Application("simulated", program, **given)
+
+    def __enter__(self) -> SimulatedCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release everything; idempotent."""
+        self._timeline.on_passing = lambda: None
+        for host in list(self._cluster.hosts):
+            self._cluster.end(host)
+        self._forget()
+
+    def _forget(self) -> None:
+        MemoryBackend.forget(self._directory)
+        MemoryChangelog.forget(str(self._directory))
+        if self._temporary is not None:
+            self._temporary.close()
+
+    # ------------------------------------------------------------------ what there is
+
+    @property
+    def story(self) -> list[str]:
+        """A line for each thing that happened."""
+        return self._timeline.story
+
+    def failure(self, what: str) -> SimulationFailure:
+        """Return what to raise for a history up to now after which something is wrong."""
+        return SimulationFailure(what, self._timeline)
+
+    @property
+    def hosts(self) -> list[int]:
+        """The hosts that have not died; some may be frozen."""
+        return [host.number for host in self._cluster.hosts]
+
+    @property
+    def owners(self) -> dict[str, int]:
+        """By task, such as "0_1", the host that it was given to last, which may have died."""
+        return {task: host.number for task, host in self._cluster.owners.items()}
+
+    # ------------------------------------------------------------------ records and time
+
+    def pipe(
+        self,
+        topic: str,
+        key: Any,
+        value: Any,
+        timestamp: int | None = None,
+        headers: Headers = (),
+        *,
+        partition: int | None = None,
+    ) -> None:
+        """Let one record arrive in a source topic; no host works.
+
+        Key and value are serialized as the source that reads `topic` will read them. `timestamp` is in ms (None: the
+        simulated time); `partition` None: by key. Raises UnknownTopicError when no source reads the topic.
+        """
+        source, settings, now_ms = self._source(topic), self.application.settings, self._timeline.now_ms()
+        record = key, value, now_ms if timestamp is None else timestamp, headers
+        self._log.append(serialized(topic, source, settings, [record], partition, self._partitions, now_ms))
+        self._timeline.tell(f"a record arrives in {topic}: {key!r}, {value!r}", is_event=True)
+
+    def _source(self, topic: str) -> SourceNode:
+        for node in self.application.program.nodes.values():
+            if isinstance(node, SourceNode) and topic in node.topics:
+                return node
+        raise UnknownTopicError(
+            f"no source reads topic {topic!r}{nearest(topic, list(self.application.program.topics()))}"
+        )
+
+    def advance(self, duration: Duration) -> None:
+        """Let time pass, on all hosts."""
+        if (milliseconds := duration_ms(duration, "advance")) < 0:
+            raise ConfigError("advance: time does not go back")
+        self._timeline.pass_by(milliseconds / 1000)
+        self._timeline.tell(f"{milliseconds / 1000:g} s have passed", is_event=True)
+
+    def sent(self, topic: str) -> list[list[Record]]:
+        """Return every record of a source topic, by partition, as its source reads them."""
+        source = self._source(topic)
+        reader = TopicReader(self.application, self._log)
+        return [list(each) for each in reader.by_partition(topic, source.key_serde, source.value_serde)]
+
+    def outputs(self) -> dict[str, list[Record]]:
+        """Return the records of each output topic, by partition, as they were produced."""
+        reader = TopicReader(self.application, self._log)
+        names = sorted(set(self._topics) - set(self.application.program.topics()))
+        return {name: list(reader.unread(name, None, None)) for name in names}
+
+    # ------------------------------------------------------------------ hosts
+
+    def work(self, host: int | None = None) -> None:
+        """Let a host and its threads work until they have nothing to do; None: all hosts, one after the other.
+
+        What they have committed can be read then.
+        """
+        for each in self._cluster.live() if host is None else [self._live(host)]:
+            self._timeline.begin_step()
+            self._cluster.work_on(each)
+        self._log.write_markers()
+        self._timeline.end_steps()
+
+    def power_off(self, machine: int) -> None:
+        """Let a machine (from 1 on) go down: its hosts die; what they have not synced to the shared disk is lost."""
+        self._check_machine(machine)
+        self._timeline.begin_step()
+        self._cluster.power_off(machine - 1)
+
+    def start(self, machine: int) -> int:
+        """Start one more host on a machine (from 1 on), over the local state there; return its number."""
+        self._check_machine(machine)
+        self._timeline.begin_step()
+        return self._cluster.start(machine - 1).number
+
+    def _check_machine(self, machine: int) -> None:
+        if not 1 <= machine <= self._cluster.machines:
+            raise ConfigError(f"machine {machine}: expected 1 to {self._cluster.machines}")
+
+    def move(self, task: str, host: int) -> None:
+        """Give a task to a host. The host that had it is not told, as if it were frozen or cut off."""
+        if task not in self._cluster.tasks:
+            raise ConfigError(f"task {task!r}: expected one of {', '.join(self._cluster.tasks)}")
+        to = self._live(host)
+        self._timeline.begin_step()
+        self._cluster.give(task, to)
+
+    def crash(self, host: int, *, before: str | None = None, after: str | None = None) -> None:
+        """Let a host die, now or at its next operation of this name."""
+        if before is None and after is None:
+            dying = self._host(host)
+            self._timeline.tell(f"{dying} dies", is_event=True)
+            self._cluster.end(dying)
+        else:
+            self._arm("dies", host, before, after)
+
+    def freeze(self, host: int, *, before: str | None = None, after: str | None = None) -> None:
+        """Let a host stop at its next operation (of this name) until `wake`; it loses its tasks only by `move`."""
+        self._arm("freezes", host, before, after)
+
+    def wake(self, host: int) -> None:
+        """Let a frozen host go on where it stopped, to the end of what it did."""
+        found = self._host(host)
+        if not found.is_frozen:
+            raise ConfigError(f"host {host} is not frozen: `freeze` names the operation at which it stops")
+        self._timeline.begin_step()
+        self._cluster.wake(found)
+
+    def cut_off(self, host: int, *, before: str | None = None, after: str | None = None) -> None:
+        """Let the log be away at a host's next operation (of this name), for so long that it gives up.
+
+        After it: the log has done it, and the host does not know. What it fails in ends: the run of the host, or an
+        opening or a commit of one task.
+        """
+        self._arm("loses the log", host, before, after)
+
+    def _arm(self, kind: str, host: int, before: str | None, after: str | None) -> None:
+        if before is not None and after is not None:
+            raise ConfigError("before, after: expected one of them")
+        operation = before or after or ""
+        if operation and operation not in _OPERATION_NAMES:
+            known = ", ".join(map(repr, _OPERATION_NAMES))
+            raise ConfigError(f"operation of a simulated host: expected one of {known}, found {operation!r}")
+        self._faults.arm(self._live(host), Fault(kind, operation, after is not None))
+
+    def _host(self, number: int) -> Host:
+        for host in self._cluster.hosts:
+            if host.number == number:
+                return host
+        there = ", ".join(map(str, self.hosts)) or "none"
+        raise ConfigError(f"host {number}: expected a host that has not died ({there}); `start` starts another one")
+
+    def _live(self, number: int) -> Host:
+        host = self._host(number)
+        if host.is_frozen:
+            raise ConfigError(f"host {number} is frozen: `wake` it first")
+        return host
+
+    # ------------------------------------------------------------------ the end
+
+    def settle(self) -> None:
+        """Let everything be processed: hosts start where some are missing, and take tasks that have no host.
+
+        Hosts that are frozen wake when the others have nothing left to do, one by one. Raises SimulationFailure if
+        records are never processed or positions go back, and ConfigError if a fault was to strike and did not.
+        """
+        for armed, fault in self._faults.disarm().items():
+            if not armed.is_dead:
+                raise ConfigError(
+                    f"{armed} never came to {fault.operation!r}, where it {fault.kind}: let it `work` before `settle`"
+                )
+        cluster, quiet = self._cluster, 0
+        self._timeline.end_steps()
+        for host in cluster.hosts:
+            host.refusals = 0
+        for _ in range(_MOST_ROUNDS):
+            before = self._checks.progress()
+            cluster.complete()
+            for host in cluster.live():
+                cluster.work(host)
+                while host.world.calls and not host.is_frozen:
+                    cluster.run_call(host, 0)
+            self._log.write_markers()
+            self.check_positions()
+            quiet = 0 if self._checks.progress() != before else quiet + 1
+            self._timeline.pass_by(0.1 if quiet < _QUIET_ROUNDS // 2 else 30.0)
+            if quiet < _QUIET_ROUNDS:
+                continue
+            if not cluster.frozen():
+                self._checks.all_is_read()
+                return
+            cluster.wake(cluster.frozen()[0])
+            quiet = 0
+        raise self.failure("it never comes to rest, though no fault strikes any more")
+
+    def check_positions(self) -> None:
+        """Raise SimulationFailure if a commit has set a position back."""
+        self._checks.positions()
+
+    def check_state(self) -> None:
+        """End all hosts; compare each task's stores on its last host with those restored from the changelog alone.
+
+        With a changelog in files, all machines go down before, and no file may be left that no version needs. Raises
+        SimulationFailure.
+        """
+        for host in self._cluster.live():
+            self._cluster.let(host, lambda host=host: host.close(commit=True))  # type: ignore[misc]
+        self._log.write_markers()
+        self._checks.state()
+
+
+def _outside_topics(application: Application) -> list[str]:
+    """Return the topics of a program that are not its own. Raises ConfigError if functions or patterns choose some."""
+    named = named_topics(application)
+    if named is None:
+        raise ConfigError("a simulation needs a program that names its topics; here a function or pattern chooses some")
+    internal = application.program.internal_topics
+    return [topic for topic in named if topic not in internal and not topic.startswith(f"{application.id}-")]

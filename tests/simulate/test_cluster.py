@@ -1,0 +1,111 @@
+"""SimulatedCluster: hosts that a test lets work, crash, freeze and lose tasks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import permutations
+
+import pytest
+
+from penstock import ConfigError, UnknownTopicError
+from penstock.testing.simulation import SimulatedCluster
+
+from .programs import counts
+
+MODES = ("continuous", "batches")
+
+
+def cluster_of(mode: str = "continuous", hosts: int = 2, partitions: int = 1) -> SimulatedCluster:
+    return SimulatedCluster(counts(), mode=mode, hosts=hosts, partitions=partitions, key_serde="str", value_serde="int")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("when", "operation"), [("before", "commit"), ("after", "commit"), ("before", "fetch")])
+def test_a_record_counts_once_if_a_host_crashes_at_an_operation(mode: str, when: str, operation: str) -> None:
+    with cluster_of(mode) as cluster:
+        cluster.pipe("in", "ann", 1, 5)
+        cluster.work()
+        cluster.pipe("in", "ann", 2, 6)
+        cluster.crash(1, **{when: operation})
+        cluster.work(1)
+        assert cluster.hosts == [2]
+        cluster.settle()
+        assert cluster.read_pairs("out") == [("ann", 1), ("ann", 2)]
+        cluster.check_state()
+
+
+@pytest.mark.parametrize("order", permutations((1, 2, 3)))
+def test_hosts_that_froze_in_their_commits_wake_in_any_order(order: tuple[int, ...]) -> None:
+    with cluster_of(hosts=4) as cluster:
+        cluster.pipe("in", "ann", 1, 5)
+        for host in (1, 2, 3):
+            cluster.move("0_0", host)
+            cluster.freeze(host, before="commit")
+            cluster.work(host)
+        cluster.move("0_0", 4)
+        cluster.work(4)
+        for host in order:
+            cluster.wake(host)
+        assert [line.split(maxsplit=2)[2] for line in cluster.story if line.endswith("wakes")] == [
+            f"host {host} wakes" for host in order
+        ]
+        cluster.settle()
+        assert cluster.read_pairs("out") == [("ann", 1)]
+        cluster.check_state()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_host_that_is_cut_off_in_its_commit_does_not_guess_the_outcome(mode: str, when: str) -> None:
+    with cluster_of(mode) as cluster:
+        cluster.pipe("in", "ann", 1, 5)
+        cluster.work(1)
+        cluster.pipe("in", "ann", 1, 5)
+        cluster.cut_off(1, **{when: "commit"})
+        cluster.work(1)
+        assert cluster.hosts == [1, 2]
+        assert len(cluster.read_pairs("out")) == (2 if when == "after" else 1)
+        cluster.settle()
+        assert cluster.outputs()["out"] == [("ann", 1, 5, ()), ("ann", 2, 5, ())]
+
+
+def test_what_cannot_be_says_what_to_do() -> None:
+    with cluster_of() as cluster:
+        with pytest.raises(ConfigError, match="host 7: expected a host that has not died .1, 2.; `start` starts"):
+            cluster.work(7)
+        with pytest.raises(ConfigError, match="host 1 is not frozen: `freeze`"):
+            cluster.wake(1)
+        with pytest.raises(ConfigError, match="task '3_1': expected one of 0_0"):
+            cluster.move("3_1", 1)
+        with pytest.raises(ConfigError, match="expected one of 'commit', 'take', 'fetch', 'ask', found 'flush'"):
+            cluster.crash(1, before="flush")
+        with pytest.raises(ConfigError, match="before, after: expected one"):
+            cluster.crash(1, before="commit", after="commit")
+        with pytest.raises(UnknownTopicError, match="no source reads topic 'inn'; did you mean 'in'"):
+            cluster.pipe("inn", "ann", 1)
+        with pytest.raises(ConfigError, match="time does not go back"):
+            cluster.advance(timedelta(seconds=-1))
+        with pytest.raises(ConfigError, match="machine 3: expected 1 to 2"):
+            cluster.start(3)
+        cluster.crash(2, after="commit")
+        with pytest.raises(ConfigError, match="host 2 never came to 'commit', where it dies: let it `work`"):
+            cluster.settle()
+    with pytest.raises(ConfigError, match="mode of a simulation"):
+        cluster_of("sometimes")
+    with pytest.raises(ConfigError, match="hosts of a simulation: expected a number from 1 on, found 0"):
+        cluster_of(hosts=0)
+
+
+def test_a_host_that_crashes_or_is_closed_while_frozen_leaves_nothing() -> None:
+    with cluster_of() as cluster:
+        cluster.pipe("in", "ann", 1, 5)
+        cluster.freeze(1, before="commit")
+        cluster.work(1)
+        with pytest.raises(ConfigError, match="host 1 is frozen: `wake` it first"):
+            cluster.work(1)
+        cluster.crash(1)
+        assert cluster.hosts == [2]
+        assert cluster.start(1) == 3
+        cluster.freeze(3)
+        cluster.move("0_0", 3)
+        cluster.work(3)
