@@ -15,15 +15,28 @@ def version_counter(version: str) -> int:
     return int(version.partition("-")[0])
 
 
+RESTORING = "restoring:"
+"""How the name begins that a copy has between the parts of a snapshot."""
+
+
+def is_version(name: str) -> bool:
+    """Return whether a copy's name is that of a version, and not one that it has on its way to a version.
+
+    >>> is_version("000000000012-1a2b3c4d_00c0ffee"), is_version("restoring:000000000012-1a2b3c4d_00c0ffee:3")
+    (True, False)
+    """
+    return ":" not in name
+
+
 @dataclass(frozen=True)
 class Restore:
     """How to bring a copy of the state to a version.
 
     `base` is the version at which the copy must be before the first step (None: a fresh, empty store). `steps` are
     (changes, version after them), in order; the last one ends in the target. Each version on the way is one of the
-    chain. Between the parts of a snapshot it is a name that no chain contains: a copy that crashed there is at no known
-    version, and is restored afresh. Iterating over `steps` raises ChangelogError, naming the file, for a damaged one;
-    the copy is then at the version of the step before.
+    chain. Between the parts of a snapshot it is `RESTORING` and more, which no chain contains: a copy that crashed
+    there is at no known version, and is restored afresh. Iterating over `steps` raises ChangelogError, naming the file,
+    for a damaged one; the copy is then at the version of the step before.
     """
 
     base: str | None
@@ -41,6 +54,9 @@ class TaskChangelog(ABC):
 
     world: World = World()
     """Its clock, threads, tokens and files. What opens the changelog may set another one, before the first call."""
+    beside_writer: bool = False
+    """Whether the task may write while this object reads. What opens it sets that: then an unfinished delta behind the
+    target is no damage."""
 
     @abstractmethod
     def restore(self, target: str, have: str | None) -> Restore:

@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from ..errors import UnknownTopicError
 from ..record import OutputBatch, RecordBatch, TopicPartition
-from .committer import TaskCommitter
+from .committer import Commit, TaskCommitter
 from .follower import Follower
 
 
@@ -138,6 +138,14 @@ class LogCommits(ABC):
         """Return the application's committed positions, without any fence; None where there is none.
 
         Every commit that has returned is included, except while the same task is in the middle of its next one.
+        """
+
+    @abstractmethod
+    def last_commit(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> Commit | None:
+        """Return the last commit of a task, without its fence; None when the task never had one.
+
+        Every commit that has returned is included. Where the task is in the middle of a commit, this waits for its end.
+        `partitions` are those that the task reads. The task may commit again before this returns.
         """
 
     @abstractmethod

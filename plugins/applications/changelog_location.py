@@ -36,7 +36,7 @@ def check_location(application: Application, assignment: Assignment, log: Log, i
     stateful = stateful_tasks(application, assignment)
     if not stateful or application.settings.log_changelog is not None:
         return
-    now, before = _location(application.settings), _noted(application, log, identity)
+    now, before = shown_location(application.settings), noted_location(application.id, log, identity)
     if now == before:
         return
     if before is not None:
@@ -56,7 +56,7 @@ def check_location(application: Application, assignment: Assignment, log: Log, i
 
 def note_location(application: Application, log: Log, identity: str) -> None:
     """Note in the log where the changelog is now."""
-    log.put_meta(application.id, f"{_META}-{identity}", _location(application.settings).encode())
+    log.put_meta(application.id, f"{_META}-{identity}", shown_location(application.settings).encode())
 
 
 def keeps_state(application: Application, task: TaskId) -> bool:
@@ -72,7 +72,7 @@ def stores_of(application: Application, task: TaskId) -> list[str]:
     return sorted({store for layout in (layouts.now, *layouts.earlier.values()) for store in layout})
 
 
-def _location(settings: Settings) -> str:
+def shown_location(settings: Settings) -> str:
     """Return the changelog as it is noted: the absolute location, without secrets."""
     name, _, location = settings.changelog.partition(":")
     place = resolve(settings, location)
@@ -80,8 +80,9 @@ def _location(settings: Settings) -> str:
     return shown
 
 
-def _noted(application: Application, log: Log, identity: str) -> str | None:
-    saved = log.get_meta(application.id, f"{_META}-{identity}")
+def noted_location(application_id: str, log: Log, identity: str) -> str | None:
+    """Return the changelog as it was noted last, without secrets; None if it never was, or is in the log."""
+    saved = log.get_meta(application_id, f"{_META}-{identity}")
     return None if saved is None else saved.decode()
 
 

@@ -118,7 +118,7 @@ class DirectoryChangelog(DeltaChangelog):
             route = self._complete_route(target, segments)
         if route.missing is not None:
             raise ChangelogError(self._broken(target, route.missing, segments))
-        for torn in segments.torn(route):
+        for torn in () if self.beside_writer else segments.torn(route):
             _log.warning(
                 "changelog at %s: %s; version %s needs nothing behind that",
                 self._storage.location, torn, target,

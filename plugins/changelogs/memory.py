@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from penstock import ChangelogError, Commit, DeltaChangelog, Restore, version_counter
+from penstock.changelog import RESTORING
 from penstock.store import Change, Changes
 
 from .chain import Delta, latest_of, route_to
@@ -152,4 +153,4 @@ class MemoryChangelog(DeltaChangelog):
             for store, key, value in entries[start : start + _CHUNK]:
                 rows.setdefault(store, []).append((key, value))
             end = start + _CHUNK
-            yield rows, version if end >= len(entries) else f"restoring:{version}:{end}"
+            yield rows, version if end >= len(entries) else f"{RESTORING}{version}:{end}"

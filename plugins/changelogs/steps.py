@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import BinaryIO, NamedTuple
 
 from penstock import ChangelogError
+from penstock.changelog import RESTORING
 from penstock.store import Change, Changes
 
 from .chain import Delta
@@ -61,7 +62,7 @@ class Steps:
                 reader.expect(version, None)
                 for number, (store, rows) in enumerate(reader.chunks()):
                     if number:
-                        yield chunk, f"restoring:{version}:{number}"
+                        yield chunk, f"{RESTORING}{version}:{number}"
                     chunk = {store: rows}
                 reader.end()
         except DamagedError as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from penstock import ChangelogError, Log, LogChangelog, OutputBatch, Restore, TopicPartition
+from penstock.changelog import RESTORING
 from penstock.store import Changes
 from penstock.store.kept_store import Layout
 from penstock.support.names import changelog_topic
@@ -174,7 +175,7 @@ class TopicChangelog(LogChangelog):
             for rows in self._read(store, starts[store], ends[store], progress):
                 if rows:
                     part += 1
-                    yield {store: sorted(rows.items())}, f"{target}-part{part}"
+                    yield {store: sorted(rows.items())}, f"{RESTORING}{target}:{part}"
         yield {}, target
         progress.end()
 

@@ -121,16 +121,19 @@ class MemoryLog(Log):
                 self._partition(each)
             return {each: self._positions.get((application_id, each)) for each in partitions}
 
-    def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
+    def last_commit(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> Commit | None:
         with self._lock:
             positions = self.committed(application_id, partitions)
             old = self._commits.get((application_id, task_id))
+            if old is None or old.version is None:
+                return None
+            return Commit({each: at for each, at in positions.items() if at is not None}, old.version, old.engine_state)
+
+    def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
+        with self._lock:
+            found = self.last_commit(application_id, task_id, partitions)
+            old = self._commits.get((application_id, task_id))
             epoch = next(self._epochs)
-            found = None
-            if old is not None and old.version is not None:
-                found = Commit(
-                    {each: at for each, at in positions.items() if at is not None}, old.version, old.engine_state
-                )
             self._commits[application_id, task_id] = _TaskCommit(
                 epoch, old.version if old else None, old.engine_state if old else b""
             )

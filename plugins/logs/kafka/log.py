@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from penstock import (
+    Commit,
     ConfigError,
     Lease,
     Log,
@@ -30,7 +31,7 @@ from .failures import is_retriable, is_unknown_topic
 from .following import KafkaFollower
 from .groups import Groups, renewal_seconds
 from .notes import Notes
-from .positions import plain, position_of, start_positions, task_of, without_position
+from .positions import from_kafka, plain, position_of, start_positions, task_of, without_position
 from .producing import SharedOutbox, largest_message
 from .readers import CONSUMER_FILES, Readers
 from .reading import out_of_range
@@ -197,6 +198,21 @@ class KafkaLog(Log):
                     doing, lambda seconds: consumer.commit(offsets=offsets, asynchronous=False), consumer
                 )
         self._notes.delete(application_id)
+
+    def last_commit(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> Commit | None:
+        self._topics.check(partitions)
+        if not partitions:
+            return None
+        consumer = self._group(application_id, "read_committed")
+        doing = f"reading the last commit of task {task_id} of application {application_id!r}"
+        with self._patience.naming(doing):
+            found = self._patience.call(
+                doing, lambda seconds: consumer.committed(plain(partitions), timeout=seconds), consumer
+            )
+        for each in found:
+            if each.error is not None:
+                raise self._patience.failed(doing, each.error)
+        return from_kafka(task_id, found)[0]
 
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
         self._topics.check(partitions)

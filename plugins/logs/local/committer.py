@@ -24,6 +24,8 @@ from .producing import append_packed, is_stale, pack_outputs
 from .storage import Storage
 from .transaction import Transaction
 
+_EPOCH_BYTES = 8
+
 
 class LocalCommitter(TaskCommitter):
     """A task's row has the epoch of its last opener; a commit requires the whole row to be as this object left it."""
@@ -37,19 +39,11 @@ class LocalCommitter(TaskCommitter):
         self._key = named_key(application_id, task_id.encode())
         with storage.write(f"open task {task_id} of {application_id!r}") as (transaction, topics):
             self._epoch = number_row(storage.catalogue.next_id(transaction))
-            positions = read_positions(transaction, topics, application_id, partitions)
-            old = transaction.get("commits", self._key)
-            state = None if old is None else bytes(old[8:])
-            row = self._epoch + (state or b"")
+            self._committed = read_commit(transaction, topics, application_id, task_id, partitions)
+            row = self._epoch + bytes(transaction.get("commits", self._key) or b"")[_EPOCH_BYTES:]
             transaction.put("commits", self._key, row)
         self._row: bytes | None = row
         self._is_writing = False
-        self._committed: Commit | None = None
-        if state:
-            version, engine_state = msgpack.unpackb(state)
-            self._committed = Commit(
-                {each: position for each, position in positions.items() if position is not None}, version, engine_state
-            )
 
     @property
     def committed(self) -> Commit | None:
@@ -105,6 +99,18 @@ class LocalCommitter(TaskCommitter):
         finally:
             self._is_writing = False
         return not stale
+
+
+def read_commit(
+    transaction: Transaction, topics: Topics, application_id: str, task_id: str, partitions: Sequence[TopicPartition]
+) -> Commit | None:
+    """Return the last commit of a task, None where there is none."""
+    positions = read_positions(transaction, topics, application_id, partitions)
+    state = bytes(transaction.get("commits", named_key(application_id, task_id.encode())) or b"")[_EPOCH_BYTES:]
+    if not state:
+        return None
+    version, engine_state = msgpack.unpackb(state)
+    return Commit({each: at for each, at in positions.items() if at is not None}, version, engine_state)
 
 
 def read_positions(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from penstock import (
     Clock,
+    Commit,
     Lease,
     Log,
     LogError,
@@ -22,7 +23,7 @@ from ..following import FetchFollower
 from ..messages import out_of_range
 from ..topics import check_new_topic
 from .catalogue import Topic
-from .committer import LocalCommitter, put_positions, read_positions
+from .committer import LocalCommitter, put_positions, read_commit, read_positions
 from .environment import Options, split_location
 from .fetching import fetch, offset_for_time
 from .layout import Extent, named_key, partition_key
@@ -149,6 +150,10 @@ class LocalLog(Log):
     ) -> Mapping[TopicPartition, int | None]:
         with self._storage.read() as (transaction, topics):
             return read_positions(transaction, topics, application_id, partitions)
+
+    def last_commit(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> Commit | None:
+        with self._storage.read() as (transaction, topics):
+            return read_commit(transaction, topics, application_id, task_id, partitions)
 
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
         return LocalCommitter(self._storage, application_id, task_id, partitions)

@@ -9,12 +9,12 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from penstock.changelog import Restore, TaskChangelog
+from penstock.changelog import RESTORING, Restore, TaskChangelog
 from penstock.errors import IncompatibleStateError, StoreLockedError
 from penstock.hooks import registry
 from penstock.plugins.upgrade.coverage import Coverage
 from penstock.program.layouts import Layouts
-from penstock.store import Change, Changes, StoreBackend, StoreBackendFactory, StoreView
+from penstock.store import Change, Changes, StoreBackend, StoreView
 from penstock.support.names import index_name
 from penstock.support.private_files import make_private_directory, write_private_text
 
@@ -64,36 +64,53 @@ class Backends:
     def open_empty(self, version: str) -> None:
         """Open new, empty backends at `version`."""
         for name, stores in self._names.items():
-            directory = self._directory / name / "0"
-            with making_state_directory(directory):
-                make_private_directory(directory)
-            backend = self._opened[name] = registry().load("store backend", name)(directory, stores)
+            backend = self._opened[name] = self._opening(name, 0, stores)()
             backend.write({}, backend.version(), version)
 
-    def _open_backend(self, name: str, stores: list[str], version: str, coverage: Coverage) -> StoreBackend:
-        factory = registry().load("store backend", name)
-        try:
-            return self._open_directory(factory, name, self._latest(name), stores, version, coverage)
-        except StoreLockedError as error:
-            # A process that was stopped while it wrote may keep its lock for ever: its successor uses a new directory.
-            _log.warning("task %s: %s; restoring into a new directory", self._task_id, error)
-            return self._open_directory(factory, name, self._latest(name) + 1, stores, version, coverage)
+    def open_as_found(self, coverage: Coverage) -> None:
+        """Open every backend with the content that this machine has, for `bring_to`; nothing is read.
 
-    def _open_directory(
-        self,
-        factory: StoreBackendFactory,
-        name: str,
-        number: int,
-        stores: list[str],
-        version: str,
-        coverage: Coverage,
-    ) -> StoreBackend:
+        Raises StoreLockedError where another process has a backend open that only one process can have open.
+        """
+        self._use = DirectoryUse(self._directory)
+        for name, stores in self._names.items():
+            tables = [*stores, *coverage.gone.get(name, ())]
+            self._opened[name] = self._opening(name, self._latest(name), tables)()
+
+    def bring_to(self, version: str, coverage: Coverage) -> None:
+        """Bring open backends to a version as `open` does, from the one that they have.
+
+        Raises ChangelogError when it cannot be reached; each backend is then at a version on the way, or at none.
+        """
+        for name, stores in self._names.items():
+            reopen = self._opening(name, self._latest(name), [*stores, *coverage.gone.get(name, ())])
+            self._opened[name] = self._bring_to(self._opened[name], reopen, name, version, coverage)
+
+    def versions(self) -> set[str | None]:
+        """Return the versions of the open backends: one, unless a process was killed between two writes."""
+        return {backend.version() for backend in self._opened.values()}
+
+    def _opening(self, name: str, number: int, stores: list[str]) -> Callable[[], StoreBackend]:
         directory = self._directory / name / str(number)
         with making_state_directory(directory):
             make_private_directory(directory)
-        backend = factory(directory, stores)
+        return partial(registry().load("store backend", name), directory, stores)
+
+    def _open_backend(self, name: str, stores: list[str], version: str, coverage: Coverage) -> StoreBackend:
         try:
-            backend = self._bring_to(backend, partial(factory, directory, stores), name, version, coverage)
+            return self._open_directory(name, self._latest(name), stores, version, coverage)
+        except StoreLockedError as error:
+            # A process that was stopped while it wrote may keep its lock for ever: its successor uses a new directory.
+            _log.warning("task %s: %s; restoring into a new directory", self._task_id, error)
+            return self._open_directory(name, self._latest(name) + 1, stores, version, coverage)
+
+    def _open_directory(
+        self, name: str, number: int, stores: list[str], version: str, coverage: Coverage
+    ) -> StoreBackend:
+        opening = self._opening(name, number, stores)
+        backend = opening()
+        try:
+            backend = self._bring_to(backend, opening, name, version, coverage)
         except BaseException:
             backend.close()
             raise
@@ -148,7 +165,7 @@ class Backends:
 
         That is a name that no chain contains: a copy that crashed before it got `version` is restored afresh.
         """
-        part = f"{version}-refill"
+        part = f"{RESTORING}{version}:refill"
         for store in stores:
             for table in self._layouts.now[store].tables(store):
                 if rows := [(key, None) for key, _ in backend.range(table)]:

@@ -131,6 +131,26 @@ class CommitTests(LogTests):
             "which committers are current",
         )
 
+    def test_the_last_commit_is_read_without_the_fence(self, log: Log) -> None:
+        """Each commit that has returned, of this task alone; and whoever has the task goes on."""
+        partitions = created(log, "in", 2)
+        what = "the last commit is read without the fence"
+        committer = log.open_committer(APPLICATION, "0_0", partitions)
+        other = log.open_committer(APPLICATION, "0_1", [])
+        expect(log.last_commit(APPLICATION, "0_0", partitions), None, what)
+        for number in range(4):
+            commit = Commit({partitions[0]: number, partitions[1]: 2 * number}, f"v{number}", b"\x00engine")
+            committer.commit(commit, [])
+            expect(log.last_commit(APPLICATION, "0_0", partitions), commit, what)
+            assert committer.is_current(), f"{what}: committer.is_current()"
+        expect(log.last_commit(f"{APPLICATION}-2", "0_0", partitions), None, what)
+        expect(log.last_commit(APPLICATION, "0_2", []), None, what)
+        successor = log.open_committer(APPLICATION, "0_0", partitions)
+        expect(log.last_commit(APPLICATION, "0_0", partitions), successor.committed, what)
+        log.delete_commits(APPLICATION)
+        expect(log.last_commit(APPLICATION, "0_0", partitions), None, what)
+        other.close()
+
     def test_whoever_was_replaced_is_fenced(self, log: Log) -> None:
         """It commits nothing, and its successor has read its last commit."""
         [partition] = created(log, "in")

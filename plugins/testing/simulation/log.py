@@ -136,6 +136,12 @@ class HostLog(Log):
     ) -> Mapping[TopicPartition, int | None]:
         return self._read("asks for positions", lambda: self.shared.committed(application_id, partitions))
 
+    def last_commit(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> Commit | None:
+        return self._read(
+            f"asks for the commit of task {task_id}",
+            lambda: self.shared.last_commit(application_id, task_id, partitions),
+        )
+
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
         inner = self._write(
             f"takes the fence of task {task_id}",

@@ -1,0 +1,55 @@
+"""SavedTask: a task with stores, as the program that ran last noted it in the log; the program itself is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock import Log, TopicPartition
+from penstock.plugins.applications.changelog_location import noted_location
+from penstock.plugins.upgrade.saved_program import Note, read_note
+from penstock.program.layouts import Layouts, layout_from_data
+
+
+@dataclass(frozen=True)
+class SavedTask:
+    """A task with stores.
+
+    `partitions`: those that it reads. `layouts`: how its stores are kept, now and before. `identity`: the application's
+    incarnation in the log. `changelog`: where the history was when the application started last, without secrets; None
+    if it is in the log.
+    """
+
+    id: str
+    partitions: tuple[TopicPartition, ...]
+    layouts: Layouts
+    identity: str
+    changelog: str | None
+
+
+def saved_tasks(application_id: str, log: Log) -> Mapping[str, SavedTask]:
+    """Return the tasks with stores of an application that has run, by id; none if it has not.
+
+    Raises IncompatibleStateError if another version of penstock saved them in a form that this one does not read.
+    """
+    note = read_note(application_id, log)
+    if not note:
+        return {}
+    changelog = noted_location(application_id, log, note["identity"])
+    found = {}
+    for number, topics in sorted(note["reads"].items(), key=lambda each: int(each[0])):
+        layouts = _layouts(note, number)
+        if not layouts.now:
+            continue
+        counts = {topic: note["fingerprint"]["partitions"][topic] for topic in topics}
+        for partition in range(max(counts.values(), default=0)):
+            read = tuple(TopicPartition(topic, partition) for topic in topics if partition < counts[topic])
+            task = f"{number}_{partition}"
+            found[task] = SavedTask(task, read, layouts, note["identity"], changelog)
+    return found
+
+
+def _layouts(note: Note, number: str) -> Layouts:
+    saved = note["layouts"].get(number, {"now": {}, "earlier": {}})
+    earlier = {name: layout_from_data(layout) for name, layout in saved["earlier"].items()}
+    return Layouts(layout_from_data(saved["now"]), earlier)
