@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Self
@@ -12,6 +12,9 @@ from penstock import StaleStoreError, StoreBackend, StoreError, StoreView
 from penstock.store import Changes
 
 from .sorted_keys import SortedKeys
+
+Saved = tuple[str | None, Mapping[str, Mapping[bytes, bytes]]]
+"""The version of a directory, and its rows by store."""
 
 
 class MemoryBackend(StoreBackend):
@@ -47,6 +50,22 @@ class MemoryBackend(StoreBackend):
         top = f"{os.path.realpath(directory)}{os.sep}"
         for place in [place for place in _contents if place.startswith(top)]:
             del _contents[place]
+
+    @staticmethod
+    def saved(directory: Path) -> dict[str, Saved]:
+        """Return a copy of the content of every directory under `directory`, by its path."""
+        top = f"{os.path.realpath(directory)}{os.sep}"
+        return {place: contents.saved() for place, contents in _contents.items() if place.startswith(top)}
+
+    @staticmethod
+    def put_back(saved: Mapping[str, Saved]) -> None:
+        """Let directories have a content of before, as after a crash of a machine; no backend may have them open."""
+        for place, (version, tables) in saved.items():
+            contents = _contents[place] = _Contents()
+            contents.version = version
+            for name, values in tables.items():
+                contents.tables[name] = _Table()
+                contents.tables[name].values.update(values)
 
     @staticmethod
     def bytes_under(directory: Path) -> int:
@@ -177,6 +196,9 @@ class _Contents:
     def __init__(self) -> None:
         self.version: str | None = None
         self.tables: dict[str, _Table] = {}
+
+    def saved(self) -> Saved:
+        return self.version, {name: dict(table.values) for name, table in self.tables.items()}
 
 
 _contents: dict[str, _Contents] = {}

@@ -244,7 +244,7 @@ class Replica:
         found = open_changelog(settings, self._application.id, self.task, self._log, every)
         found.world, found.beside_writer = self._world, True
         changelog = LogHistory(found, self._is_last) if isinstance(found, LogChangelog) else found
-        self._backends = Backends(self._directory, self._layouts, changelog, self._where, self.task)
+        self._backends = Backends(self._directory, self._layouts, changelog, self._where, self.task, self._world.clock)
         is_ours = self._is_ours()
         self._backends.open_as_found(Coverage(self._layouts, ""))
         version = self.version

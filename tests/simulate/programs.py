@@ -133,6 +133,10 @@ def two_topics(random: Random) -> Mapping[str, Sequence[Record]]:
     return {"in": some_records(random), "prices": some_records(random)}
 
 
+def many_records(random: Random) -> list[Record]:
+    return [record for _ in range(4) for record in some_records(random)]
+
+
 class Simulated(SimulationContract):
     options = SERDES
 
@@ -147,6 +151,12 @@ CONTRACTS = {
     "counts": contract("Counts", program=counts),
     "counts, changelog beside the log": contract("CountsBeside", program=counts, options={"changelog": "memory:"}),
     "counts, changelog in a directory": contract("CountsInFiles", program=counts, options={"changelog": "directory:"}),
+    "counts, long chains": contract(
+        "LongChains",
+        program=counts,
+        records=many_records,
+        options={"changelog": "directory:", "changelog_grace": "0ms"},
+    ),
     "counts, changelog in an object store": contract(
         "CountsInObjects", program=counts, options={"changelog": "directory:s3://bucket/of mine"}
     ),

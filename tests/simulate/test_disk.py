@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,7 +19,9 @@ from penstock.plugins.testing.contracts.changelog_tests import restored
 from penstock.plugins.testing.simulation.disk import Disk
 from penstock.plugins.testing.simulation.failure import HostDied
 from penstock.plugins.testing.simulation.host_files import HostFiles
+from penstock.plugins.testing.simulation.local_state import LocalState
 from penstock.plugins.testing.simulation.timeline import Timeline
+from penstock.stores.memory import MemoryBackend
 
 randoms = st.randoms(use_true_random=False)
 
@@ -97,3 +102,35 @@ def test_what_is_not_synced_is_lost_torn_or_kept() -> None:
         found.add(files.open(path).read())
         assert path in ("/d/f", "/d/g")
     assert found == {b"ab", b"abc", b"abcd", b"ab\0\0", b"abc\0"}
+
+
+def test_a_machine_that_goes_down_takes_back_what_its_stores_wrote_last(tmp_path: Path) -> None:
+    state, place = LocalState(tmp_path), tmp_path / "app" / "0_0" / "memory" / "0"
+    place.mkdir(parents=True)
+    found = Counter[str | None]()
+    for seed in range(50):
+        backend = MemoryBackend(place, ["s"])
+        for version in ("0-v", "1-v", "2-v"):
+            backend.write({"s": [(b"key", version.encode())]}, backend.version(), version)
+            state.note()
+        backend.close()
+        state.lose(Random(seed))
+        after = MemoryBackend(place, ["s"])
+        found[after.version()] += 1
+        assert after.get("s", b"key") == (None if after.version() is None else str(after.version()).encode())
+        after.destroy()
+    assert set(found) == {None, "0-v", "1-v", "2-v"}
+
+
+def test_a_store_is_gone_with_its_directory(tmp_path: Path) -> None:
+    state, place = LocalState(tmp_path), tmp_path / "app" / "0_0" / "memory" / "0"
+    place.mkdir(parents=True)
+    backend = MemoryBackend(place, ["s"])
+    backend.write({}, None, "0-v")
+    backend.close()
+    state.note()
+    assert MemoryBackend(place, ["s"]).version() == "0-v"
+    shutil.rmtree(tmp_path / "app")
+    state.note()
+    assert MemoryBackend(place, ["s"]).version() is None
+    MemoryBackend.forget(tmp_path)

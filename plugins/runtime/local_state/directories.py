@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+from penstock.clock import Clock
 from penstock.errors import StoreError
 from penstock.support.file_lock import lock_open_file
 from penstock.support.private_files import FILE_MODE, make_private_directory
@@ -28,7 +29,8 @@ class DirectoryUse:
     directory, or one process could lock a file that another has just deleted.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self._clock = clock
         self._path = directory.with_name(directory.name + _SUFFIX)
         with making_state_directory(directory):
             make_private_directory(directory.parent)
@@ -45,7 +47,8 @@ class DirectoryUse:
 
     def _set_time(self, file: int) -> None:
         try:
-            os.utime(file)
+            now = self._clock.now_ms() / 1000
+            os.utime(file, (now, now))
         except OSError as error:
             _log.debug("%s: %s", self._path, error)
 

@@ -13,6 +13,7 @@ from .failure import HostDied, SimulatedOutage, SimulationFailure
 from .host import BatchHost, ContinuousHost, Host
 from .host_files import HostFiles
 from .host_world import HostWorld
+from .local_state import LocalState
 from .log import HostLog, SimulatedLog
 from .timeline import Timeline
 
@@ -77,9 +78,9 @@ class Cluster:
         """Whether as many hosts live as there are machines."""
         return len(self.live()) >= self.machines
 
-    def _new_disk(self) -> Path:
+    def _new_disk(self) -> LocalState:
         self._disks += 1
-        return self._directory / f"disk-{self._disks}"
+        return LocalState(self._directory / f"disk-{self._disks}")
 
     # ------------------------------------------------------------------ hosts
 
@@ -92,7 +93,7 @@ class Cluster:
     def start(self, machine: int) -> Host:
         """Start a host on a machine, perhaps beside a host that is frozen there."""
         number = self._started = self._started + 1
-        application = self._application.with_settings(state_dir=str(self._machines[machine]))
+        application = self._application.with_settings(state_dir=str(self._machines[machine].directory))
         log = HostLog(self._log, lambda what, call, changes: self._edge(host, what, call, changes))
         files = HostFiles(self._disk, machine, lambda *operation: self._disk_edge(host, *operation))
         host = self._kind(number, application, self.tasks, log, HostWorld(self._timeline, files, machine))
@@ -125,6 +126,7 @@ class Cluster:
         self._disk.lose(machine)
         for host in [each for each in self.hosts if each.machine == machine]:
             self.end(host)
+        self._machines[machine].lose(self._disk.random)
 
     # ------------------------------------------------------------------ tasks
 
@@ -169,6 +171,7 @@ class Cluster:
                 raise
             self._timeline.tell(f"the run of {host} ends: {error}")
             self.end(host)
+        self._machines[host.machine].note()
 
     def _judge(self, host: Host) -> None:
         if host.failures:
@@ -198,6 +201,15 @@ class Cluster:
             return total
 
         self.let(host, work_on)
+
+    def work_beside(self, host: Host, rounds: int) -> None:
+        """Let a host work, in the middle of an act of one of its other threads."""
+        for _ in range(rounds):
+            self._timeline.pass_by(0.05)
+            while host.world.calls and not host.is_dead:
+                self._act(host, lambda: host.world.run(0))
+            if not host.is_dead:
+                self._act(host, host.work)
 
     def tick(self) -> None:
         """Let the tickers of the hosts that live tick."""

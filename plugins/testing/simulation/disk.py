@@ -56,7 +56,7 @@ class Disk:
 
     def __init__(self, timeline: Timeline, random: Random) -> None:
         self._timeline = timeline
-        self._random = random
+        self.random = random
         self._root = _Directory()
 
     def files(self, directory: str = "/") -> list[str]:
@@ -78,7 +78,7 @@ class Disk:
                 if node.machine == machine and node.data != node.durable:
                     node.data = node.durable = self._torn(node)
             elif node.unsynced:
-                kept = [each for each in node.unsynced if each.machine != machine or self._random.randrange(2)]
+                kept = [each for each in node.unsynced if each.machine != machine or self.random.randrange(2)]
                 node.names = dict(node.durable)
                 for each in kept:
                     _apply(node.names, each.names)
@@ -88,11 +88,11 @@ class Disk:
 
     def _torn(self, file: SimulatedFile) -> bytes:
         if not file.data.startswith(file.durable):  # it was cut off
-            return self._random.choice((file.durable, file.data))
+            return self.random.choice((file.durable, file.data))
         lost = len(file.data) - len(file.durable)
-        kept = file.data[: len(file.durable) + self._random.randrange(lost + 1)]
+        kept = file.data[: len(file.durable) + self.random.randrange(lost + 1)]
         # Its new length may be on the disk before its bytes are.
-        return kept + self._random.choice((b"", bytes(len(file.data) - len(kept))))
+        return kept + self.random.choice((b"", bytes(len(file.data) - len(kept))))
 
     # ------------------------------------------------------------------ what a machine does
 

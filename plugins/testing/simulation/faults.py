@@ -11,10 +11,12 @@ from typing import Any
 from penstock import LogError
 
 from .failure import HostDied, SimulatedDiskError, SimulatedOutage
-from .history import DISK_FAULTS, LOG_FAULTS, Fault
+from .history import DISK_FAULTS, LOG_FAULTS, OVERTAKEN, Fault
 from .host import Host
 from .timeline import Timeline
 
+UPKEEP = "penstock-upkeep"
+"""The threads of a host that write snapshots and clean."""
 _REFUSALS = (errno.ENOSPC, errno.EACCES, errno.EIO)
 _REFUSED = (1, 1, 4, 20)
 """How many operations of a host one after the other its disk may refuse."""
@@ -23,11 +25,14 @@ _REFUSED = (1, 1, 4, 20)
 class Faults:
     """Dying, freezing and losing the log, the disk or power, before and after an operation of a host.
 
-    `power_off` ends a machine, with all its hosts.
+    `power_off` ends a machine, with all its hosts; `beside` lets other threads of a host go on for so many rounds.
     """
 
-    def __init__(self, timeline: Timeline, power_off: Callable[[int], None]) -> None:
+    def __init__(
+        self, timeline: Timeline, power_off: Callable[[int], None], beside: Callable[[Host, int], None]
+    ) -> None:
         self._timeline = timeline
+        self._beside = beside
         self._power_off = power_off
         self._armed: dict[Host, tuple[Fault, int]] = {}
         self.counts = Counter[str]()
@@ -83,6 +88,8 @@ class Faults:
         fault, later = self._armed[host]
         if fault.kind not in kinds or not what.startswith(fault.operation):
             return None
+        if fault.kind == OVERTAKEN and host.world.pool != UPKEEP:
+            return None
         if later:
             self._armed[host] = fault, later - 1
             return None
@@ -94,6 +101,10 @@ class Faults:
         self._timeline.tell(f"{host} {fault.kind} {when} it {what}", is_event=True)
         if fault.kind == "freezes":
             host.freeze()
+        elif fault.kind == OVERTAKEN:
+            self._beside(host, 1 + fault.amount)
+            if host.is_dead:
+                raise HostDied(str(host))
         elif fault.kind == "loses the log":
             raise LogError(f"the simulated log is away for {host}") from SimulatedOutage()
         elif fault.kind == "is refused by its disk":

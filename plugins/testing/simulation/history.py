@@ -9,8 +9,10 @@ from random import Random
 STEPS = 160
 """The most steps of a history in which faults strike, where nothing else is said."""
 LOG_FAULTS = ("dies", "freezes", "loses the log")
-DISK_FAULTS = ("dies", "freezes", "is refused by its disk", "loses power")
-"""What strikes hosts at their operations on the log, and at those on the disk."""
+OVERTAKEN = "is overtaken"
+DISK_FAULTS = ("dies", "freezes", "is refused by its disk", "loses power", OVERTAKEN)
+"""What strikes hosts at their operations on the log, and at those on the disk. A host is overtaken where its other
+threads go on in the middle of a snapshot or a cleaning."""
 _KINDS = {
     "rest": 1, "arrive": 4, "work": 6, "call": 6, "strike": 4, "wake": 2, "give": 1, "pass": 2, "markers": 1,
     "orphans": 1, "start": 1, "jump": 1, "maintain": 1, "power": 1,
@@ -21,6 +23,7 @@ _DISK_OPERATIONS = {
     "appends": 3, "writes": 2, "completes": 2, "deletes": 2, "syncs": 1, "creates": 1, "lists": 1, "reads": 1,
     "makes": 1, "opens": 1, "cuts": 1, "": 3,
 }  # fmt: skip
+_UPKEEP_OPERATIONS = {"lists": 1, "reads": 1, "writes": 1, "completes": 1, "deletes": 2}
 _SIMPLER = {"call": ("rest",), "work": ("rest",), "orphans": ("give",)}
 COMMIT_INTERVALS = ("0ms", "20ms", "100ms", "1s")
 """Those that a history may have, the simplest first."""
@@ -32,7 +35,7 @@ class Fault:
 
     `kind`: one of `LOG_FAULTS` or `DISK_FAULTS`. `operation`: the first words of the operation; empty: any at which
     this kind strikes. `after`: after it, not before. `later`: how many such operations pass before. `amount` chooses
-    how often a disk refuses.
+    how often a disk refuses, and how far other threads go on.
     """
 
     kind: str
@@ -45,8 +48,10 @@ class Fault:
     def of(cls, random: Random, *, on_disk: bool) -> Fault:
         """Return a random fault: at operations on the log or, `on_disk`, also on the disk."""
         is_of_disk = on_disk and random.random() < 0.6
-        kind = random.choice(DISK_FAULTS if is_of_disk else LOG_FAULTS)
+        kind = random.choice((*DISK_FAULTS, *[OVERTAKEN] * 3) if is_of_disk else LOG_FAULTS)
         operations = _DISK_OPERATIONS if is_of_disk else _LOG_OPERATIONS
+        if kind == OVERTAKEN:
+            operations = _UPKEEP_OPERATIONS
         [operation] = random.choices(list(operations), list(operations.values()))
         return cls(kind, operation, random.random() < 0.5, random.choice((0, 0, 0, 1, 2, 3)), random.randrange(12))
 

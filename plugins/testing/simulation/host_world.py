@@ -36,6 +36,8 @@ class HostWorld(Clock):
         self.ahead_ms = 0
         self.calls: list[Call] = []
         """Calls that no step has run yet, in the order in which they were submitted."""
+        self.pool = ""
+        """The pool whose call runs now; "" for none."""
         self._tickers: list[_Ticker] = []
         self.world = World(
             clock=self,
@@ -56,6 +58,7 @@ class HostWorld(Clock):
         call = self.calls.pop(number)
         if not call.future.set_running_or_notify_cancel():
             return
+        before, self.pool = self.pool, call.pool
         try:
             result = call.run()
         except HostDied:
@@ -64,6 +67,8 @@ class HostWorld(Clock):
             call.future.set_exception(error)
         else:
             call.future.set_result(result)
+        finally:
+            self.pool = before
 
     def tick(self) -> None:
         """Let tickers call what they call."""

@@ -100,7 +100,11 @@ class SimulatedCluster(ReadsTopics):
         self._log = SimulatedLog(self._outside.world)
         self._temporary = None if directory is not None else TemporaryDirectory("simulation")
         self._directory = directory or (self._temporary.path if self._temporary is not None else Path())
-        self._faults = Faults(self._timeline, lambda machine: self._cluster.power_off(machine))
+        self._faults = Faults(
+            self._timeline,
+            lambda machine: self._cluster.power_off(machine),
+            lambda host, rounds: self._cluster.work_beside(host, rounds),
+        )
         try:
             application = self._made(program, settings)
             self._topics = _outside_topics(application)

@@ -18,6 +18,7 @@ _PASSES = (0.1, 0.001, 0.005, 0.02, 0.05, 0.3, 1.0, 70.0)
 _SIZES = {"chunk": (64, 1_000_000), "segment": (1, 400, 1_000_000), "snapshot_floor": (1, 10_000, 30_000, 1_000_000)}
 """Of the changelog in a directory: so small that it writes snapshots and cleans in a history of some commits."""
 _GRACES = ("0ms", "1s", "1m", "1h")
+_CLEANUP_DELAY = "2m"
 _JUMPS_MS = (5_000, -5_000, 1, -1, 90_000, -90_000)
 """By how much a host's clock may jump."""
 
@@ -37,7 +38,7 @@ class Simulation(SimulatedCluster):
         history: History,
         **options: Any,
     ) -> None:
-        given = {"commit_interval": history.commit_interval, **options}
+        given = {"commit_interval": history.commit_interval, "state_cleanup_delay": _CLEANUP_DELAY, **options}
         if is_on_disk(options):
             dice, place = Random(history.dice), options["changelog"]
             sizes = "&".join(f"{name}_bytes={dice.choice(some)}" for name, some in _SIZES.items())
@@ -129,10 +130,9 @@ class Simulation(SimulatedCluster):
 
     def _power_off(self, step: Step) -> None:
         """Let any machine go down, or all of them."""
-        if self._disk.files():
-            machines, down = self._cluster.machines, step.amount % (self._cluster.machines + 1)
-            for machine in range(machines) if down == machines else [down]:
-                self._cluster.power_off(machine)
+        machines, down = self._cluster.machines, step.amount % (self._cluster.machines + 1)
+        for machine in range(machines) if down == machines else [down]:
+            self._cluster.power_off(machine)
 
     def _jump(self, host: Host, number: int) -> None:
         jump_ms = _JUMPS_MS[number % len(_JUMPS_MS)]

@@ -1,0 +1,43 @@
+"""LocalState: what a crash of a machine takes back of the stores on it."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from random import Random
+
+from penstock.stores.memory import MemoryBackend, Saved
+
+_KEPT = 3
+"""The most earlier contents of a directory that a crash may bring back."""
+
+
+class LocalState:
+    """The stores in memory under `directory`, a machine's disk. Nothing of them is synced.
+
+    So a crash of the machine leaves a content of before, one for each task, or none: as a backend that writes
+    atomically does, or one that does not trust what it has after a crash.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._before: dict[str, deque[Saved]] = {}
+
+    def note(self) -> None:
+        """Note the present contents, and forget those whose directories were removed."""
+        for place, saved in MemoryBackend.saved(self.directory).items():
+            before = self._before.setdefault(place, deque(maxlen=_KEPT))
+            if not Path(place).exists():
+                MemoryBackend.forget(Path(place).parent)
+                del self._before[place]
+            elif not before or before[-1][0] != saved[0]:
+                before.append(saved)
+
+    def lose(self, random: Random) -> None:
+        """Let the machine go down; no process on it may live."""
+        for place, before in sorted(self._before.items()):
+            left = random.randrange(len(before) + 1)
+            MemoryBackend.forget(Path(place).parent)
+            if left < len(before):
+                MemoryBackend.put_back({place: before[-1 - left]})
+        self._before.clear()
