@@ -1,4 +1,4 @@
-"""One way to run an example in the test driver and on Spark: records in, records out, stores."""
+"""One way to run an example in the test driver and on an engine: records in, records out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock import Application, OutputBatch, Record, TopicPartition
+from penstock import Application, OutputBatch, Record, TopicPartition, run
 from penstock.log import Log
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.testing import TopologyTestDriver
@@ -47,18 +47,17 @@ def in_the_driver(application: Application, topic: str, rows: Iterable[Row]) -> 
         return {output: driver.read_all(output) for output in application.program.sink_topics()}
 
 
-class OnSpark:
-    """All records in two batches, between which Spark and everything else ends."""
+class OnAnEngine:
+    """All records in two runs, between which everything ends. `session`: of Spark; without one, the embedded engine
+    runs the example."""
 
-    def __init__(self, session: Any, **settings: Any) -> None:
-        self._session = session
-        self._settings = settings
+    def __init__(self, session: Any = None, **settings: Any) -> None:
+        self._options = {} if session is None else {"session": session}
+        self._settings = settings if session is not None else {**settings, "engine": "embedded"}
         self.ran: set[str] = set()
         """The ids of the applications that ran."""
 
     def __call__(self, application: Application, topic: str, rows: Iterable[Row]) -> dict[str, list[Record]]:
-        from penstock.plugins.spark import run
-
         application = application.with_settings(**self._settings)
         self.ran.add(application.id)
         rows = list(rows)
@@ -68,7 +67,7 @@ class OnSpark:
         for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
             with opened(application) as log:
                 log.append(serialized(application, topic, part))
-            summary = run(application, session=self._session)
+            summary = run(application, **self._options)
             assert summary.lag == 0
         with opened(application) as log:
             return {output: list(read(application, log, output)) for output in application.program.sink_topics()}

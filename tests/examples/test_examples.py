@@ -1,4 +1,4 @@
-"""Every numbered example, in the test driver and on Spark, against plain Python that says what should come out."""
+"""Every numbered example, in the test driver and on an engine, against plain Python that says what should come out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from penstock import Application
 from penstock.plugins.logs.kafka.log import KafkaLog
 
-from .running import EXAMPLES, OnSpark, Runner, by_key, in_the_driver, load
+from .running import EXAMPLES, OnAnEngine, Runner, by_key, in_the_driver, load
 
 NUMBERED = sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
 ON_KAFKA = {"kafka": "exactly_once", "kafka at least once": "at_least_once"}
@@ -23,28 +23,30 @@ ON_KAFKA = {"kafka": "exactly_once", "kafka at least once": "at_least_once"}
 
 SPARK = [pytest.mark.spark, pytest.mark.xdist_group("spark elsewhere")]
 """Of tests that ask for the session by the name of a parameter: tests/conftest.py does not see that they share it."""
+BROKER = [pytest.mark.broker, pytest.mark.xdist_group("broker, test_examples")]
 
 
-@pytest.fixture(params=["driver", pytest.param("spark", marks=SPARK)])
+@pytest.fixture(params=["driver", "embedded"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Runner:
-    if request.param == "driver":
-        return in_the_driver
-    return OnSpark(request.getfixturevalue("spark"), data_dir=str(tmp_path / "data"))
+    return in_the_driver if request.param == "driver" else OnAnEngine(data_dir=str(tmp_path / "data"))
 
 
-@pytest.fixture(params=["driver", *(pytest.param(each, marks=SPARK) for each in ("spark", *ON_KAFKA))])
+@pytest.fixture(
+    params=["driver", pytest.param("spark", marks=SPARK), *(pytest.param(each, marks=BROKER) for each in ON_KAFKA)]
+)
 def run_anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runner]:
+    """Kafka with the embedded engine: tests/conformance and the demo have Kafka with Spark."""
     if request.param == "driver":
         yield in_the_driver
         return
-    session, settings = request.getfixturevalue("spark"), {"data_dir": str(tmp_path / "data")}
+    settings = {"data_dir": str(tmp_path / "data")}
     if request.param == "spark":
-        yield OnSpark(session, **settings)
+        yield OnAnEngine(request.getfixturevalue("spark"), **settings)
         return
     location = request.getfixturevalue("broker").bootstrap
     log = KafkaLog(location)
     before = set(log.topics())
-    runner = OnSpark(session, **settings, log=f"kafka:{location}", processing_guarantee=ON_KAFKA[request.param])
+    runner = OnAnEngine(**settings, log=f"kafka:{location}", processing_guarantee=ON_KAFKA[request.param])
     yield runner
     for application in runner.ran:
         log.delete_commits(application)
