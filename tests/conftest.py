@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, settings
 
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
+from . import rotation  # noqa: F401  its day is that of the processes that pytest-xdist starts, too
+
 # As users have it, whatever the tests are run with: the many processes that tests start compile no module again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

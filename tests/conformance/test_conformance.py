@@ -15,6 +15,7 @@ from penstock.plugins.embedded.engine import stepping_embedded
 from penstock.plugins.spark.stepping import stepping_on_spark
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
+from ..rotation import of_today
 from .backlog import with_backlog
 from .differences import KINDS, LISTED, explained
 from .log_driver import CaseDriver
@@ -55,7 +56,7 @@ FIRST_OF_EACH = list({case["family"]: case for case in reversed(CASES)}.values()
 """Of each family, its first case; `python -m tests.conformance DIR --driver spark` runs all."""
 
 
-@pytest.mark.parametrize("case", FIRST_OF_EACH, ids=lambda case: case["family"])
+@pytest.mark.parametrize("case", of_today(FIRST_OF_EACH, 3), ids=lambda case: case["family"])
 def test_sample_on_spark(case: Case, spark: Any) -> None:
     cut = shortened(case, OPS_ON_SPARK)
     driver = CaseDriver(cut, partial(stepping_on_spark, session=spark))
@@ -82,7 +83,9 @@ OPS_ON_KAFKA = 5
 
 @pytest.mark.broker
 @pytest.mark.parametrize(
-    "case", [case for case in FIRST_OF_EACH if case["family"] in ON_KAFKA], ids=lambda case: case["family"]
+    "case",
+    of_today([case for case in FIRST_OF_EACH if case["family"] in ON_KAFKA], 4),
+    ids=lambda case: case["family"],
 )
 def test_sample_on_kafka(case: Case, spark: Any, broker: KafkaBroker) -> None:
     cut = shortened(case, OPS_ON_KAFKA)

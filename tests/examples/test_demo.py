@@ -23,8 +23,7 @@ COMMAND = [sys.executable, "-u", str(EXAMPLES / "demo.py"), "--lines", "1500", "
     "options",
     [
         pytest.param(("--engine", "embedded"), id="embedded"),
-        pytest.param((), marks=pytest.mark.spark, id="local"),
-        pytest.param(("--kafka",), marks=[pytest.mark.spark, pytest.mark.broker], id="kafka"),
+        pytest.param(("--kafka",), marks=[pytest.mark.spark, pytest.mark.broker], id="kafka on Spark"),
     ],
 )
 def test_the_demo_goes_on_after_a_kill(options: tuple[str, ...], tmp_path: Path) -> None:
