@@ -75,7 +75,8 @@ KINDS: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("kind", "rule"), KINDS)
 def test_a_planted_kind_is_found(kind: str, rule: str) -> None:
-    check_found(type("Suite", (TestTags,), {"spec": kinds.TagsSpec("tags", variant=kind), "examples": 40})(), rule)
+    attributes = {"spec": kinds.TagsSpec("tags", variant=kind), "examples": 40, "shrinks": False}
+    check_found(type("Suite", (TestTags,), attributes)(), rule)
 
 
 HANDLERS: list[tuple[type[handlers.Right], str]] = [

@@ -46,6 +46,8 @@ class StateStoreContract:
     """What a processor calls: tuples of a method's name and its arguments."""
     examples: ClassVar[int] = 60
     """How many random histories are tried."""
+    shrinks: ClassVar[bool] = True
+    """Whether the smallest history that fails is looked for."""
 
     def test_any_history(self) -> None:
         """Each call answers as in a store that was never closed, whatever is committed, lost, opened and moved."""
@@ -215,7 +217,7 @@ class StateStoreContract:
             deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
-            phases=[Phase.explicit, Phase.generate, Phase.shrink],
+            phases=[Phase.generate, Phase.shrink] if self.shrinks else [Phase.generate],
         )
         @given(histories)
         def each(history: Any) -> None:
