@@ -11,7 +11,7 @@ QUICK := tests/core tests/dsl tests/stores
 GUARANTEE ?= exactly_once
 BENCHES ?= core-count core-windowed-count spark-local-count spark-local-windowed-count spark-local-session-count spark-local-filter-map
 
-.PHONY: all help venv java view lint format types quick test soak docs demo demo-kafka bench bench-kafka clean
+.PHONY: all help venv java view lint format types quick test test-all soak docs demo demo-kafka bench bench-kafka clean
 .DEFAULT_GOAL := all
 
 all: lint types test docs  ## what CI runs: lint, types, test, docs
@@ -64,9 +64,12 @@ types: $(STAMP) view  ## mypy --strict, the tests too
 quick: $(STAMP)  ## tests of core, the DSL and the stores, in a minute or two, without Java and Spark
 	$(BIN)/python -m pytest -q -n 2 $(QUICK) $(PYTEST)
 
-test: $(STAMP) java  ## all tests, in JOBS processes: twice two cores, for many of them wait
+test: $(STAMP) java  ## tests of everything, in JOBS processes: twice two cores, for many of them wait
 	@$(BIN)/penstock warmup --if-missing || echo "Spark will take longer to start"
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(PYTEST)
+
+test-all: export PENSTOCK_TEST_DAY = all
+test-all: test  ## all tests, and what `make test` has a part of each day
 
 soak: $(STAMP) java  ## crash rounds of every kind, SOAK_MINUTES (10) for each log, mode, guarantee and program; SEED chooses others
 	@for options in "--log local" "--log local --program dsl" "--log local --mode continuous" \

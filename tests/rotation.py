@@ -7,12 +7,26 @@ from collections.abc import Sequence
 from datetime import date
 from typing import TypeVar
 
+import pytest
+
 Case = TypeVar("Case")
 
-DAY = int(os.environ.setdefault("PENSTOCK_TEST_DAY", str(date.today().toordinal())))
-"""Set for the processes that pytest-xdist starts, too, so that all have the same; `PENSTOCK_TEST_DAY=N` repeats one."""
+DAY = os.environ.setdefault("PENSTOCK_TEST_DAY", str(date.today().toordinal()))
+"""A number, which the processes that pytest-xdist starts have from the first one, or "all" (`make test-all`)."""
 
 
-def of_today(cases: Sequence[Case], parts: int) -> Sequence[Case]:
-    """Return one of so many parts of the cases; in as many days each case has its turn."""
-    return cases[DAY % parts :: parts]
+def is_today(turn: int, parts: int) -> bool:
+    """Return whether it is the turn of one of so many parts, counted from 0; in as many days each has its turn."""
+    return DAY == "all" or int(DAY) % parts == turn % parts
+
+
+def of_today(cases: Sequence[Case], parts: int) -> list[Case]:
+    """Return one of so many parts of the cases."""
+    return [case for number, case in enumerate(cases) if is_today(number, parts)]
+
+
+def by_turns(turn: int, parts: int) -> pytest.MarkDecorator:
+    """Mark a test that runs on one of so many days."""
+    return pytest.mark.skipif(
+        not is_today(turn, parts), reason=f"another day's, as every {parts} days: PENSTOCK_TEST_DAY=all runs it"
+    )

@@ -28,6 +28,7 @@ from penstock.plugins.runs.progress import RunSummary
 from penstock.record import TopicPartition
 from penstock.settings.settings import Settings
 
+from ..rotation import by_turns
 from ..spark.standalone import java_options, spark_home
 from .console import Console
 
@@ -199,6 +200,7 @@ def test_a_run_with_bad_records_says_little_in_json_and_sigterm_stops_it(shout: 
     assert "stopped by SIGTERM" in lines[-1]["message"]
 
 
+@by_turns(0, 2)
 @pytest.mark.spark
 def test_the_end_of_sparks_jvm_is_said_in_one_line(shout: Console) -> None:
     shout("produce", "lines", "--quiet", stdin="one\ntwo\n")
@@ -225,6 +227,7 @@ print(summary.records_in, summary.stopped_by)
 """
 
 
+@by_turns(1, 2)
 @pytest.mark.spark
 def test_sigterm_stops_a_run_under_spark_submit(shout: Console) -> None:
     shout("produce", "lines", "--quiet", stdin="one\ntwo\n")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ..rotation import of_today
 from .harness import Options, run
 
 
@@ -15,12 +16,15 @@ from .harness import Options, run
 @pytest.mark.broker
 @pytest.mark.parametrize(
     "options",
-    [
-        Options("local", seed=74, faults=("zombies",)),
-        Options(
-            "kafka", seed=2, changelog="topic", faults=("kill hosts",), program="dsl", mode="continuous", brokers=2
-        ),
-    ],
+    of_today(
+        [
+            Options("local", seed=74, faults=("zombies",)),
+            Options(
+                "kafka", seed=2, changelog="topic", faults=("kill hosts",), program="dsl", mode="continuous", brokers=2
+            ),
+        ],
+        2,
+    ),
     ids=lambda options: (
         f"{options.program}, {options.mode}, {options.log}, {options.changelog}, {options.guarantee}: "
         f"{' and '.join(options.faults)}"

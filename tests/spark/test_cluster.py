@@ -16,6 +16,7 @@ import pytest
 from penstock.plugins.hosts.executor_identity import executor_id
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
+from ..rotation import by_turns
 from ..waiting import wait_until
 from .standalone import Standalone, java_options, spark_home
 from .surroundings import Surroundings
@@ -59,6 +60,7 @@ def can_bind(host: str) -> bool:
     return True
 
 
+@by_turns(0, 2)
 @pytest.mark.broker
 def test_a_slot_whose_host_lingers_goes_to_a_speculative_attempt_in_the_end(master: list[str], tmp_path: Path) -> None:
     """Spark makes no second attempt on the host of the first."""
@@ -106,6 +108,7 @@ def topology():
 """
 
 
+@by_turns(1, 2)
 def test_slots_stay_at_their_executors_and_move_when_one_is_lost_added_or_decommissioned(
     cluster: Standalone, master: list[str], surroundings: Surroundings, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from penstock.plugins.runtime.temporary import remove_abandoned
 from penstock.plugins.spark import RunProgress, RunSummary, query, run
 
 from ..processes import is_alive
+from ..rotation import of_today
 from ..waiting import wait_until
 from . import apps
 from .surroundings import Surroundings
@@ -286,7 +287,7 @@ def own_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "driver killed", "JVM killed"])
+@pytest.mark.parametrize("how", of_today(["SIGTERM", "driver killed", "JVM killed"], 3))
 def test_nothing_is_left_of_a_driver(surroundings: Surroundings, own_tmp: Path, how: str) -> None:
     surroundings.create(**{"in": 2, "out": 2})
     surroundings.put("in", records(50))

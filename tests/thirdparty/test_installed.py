@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from ..rotation import of_today
+
 HERE = Path(__file__).parent
 
 
@@ -96,7 +98,7 @@ def test_its_command_is_one_of_penstocks(acme: Installation, tmp_path: Path) -> 
     assert "Greet NAME." in acme.penstock("--help", cwd=tmp_path)
 
 
-@pytest.mark.parametrize("file", ["check_changelogs.py", "check_sqlite.py"])
+@pytest.mark.parametrize("file", of_today(["check_changelogs.py", "check_sqlite.py"], 2))
 def test_its_parts_pass_the_published_contracts(acme: Installation, tmp_path: Path, file: str) -> None:
     check = shutil.copy(HERE / "acme" / file, tmp_path)
     output = acme.python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(check), cwd=tmp_path)
