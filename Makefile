@@ -68,7 +68,7 @@ test: $(STAMP) java  ## tests of everything, in JOBS processes: twice two cores,
 	@$(BIN)/penstock warmup --if-missing || echo "Spark will take longer to start"
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(PYTEST)
 
-test-all: export PENSTOCK_TEST_DAY = all
+test-all: export TESTS_OF_DAY = all
 test-all: test  ## all tests, and what `make test` has a part of each day
 
 soak: $(STAMP) java  ## crash rounds of every kind, SOAK_MINUTES (10) for each log, mode, guarantee and program; SEED chooses others

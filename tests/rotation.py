@@ -11,8 +11,9 @@ import pytest
 
 Case = TypeVar("Case")
 
-DAY = os.environ.setdefault("PENSTOCK_TEST_DAY", str(date.today().toordinal()))
-"""A number, which the processes that pytest-xdist starts have from the first one, or "all" (`make test-all`)."""
+DAY = os.environ.setdefault("TESTS_OF_DAY", str(date.today().toordinal()))
+"""A number, which the processes that pytest-xdist starts have from the first one, or "all" (`make test-all`). No name
+that begins with PENSTOCK_: those are settings."""
 
 
 def is_today(turn: int, parts: int) -> bool:
@@ -28,5 +29,5 @@ def of_today(cases: Sequence[Case], parts: int) -> list[Case]:
 def by_turns(turn: int, parts: int) -> pytest.MarkDecorator:
     """Mark a test that runs on one of so many days."""
     return pytest.mark.skipif(
-        not is_today(turn, parts), reason=f"another day's, as every {parts} days: PENSTOCK_TEST_DAY=all runs it"
+        not is_today(turn, parts), reason=f"another day's, as every {parts} days: TESTS_OF_DAY=all runs it"
     )
