@@ -16,14 +16,20 @@ from hypothesis import HealthCheck, settings
 
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
-from . import rotation  # noqa: F401  its day is that of the processes that pytest-xdist starts, too
+from . import rotation
 
 # As users have it, whatever the tests are run with: the many processes that tests start compile no module again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# A busy machine makes single examples slow; a time limit would make the suite fail at random.
-settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A busy machine makes single examples slow; a time limit would make the suite fail at random. Of properties that set no
+# number, fewer examples than hypothesis' 100 but where all tests run: the contracts have many suites here.
+settings.register_profile(
+    "penstock",
+    deadline=None,
+    max_examples=100 if rotation.DAY == "all" else 40,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("penstock")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -72,7 +72,7 @@ class SerdeContract:
     )
     _few = settings(_each, max_examples=25)
 
-    @settings(_each, max_examples=250)
+    @settings(_each, max_examples=_each.max_examples * 5 // 2)
     @given(st.data())
     def test_a_value_comes_back_as_it_was(self, data: st.DataObject) -> None:
         """Bytes, exactly; and the value, its type included."""

@@ -69,7 +69,7 @@ def answers(program: Program, records: list[tuple[bool, str]], optimization: str
 BOTH = [(is_more, value) for value in ("ab", "ba", "b", "aab") for is_more in (False, True)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(PROGRAMS, st.lists(st.tuples(st.booleans(), st.text("ab", max_size=3)), max_size=8))
 @example((False, [(["without a"], "count"), (["without a", "merge"], "count")]), BOTH)
 @example((False, [([], "count"), (["merge"], "count")]), BOTH)

@@ -53,7 +53,7 @@ def latest(windows: Any, records: list[Sent], *, several: bool, cache_bytes: int
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(WINDOWS, SENT, st.booleans())
 @example(sessions(gap="1ms", grace="1ms"), [("one", "b", 2), ("one", "a", 0)], False)
 @example(sessions(gap="1ms", grace="1ms"), [("one", "b", 2), ("one", "a", 0)], True)
