@@ -36,10 +36,10 @@ def check_location(application: Application, assignment: Assignment, log: Log, i
     stateful = stateful_tasks(application, assignment)
     if not stateful or application.settings.log_changelog is not None:
         return
-    now, before = shown_location(application.settings), noted_location(application.id, log, identity)
-    if now == before:
+    if noted_location(application.id, log, identity) == shown_location(application.settings):
         return
-    if before is not None:
+    if moved := moved_location(application, assignment, log, identity):
+        before, now = moved
         with ThreadPoolExecutor(_THREADS, "changelog-location") as pool:
             found = pool.map(lambda task: unreachable(application, assignment, log, task), stateful)
             missing = [f"task {task} (version {each[0]})" for task, each in zip(stateful, found) if each]
@@ -52,6 +52,14 @@ def check_location(application: Application, assignment: Assignment, log: Log, i
                 f"--from {quote(before)}`"
             )
     note_location(application, log, identity)
+
+
+def moved_location(application: Application, assignment: Assignment, log: Log, identity: str) -> tuple[str, str] | None:
+    """Return where the changelog was, and where it is now; None if that is the same, or nothing is noted."""
+    if not stateful_tasks(application, assignment) or application.settings.log_changelog is not None:
+        return None
+    now, before = shown_location(application.settings), noted_location(application.id, log, identity)
+    return None if before in (None, now) else (before, now)
 
 
 def note_location(application: Application, log: Log, identity: str) -> None:

@@ -16,6 +16,9 @@ _IDS_SECONDS = 60.0
 """Seconds between two looks at the ids of topics while the application runs: its tasks may continue in a new topic."""
 _MOST_NAMED = 5
 
+Positions = Mapping[TopicPartition, int | None]
+"""Committed positions; None where nothing is committed."""
+
 
 class LostPositionsError(IncompatibleStateError):
     """Committed positions are gone: `partitions`. `made_again`: their topics that are others now."""
@@ -57,11 +60,8 @@ class CommittedPartitions:
         """Return the partitions whose committed position is gone, by task."""
         return self._lost(assignment, self._positions(assignment))
 
-    def check(self, application: Application, assignment: Assignment) -> None:
-        """Raise LostPositionsError for committed positions that are gone; note those that are there.
-
-        Partitions that no task reads any more are dropped from the note: if one is read again later, it counts as new.
-        """
+    def check(self, application: Application, assignment: Assignment) -> Positions:
+        """Return the committed positions. Raises LostPositionsError for those that are gone."""
         positions = self._positions(assignment)
         lost = self._lost(assignment, positions)
         if lost:
@@ -74,6 +74,13 @@ class CommittedPartitions:
                 [each for gone in lost.values() for each in gone],
                 again,
             )
+        return positions
+
+    def note(self, positions: Positions) -> None:
+        """Note the partitions that have a position now.
+
+        Partitions that no task reads any more are dropped from the note: if one is read again later, it counts as new.
+        """
         now = {each for each, position in positions.items() if position is not None}
         if now != self._known:
             self._write(now)
@@ -85,9 +92,7 @@ class CommittedPartitions:
         now = self._topic_ids(noted)
         return {topic for topic, before in noted.items() if topic_ids.differ({topic: before}, now)}
 
-    def _lost(
-        self, assignment: Assignment, positions: Mapping[TopicPartition, int | None]
-    ) -> dict[TaskId, list[TopicPartition]]:
+    def _lost(self, assignment: Assignment, positions: Positions) -> dict[TaskId, list[TopicPartition]]:
         gone = {each for each in self._known if positions.get(each) is None}
         return {
             task: lost
@@ -95,7 +100,7 @@ class CommittedPartitions:
             if (lost := [each for each in partitions if each in gone])
         }
 
-    def _positions(self, assignment: Assignment) -> Mapping[TopicPartition, int | None]:
+    def _positions(self, assignment: Assignment) -> Positions:
         there = self._log.topics()
         read = [each for partitions in assignment.tasks.values() for each in partitions if each.topic in there]
         return self._log.committed(self._application_id, read)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from penstock import (
     Application,
@@ -22,12 +21,12 @@ from penstock import (
     TopologyError,
 )
 from penstock.plugins.upgrade.check import check_saved
-from penstock.plugins.upgrade.saved_program import gone_stores, read_note, saved_subtopologies, write_note
+from penstock.plugins.upgrade.saved_program import Note, gone_stores, read_note, saved_subtopologies, write_note
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.support.topic_config import TopicConfig, checked_topic_config
 
 from .changelog_location import check_location
-from .committed import CommittedPartitions
+from .committed import CommittedPartitions, Positions
 from .heartbeat_topic import heartbeat_topic
 from .serdes import prepare_serdes
 from .status_topic import status_topic
@@ -78,8 +77,33 @@ def resolve(application: Application, log: Log) -> Assignment:
     return application.program.resolve(counts, application.id)
 
 
-def prepare(application: Application, log: Log) -> Prepared:
-    """Check the application against its log, and create its internal topics.
+@dataclass(frozen=True)
+class NewTopic:
+    """An internal topic that a start creates."""
+
+    name: str
+    partitions: int
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """An application that fits what its log has; nothing is changed yet.
+
+    `before` and `now`: the notes of the program that ran last, and of this one. `topics`: those that a start creates.
+    """
+
+    application: Application
+    assignment: Assignment
+    committed: CommittedPartitions
+    positions: Positions
+    before: Note
+    now: Note
+    topics: tuple[NewTopic, ...]
+
+
+def check(application: Application, log: Log) -> Checked:
+    """Check the application against its log, as far as this can be done without changing anything.
 
     Raises TopologyError for missing topics, IncompatibleStateError with the reasons when the program no longer
     fits what it saved, or when positions that were committed are gone.
@@ -90,16 +114,31 @@ def prepare(application: Application, log: Log) -> Prepared:
     before = read_note(application.id, log)
     now, application = check_saved(application, assignment, before, log)
     committed = CommittedPartitions(log, application.id, now["identity"])
-    committed.check(application, assignment)
-    prepare_serdes(application)  # it may register schemas, so not for a start that is refused
+    positions = committed.check(application, assignment)
     _check_repartition_topics(application, assignment, log)
-    make_repartition_topics(application, assignment, log)
-    assignment = replace(assignment, missing={})
-    check_location(application, assignment, log, now["identity"])
-    make_changelog_topics(application, assignment, log, before)
-    if now != before:
-        write_note(application.id, log, now)
-    return Prepared(application, assignment, now["identity"], committed, gone_stores(now))
+    topics = (
+        *_missing_repartition_topics(application, assignment),
+        *_missing_changelog_topics(application, assignment, log, before),
+    )
+    return Checked(application, assignment, committed, positions, before, now, topics)
+
+
+def prepare(application: Application, log: Log) -> Prepared:
+    """Check the application against its log, and create its internal topics. Raises as `check`.
+
+    Also IncompatibleStateError for a changelog at another place that does not have the state, and ConfigError for
+    serdes that their registry refuses.
+    """
+    checked = check(application, log)
+    application, identity = checked.application, checked.now["identity"]
+    check_location(application, checked.assignment, log, identity)
+    prepare_serdes(application)  # it may register schemas, so not for a start that is refused
+    _create(checked.topics, log)
+    checked.committed.note(checked.positions)
+    if checked.now != checked.before:
+        write_note(application.id, log, checked.now)
+    assignment = replace(checked.assignment, missing={})
+    return Prepared(application, assignment, identity, checked.committed, gone_stores(checked.now))
 
 
 def check_program(application: Application, log: Log) -> Prepared:
@@ -115,9 +154,20 @@ def check_program(application: Application, log: Log) -> Prepared:
 
 def make_repartition_topics(application: Application, assignment: Assignment, log: Log) -> None:
     """Create the internal topics that are not there. Raises ConfigError for settings that they cannot have."""
-    for topic, partitions in assignment.missing.items():
-        config = _merged("setting 'topic_config'", application.settings.topic_config, _REPARTITION_CONFIG, topic)
-        log.create_topic(topic, partitions, config, internal=True)
+    _create(_missing_repartition_topics(application, assignment), log)
+
+
+def _create(topics: Iterable[NewTopic], log: Log) -> None:
+    for each in topics:
+        log.create_topic(each.name, each.partitions, each.config, internal=True)
+
+
+def _missing_repartition_topics(application: Application, assignment: Assignment) -> list[NewTopic]:
+    given = application.settings.topic_config
+    return [
+        NewTopic(topic, partitions, _merged("setting 'topic_config'", given, _REPARTITION_CONFIG, topic))
+        for topic, partitions in assignment.missing.items()
+    ]
 
 
 def _warn_of_other_settings(topic: TopicInfo, wanted: TopicConfig) -> None:
@@ -173,16 +223,22 @@ def _check_repartition_topics(application: Application, assignment: Assignment, 
             )
 
 
-def make_changelog_topics(
-    application: Application, assignment: Assignment, log: Log, before: Mapping[str, Any] | None = None
-) -> None:
+def make_changelog_topics(application: Application, assignment: Assignment, log: Log) -> None:
     """Create the topics of a changelog that is kept in the log, and check those that are there.
 
-    `before`: what was noted at the last start. Raises IncompatibleStateError.
+    Raises IncompatibleStateError.
     """
+    _create(_missing_changelog_topics(application, assignment, log, {}), log)
+
+
+def _missing_changelog_topics(
+    application: Application, assignment: Assignment, log: Log, before: Note
+) -> list[NewTopic]:
+    """Check the changelog topics that are there, and return those that are not; `before`: the last start's note."""
     changelog = application.settings.log_changelog
     if changelog is None:
-        return
+        return []
+    missing: list[NewTopic] = []
     topics = log.topics()
     saved = [*saved_subtopologies(before).values()] if before else []
     known = {name for each in saved for name, store in each["stores"].items() if store["logged"]}
@@ -202,7 +258,7 @@ def make_changelog_topics(
             if not store.logged:
                 continue
             if name not in topics:
-                log.create_topic(name, tasks, _changelog_config(application, changelog, store, name), internal=True)
+                missing.append(NewTopic(name, tasks, _changelog_config(application, changelog, store, name)))
                 continue
             found = topics[name]
             _warn_of_other_settings(found, {**application.settings.topic_config, **_own_config(store)})
@@ -219,6 +275,7 @@ def make_changelog_topics(
                     f"(cleanup.policy={found.config.get('cleanup.policy', 'delete')}), so it "
                     "would lose state as records age: set its cleanup.policy to compact"
                 )
+    return missing
 
 
 def _check_refills(application: Application, log: Log) -> None:

@@ -13,6 +13,7 @@ VERBS: Components = {
         "lag",
         "status",
         "reset",
+        "plan",
         "changelog",
         "stores",
         "dlq",

@@ -90,6 +90,7 @@ def test_help_lists_what_there_is_in_the_order_of_use(console: Console) -> None:
         "lag",
         "status",
         "reset",
+        "plan",
         "changelog",
         "stores",
         "dlq",

@@ -6,10 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.plugins.applications.plan import NEW
 from tests.processes import ROOT
 
 from .changes import CHANGES, Change, GoesOn, Outcome, Refused
@@ -43,23 +45,41 @@ class Upgrades:
         world = self.world
         for topic, partitions in version.grown.items():
             world.grow(topic, partitions)
+        before = world.everything()
+        self.planned = world.plan(version)
         if isinstance(outcome, GoesOn):
             account = self.accounts.setdefault(version.application, Account())
             for store in outcome.empty:
                 account.forget(store)
+            self.check_plan(version, account)
             expected = account.start(version, world)
             assert (world.start(version), world.outputs()) == expected
             self.last = version
             return True
-        before = world.everything()
         with pytest.raises(PenstockError, match=outcome.message) as refusal:
             world.start(version)
         assert re.search(ADVICE, str(refusal.value)), "it does not say what to do"
         assert world.everything() == before
+        assert self.planned.refusal == str(refusal.value) or self.planned.left_to_the_start
         if not version.grown:
             assert self.last is not None
             self.start(self.last)
         return False
+
+    def check_plan(self, version: Version, account: Account) -> None:
+        """Compare the plan with what the account says of each store; it knows no host, where stores may be that are
+        in no changelog."""
+        assert self.planned.refusal is None
+        fates = {each.name: each.fate for each in self.planned.stores}
+        stores = _stores(version)
+        on_hosts = {name for each in (stores, _stores(self.last)) for name, store in each.items() if not store.logged}
+        known = set(account.counts) if self.accounts[version.application] is account else set()
+        assert {name for name in stores if fates[name] == NEW} - on_hosts == set(stores) - known - on_hosts
+        assert set(self.planned.parked) == set(fates) - set(stores) - {each.store.name for each in version.tables}
+
+
+def _stores(version: Version | None) -> dict[str, Any]:
+    return {} if version is None else {store.name: store for flow in version.flows for store in flow.stores}
 
 
 ADVICE = r"penstock \w+|go back|put it back|give it|add new ones|Undo"
@@ -87,6 +107,11 @@ def test_there_and_back(change: Change, changelog: str, lost: bool, world: World
     world.command(change.first, change.before, change.after)
     went = upgrades.start(change.after, (lost and change.lost_there) or change.there)
     if went:
+        planned = upgrades.planned
+        if isinstance(change.back, GoesOn):
+            assert planned.rollback == ()
+        else:
+            assert planned.rollback or planned.rollback_after or planned.parked
         if lost:
             world.lose_host()
         world.feed(range(2, 8))  # the entries of k0 and k1 stay as they are

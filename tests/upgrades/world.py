@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import penstock
 from penstock.plugins.applications.changelog_move import move_changelog
+from penstock.plugins.applications.plan import Plan, plan
 from penstock.plugins.applications.preparation import check_program, prepare
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.local.catalogue import Topic
@@ -113,6 +114,10 @@ class World:
                     so_far[key] = so_far[key] + value if key in so_far else value
         self.now += TICK_MS + TICK_MS // 2
         return contents
+
+    def plan(self, version: Version) -> Plan:
+        """Return what `penstock plan` says of a version."""
+        return plan(version.run_as(self.directory, **self.settings), self.log)
 
     def grow(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions, as Kafka can. Nothing in a local log does, so its object is made anew to see

@@ -1,0 +1,233 @@
+"""Plan: what the start of a program does to the state, the topics and the positions that the last program left."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock import (
+    Application,
+    ConfigError,
+    IncompatibleStateError,
+    Log,
+    SourceNode,
+    TopologyError,
+    check_compatible,
+)
+from penstock.plugins.runtime.starting_offsets import offset_reset_of
+from penstock.plugins.upgrade.saved_program import Note, saved_subtopologies
+from penstock.program.layouts import layout_from_data
+from penstock.store.kept_store import KeptStore
+
+from .changelog_location import moved_location
+from .preparation import Checked, check
+
+KEPT, NEW, PARKED, BACK, FILLED = "kept", "new", "parked", "comes back", "filled"
+CREATED, UNUSED, CONTINUES, BEGINS = "created", "unused", "continues", "begins"
+
+
+@dataclass(frozen=True)
+class PlannedStore:
+    """A store, or one that the program does not name any more, and what becomes of its content.
+
+    `fate`: "kept"; "new": it starts empty; "parked": the content stays, and no processor uses it; "comes back": it was
+    parked, and has missed nothing; "filled": from `topic`. `changes`: what is adapted in one commit of each task.
+    """
+
+    name: str
+    subtopology: int
+    fate: str
+    changes: tuple[str, ...] = ()
+    topic: str | None = None
+
+
+@dataclass(frozen=True)
+class PlannedTopic:
+    """A topic. `fate`: of internal ones "kept", "created" or "unused"; of inputs "continues", "begins" or "unused".
+
+    `where`: the `offset_reset` of one that begins. `partitions`: their number.
+    """
+
+    name: str
+    partitions: int
+    fate: str
+    where: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a start of `application_id` does.
+
+    `refusal`: why it is refused, and then all else is empty; None if it starts. `is_first`: no program has run under
+    this id. `tasks`: their number. `inputs`: topics from outside. `rollback`: why the program that ran last would be
+    refused afterwards; empty if it would not. `rollback_after`: why it would be while records wait in repartition
+    topics. Stores in `parked` come back with it only until their tasks have processed a record. `left_to_the_start`:
+    what only the start itself can check.
+    """
+
+    application_id: str
+    refusal: str | None = None
+    is_first: bool = False
+    tasks: int = 0
+    stores: tuple[PlannedStore, ...] = ()
+    internal_topics: tuple[PlannedTopic, ...] = ()
+    inputs: tuple[PlannedTopic, ...] = ()
+    rollback: tuple[str, ...] = ()
+    rollback_after: tuple[str, ...] = ()
+    left_to_the_start: tuple[str, ...] = ()
+
+    @property
+    def parked(self) -> tuple[str, ...]:
+        """The stores that the program does not name, and whose content stays."""
+        return tuple(each.name for each in self.stores if each.fate == PARKED)
+
+    @property
+    def is_reversible(self) -> bool:
+        """Whether it starts, uses all that is saved, and the program that ran last can start again afterwards."""
+        return self.refusal is None and not self.parked and not self.rollback
+
+
+def plan(application: Application, log: Log) -> Plan:
+    """Return what a start of `application` would do; see `made_plan`."""
+    return made_plan(application, log)[0]
+
+
+def made_plan(application: Application, log: Log) -> tuple[Plan, Note]:
+    """Return what a start of `application` would do, and the note of its program, empty if it is refused.
+
+    Nothing is changed, and the application may run meanwhile. A start makes the same checks, by the same code. What it
+    checks besides are schemas at a registry, and a changelog that is at another place now.
+    """
+    try:
+        checked = check(application, log)
+    except (ConfigError, IncompatibleStateError, TopologyError) as error:
+        return Plan(application.id, refusal=str(error)), {}
+    before, now = checked.before, checked.now
+    rollback = _rollback(before, now, now["fingerprint"]["internal_topics"])
+    made = Plan(
+        application.id,
+        is_first=not before,
+        tasks=len(checked.assignment.tasks),
+        stores=tuple(_stores(before, now)),
+        internal_topics=tuple(_internal_topics(checked, log)),
+        inputs=tuple(_inputs(checked)),
+        rollback=rollback,
+        rollback_after=tuple(each for each in _rollback(before, now, ()) if each not in rollback),
+        left_to_the_start=tuple(_left_to_the_start(checked, log)),
+    )
+    return made, now
+
+
+def _left_to_the_start(checked: Checked, log: Log) -> Iterator[str]:
+    moved = moved_location(checked.application, checked.assignment, log, checked.now["identity"])
+    if moved is not None:
+        yield (
+            f"the changelog was in {moved[0]!r} and is in {moved[1]!r} now: the start looks whether the state of each "
+            "task is there, and is refused otherwise"
+        )
+
+
+# ---------------------------------------------------------------- stores
+
+
+def _stores(before: Note, now: Note) -> Iterator[PlannedStore]:
+    was, parked = _kept(before), before.get("parked", {})
+    becomes = _kept(now)
+    topics = {
+        name: store["topic"]
+        for each in now["fingerprint"]["subtopologies"].values()
+        for name, store in each["stores"].items()
+        if "topic" in store
+    }
+    for name, (number, kept) in sorted(becomes.items(), key=lambda item: (item[1][0], item[0])):
+        old = was.get(name)
+        if name in now.get("parked", {}):
+            yield PlannedStore(name, number, PARKED)
+        elif name in topics:
+            yield PlannedStore(name, number, FILLED, topic=topics[name])
+        elif old is None or old[1].generation != kept.generation:
+            yield PlannedStore(name, number, NEW)
+        else:
+            yield PlannedStore(name, number, BACK if name in parked else KEPT, tuple(_changes(old[1], kept)))
+
+
+def _kept(note: Note) -> Mapping[str, tuple[int, KeptStore]]:
+    """Return the stores that tasks keep, parked ones included, with their sub-topology."""
+    known = {name for each in saved_subtopologies(note).values() for name in each["stores"]} if note else set()
+    return {
+        name: (int(number), kept)
+        for number, each in note.get("layouts", {}).items()
+        for name, kept in layout_from_data(each["now"]).items()
+        if name in known
+    }
+
+
+def _changes(was: KeptStore, now: KeptStore) -> Iterator[str]:
+    if was.backend != now.backend:
+        how = "filled from the changelog" if was.logged and now.logged else "copied on each host"
+        yield f"backend {was.backend} becomes {now.backend}, {how}"
+    if was.logged and not now.logged:
+        yield "it leaves the changelog: the content stays on this host, and another one starts empty"
+    if now.logged and not was.logged:
+        yield "its history begins with the content of this host"
+    if now.expires and not was.expires:
+        yield "its entries can expire"
+
+
+# ---------------------------------------------------------------- topics
+
+
+def _internal_topics(checked: Checked, log: Log) -> Iterator[PlannedTopic]:
+    own = f"{checked.application.id}-"
+    created = {each.name: each for each in checked.topics}
+    for each in checked.topics:
+        yield PlannedTopic(each.name, each.partitions, CREATED)
+    changelog = checked.application.settings.log_changelog
+    used = set(checked.assignment.internal)
+    if changelog is not None:
+        kept = _kept(checked.now)
+        used |= {changelog.topic_of(checked.application.id, name) for name, (_, each) in kept.items() if each.logged}
+    for name, info in sorted(log.topics().items()):
+        is_own = info.internal and name.startswith(own) and name.endswith(("-repartition", "-changelog"))
+        if name not in created and (is_own or name in used):
+            yield PlannedTopic(name, info.partitions, KEPT if name in used else UNUSED)
+
+
+def _inputs(checked: Checked) -> Iterator[PlannedTopic]:
+    """Yield the topics from outside that tasks read, and those that they no longer read."""
+    application, before = checked.application, checked.before
+    counts, internal = checked.assignment.partitions(), checked.assignment.internal
+    begun = {each.topic for each, position in checked.positions.items() if position is not None}
+    for each in application.program.subtopologies:
+        for topic, source in checked.assignment.sources[each.id].items():
+            if topic in internal or topic not in counts:
+                continue
+            node = application.program.nodes[source]
+            assert isinstance(node, SourceNode)
+            where = None if topic in begun else offset_reset_of(node, application.settings, is_internal=False)
+            yield PlannedTopic(topic, counts[topic], CONTINUES if where is None else BEGINS, where)
+    if before:
+        own = {f"{application.id}-{each}" for each in before["fingerprint"]["internal_topics"]}
+        were = {topic for topics in before["reads"].values() for topic in topics}
+        for topic in sorted(were - own - {*counts}):
+            yield PlannedTopic(topic, before["fingerprint"]["partitions"][topic], UNUSED)
+
+
+# ---------------------------------------------------------------- the way back
+
+
+def _rollback(before: Note, now: Note, drained: Collection[str]) -> tuple[str, ...]:
+    """Return why the program that ran last would be refused after this one; `drained`: where no record waits then."""
+    return tuple(check_compatible(_as_saved(now, before), before["fingerprint"], drained)) if before else ()
+
+
+def _as_saved(now: Note, before: Note) -> dict[str, Any]:
+    """Return the new program's fingerprint as the old one would find it: stores that it does not name are parked."""
+    named = {name for each in before["fingerprint"]["subtopologies"].values() for name in each["stores"]}
+    found = saved_subtopologies(now)
+    for each in found.values():
+        for name in [name for name in each["stores"] if name not in named]:
+            each["stores"].pop(name)
+            each["parked"] = [*each.get("parked", ()), name]
+    return {**now["fingerprint"], "subtopologies": found}

@@ -1,0 +1,88 @@
+"""`penstock plan`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from .applications import COUNTING, TARGET, counting, run
+from .console import Console
+from .test_reset import append, logs
+from .test_stores import MORE, SECOND
+
+OTHER_SERDE = COUNTING.replace('key_value_store("counts")', 'key_value_store("counts", value_serde="float")')
+
+
+def test_a_first_start(console: Console) -> None:
+    counting(console)
+    found = console.json("plan", TARGET, "--json")
+    assert (found["refusal"], found["is_first"], found["tasks"]) == (None, True, 4)
+    assert found["stores"] == [{"name": "counts", "subtopology": 1, "fate": "new", "changes": [], "topic": None}]
+    assert [(each["name"], each["fate"], each["where"]) for each in found["inputs"]] == [
+        ("words", "begins", "earliest")
+    ]
+    assert [(each["name"], each["fate"]) for each in found["internal_topics"]] == [
+        ("counting-by-word-repartition", "created")
+    ]
+    text = console("plan", TARGET).stdout
+    assert text.startswith("counting starts afresh, with 4 tasks.\n") and "come back" not in text
+    with logs(console) as log:
+        assert "counting-by-word-repartition" not in log.topics(), "a plan creates nothing"
+        assert log.get_meta("counting", "program") is None
+
+
+@pytest.fixture
+def ran(console: Console) -> Console:
+    counting(console)
+    with logs(console) as log:
+        append(log, 0, "aab", 1)
+    run()
+    console.write("counting2.py", MORE)
+    console.write("counting3.py", OTHER_SERDE)
+    return console
+
+
+def test_another_store_and_back(ran: Console) -> None:
+    found = ran.json("plan", SECOND, "--json")
+    assert {each["name"]: each["fate"] for each in found["stores"]} == {"counts": "kept", "more": "new"}
+    assert [each["fate"] for each in found["inputs"]] == ["continues"] and not found["is_first"]
+    assert ran("plan", SECOND, "--strict").stdout.endswith("The program that ran last can come back.\n")
+    with logs(ran) as log:
+        append(log, 0, "a", 1)
+    run(SECOND)
+    found = ran.json("plan", TARGET, "--json")
+    assert {each["name"]: each["fate"] for each in found["stores"]} == {"counts": "kept", "more": "parked"}
+    text = ran("plan", TARGET, "--strict", code=1).stdout
+    assert text.endswith("The program that ran last can come back, and more with it until a record is processed.\n")
+
+
+def test_a_start_that_would_be_refused(ran: Console) -> None:
+    result = ran("plan", "counting3:application", code=1)
+    assert result.stdout.startswith("A start would be refused: application 'counting' does not fit what it saved:")
+    assert ran("run", "counting3:application", code=1).stderr.strip()[7:] in result.stdout
+
+
+def test_without_the_log(console: Console) -> None:
+    console.write("counting.py", COUNTING)
+    console.write("counting2.py", MORE)
+    console.write("counting3.py", OTHER_SERDE)
+    away = ("--log", "kafka:127.0.0.1:1")
+    console("plan", TARGET, "--partitions", "3", "--save", "saved", *away)
+    found = json.loads(console("plan", SECOND, "--against", "saved", "--json", *away).stdout)
+    assert {each["name"]: each["fate"] for each in found["stores"]} == {"counts": "kept", "more": "new"}
+    assert (found["tasks"], [each["fate"] for each in found["inputs"]]) == (6, ["continues"])
+    assert "value_serde" in console("plan", "counting3:application", "--against", "saved", *away, code=1).stdout
+
+
+def test_files_of_something_else(console: Console) -> None:
+    console.write("counting.py", COUNTING)
+    for text in ("", "[]", "{}", '{"format": "penstock plan 0"}'):
+        console.write("saved", text)
+        assert (
+            "expected a file that `penstock plan --save`"
+            in console("plan", TARGET, "--against", "saved", code=2).stderr
+        )
+    console("plan", TARGET, "--partitions", "3", "--save", "saved")
+    result = console("plan", TARGET, "--against", "saved", "--application-id", "other", code=2)
+    assert "it is of application 'counting', and this is 'other'" in result.stderr
