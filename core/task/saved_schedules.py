@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,14 @@ SavedNames = Mapping[str, tuple[str, ...]]
 def saved_names(subtopology: Subtopology) -> SavedNames:
     """Return the names of nodes that have any beside their own."""
     return {each.name: each.saved_as for each in subtopology.nodes if isinstance(each, ProcessorNode) and each.saved_as}
+
+
+def left_schedules(engine_state: bytes, subtopology: Subtopology) -> set[str]:
+    """Return the names under which a commit has schedules that no node of a sub-topology takes over."""
+    saved = SavedSchedules(json.loads(engine_state), saved_names(subtopology))
+    for node in subtopology.nodes:
+        saved.begin(node.name)
+    return {node for node, keys in saved._saved.items() if any(any(texts) for texts in keys.values())}
 
 
 class SavedSchedules:

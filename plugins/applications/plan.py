@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ from penstock import (
     IncompatibleStateError,
     Log,
     SourceNode,
+    TaskId,
+    TopicPartition,
     TopologyError,
     check_compatible,
 )
@@ -19,10 +22,12 @@ from penstock.plugins.runtime.starting_offsets import offset_reset_of
 from penstock.plugins.upgrade.saved_program import Note, saved_subtopologies
 from penstock.program.layouts import layout_from_data
 from penstock.store.kept_store import KeptStore
+from penstock.task.saved_schedules import left_schedules
 
 from .changelog_location import moved_location
 from .preparation import Checked, check
 
+_THREADS = 8
 KEPT, NEW, PARKED, BACK, FILLED = "kept", "new", "parked", "comes back", "filled"
 CREATED, UNUSED, CONTINUES, BEGINS = "created", "unused", "continues", "begins"
 
@@ -60,7 +65,8 @@ class Plan:
     """What a start of `application_id` does.
 
     `refusal`: why it is refused, and then all else is empty; None if it starts. `is_first`: no program has run under
-    this id. `tasks`: their number. `inputs`: topics from outside. `rollback`: why the program that ran last would be
+    this id. `tasks`: their number. `inputs`: topics from outside. `left_schedules`: names of processors whose
+    saved schedules no processor takes over; they do not fire. `rollback`: why the program that ran last would be
     refused afterwards; empty if it would not. `rollback_after`: why it would be while records wait in repartition
     topics. Stores in `parked` come back with it only until their tasks have processed a record. `left_to_the_start`:
     what only the start itself can check.
@@ -73,6 +79,7 @@ class Plan:
     stores: tuple[PlannedStore, ...] = ()
     internal_topics: tuple[PlannedTopic, ...] = ()
     inputs: tuple[PlannedTopic, ...] = ()
+    left_schedules: tuple[str, ...] = ()
     rollback: tuple[str, ...] = ()
     rollback_after: tuple[str, ...] = ()
     left_to_the_start: tuple[str, ...] = ()
@@ -112,6 +119,7 @@ def made_plan(application: Application, log: Log) -> tuple[Plan, Note]:
         stores=tuple(_stores(before, now)),
         internal_topics=tuple(_internal_topics(checked, log)),
         inputs=tuple(_inputs(checked)),
+        left_schedules=tuple(_left_schedules(checked, log)),
         rollback=rollback,
         rollback_after=tuple(each for each in _rollback(before, now, ()) if each not in rollback),
         left_to_the_start=tuple(_left_to_the_start(checked, log)),
@@ -173,6 +181,21 @@ def _changes(was: KeptStore, now: KeptStore) -> Iterator[str]:
         yield "its history begins with the content of this host"
     if now.expires and not was.expires:
         yield "its entries can expire"
+
+
+def _left_schedules(checked: Checked, log: Log) -> list[str]:
+    """Return the names under which schedules are saved that no node of their sub-topology takes over."""
+
+    def left_by(item: tuple[TaskId, Sequence[TopicPartition]]) -> set[str]:
+        task, partitions = item
+        read = [each for each in partitions if checked.positions.get(each) is not None]
+        commit = log.last_commit(checked.application.id, str(task), read) if read else None
+        if commit is None or not commit.engine_state:
+            return set()
+        return left_schedules(commit.engine_state, checked.application.program.subtopology(task.subtopology))
+
+    with ThreadPoolExecutor(_THREADS, "plan") as pool:
+        return sorted(set[str]().union(*pool.map(left_by, checked.assignment.tasks.items())))
 
 
 # ---------------------------------------------------------------- topics

@@ -129,6 +129,8 @@ def _print(plan: Plan) -> None:
         if rows:
             print_text("")
             print_table(heading, rows)
+    for name in plan.left_schedules:
+        print_text(f"\nSchedules of processor {name!r} do not fire: the program has no processor of that name.")
     for each in plan.left_to_the_start:
         print_text(f"\n{each[0].upper()}{each[1:]}.")
     if plan.is_first:

@@ -63,6 +63,27 @@ def test_a_start_that_would_be_refused(ran: Console) -> None:
     assert ran("run", "counting3:application", code=1).stderr.strip()[7:] in result.stdout
 
 
+def test_schedules_that_nobody_takes_over(console: Console) -> None:
+    rings = "from penstock import STREAM_TIME\n" + COUNTING.replace(
+        "class Count(Processor):",
+        "class Count(Processor):\n"
+        "    def init(self, context):\n"
+        "        super().init(context)\n"
+        "        context.schedule('1h', self.ring, STREAM_TIME)\n"
+        "    def ring(self, now):\n"
+        "        pass\n",
+    )
+    console.write("counting.py", rings)
+    console("topics", "create", "words", "totals", "dead", "--partitions", "2")
+    with logs(console) as log:
+        append(log, 0, "aab", 1)
+    run()
+    console.write("counting2.py", rings.replace('"count"', '"renamed"'))
+    assert console.json("plan", TARGET, "--json")["left_schedules"] == []
+    assert console.json("plan", SECOND, "--json")["left_schedules"] == ["count"]
+    assert "Schedules of processor 'count' do not fire" in console("plan", SECOND).stdout
+
+
 def test_without_the_log(console: Console) -> None:
     console.write("counting.py", COUNTING)
     console.write("counting2.py", MORE)

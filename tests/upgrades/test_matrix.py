@@ -45,7 +45,7 @@ class Upgrades:
         world = self.world
         for topic, partitions in version.grown.items():
             world.grow(topic, partitions)
-        before = world.everything()
+        before = {} if isinstance(outcome, GoesOn) else world.everything()
         self.planned = world.plan(version)
         if isinstance(outcome, GoesOn):
             account = self.accounts.setdefault(version.application, Account())
