@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ..rotation import by_turns
 from . import apps
 from .moves import TRIGGERS, check_moves
 from .surroundings import Surroundings
@@ -15,6 +16,7 @@ from .test_hosts import fresh, running
 pytestmark = pytest.mark.spark
 
 
+@by_turns(0, 2)
 def test_moves_between_triggers_and_slots(surroundings: Surroundings, spark: Any) -> None:
     check_moves(surroundings, spark, TRIGGERS, fresh("moving"))
 
