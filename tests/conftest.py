@@ -39,7 +39,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _SHARED = ("spark", "broker")
 """Marks of tests that start JVMs, and names of the fixtures with the one that many of them share."""
 _OF_SPARK = Path(__file__).parent / "spark"
-_LONG = ("test_cluster.py", "test_bench.py", "test_crash.py", "test_demo.py", "test_run.py", "test_docs.py")
+_LONG = (
+    "test_cluster.py",
+    "test_bench.py",
+    "test_crash.py",
+    "test_demo.py",
+    "test_run.py",
+    "test_docs.py",
+    "test_installed.py",
+)
 """Files with tests that take longest: they begin early, so that no process is left with one of them at the end."""
 
 

@@ -17,6 +17,8 @@ from ..rotation import of_today
 
 HERE = Path(__file__).parent
 
+pytestmark = pytest.mark.xdist_group("acme")  # installed once
+
 
 def install(tmp_path: Path, target: Path, project: str) -> None:
     """Install a package into a folder of its own, so that the environment of development stays as it is."""
