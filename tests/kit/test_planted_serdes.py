@@ -158,8 +158,14 @@ PLANTED: dict[str, tuple[type[Serde[Any]], str]] = {
 }
 
 
-TESTS_OF = dict.fromkeys((bug for bug in PLANTED if bug.startswith("column")), "column(?!_of_thousands)")
-"""By the planted bug: which tests are tried; by default all that start no other process."""
+TESTS_OF = {
+    "column": "column(?!_of_thousands)",
+    "fast": "fast_function",
+    "form": "written_form",
+    "immutable": "immutable",
+    "checked": "checked",
+}
+"""By the first word of a planted bug: which tests are tried; by default all that start no other process."""
 
 
 class TestRight(SerdeContract):
@@ -255,5 +261,5 @@ def failures(suite: SerdeContract, tests: str) -> Iterator[str]:
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_found(bug: str) -> None:
     serde, rule = PLANTED[bug]
-    tests = TESTS_OF.get(bug, "^(?!.*(another_process|thousands))")
+    tests = TESTS_OF.get(bug.partition(":")[0], "^(?!.*(another_process|thousands))")
     check_found(type("Suite", (TestRight,), {"serde": serde})(), tests, rule)
