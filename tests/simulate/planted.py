@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.changelogs.storage import LocalStorage
 from penstock.plugins.logs import memory
 from penstock.plugins.runtime.commit import PendingCommit, TaskCommits
@@ -53,7 +54,17 @@ _DELTA_AFTER_COMMIT = (
 )
 _IN_A_DIRECTORY = "counts, changelog in a directory"
 
+_LONG_CHAINS = "counts, long chains"
+
 PLANTED = {
+    "a torn snapshot is taken for a whole one": Planted(
+        _LONG_CHAINS,
+        (
+            Change(LocalStorage, "write", 'f"{name}.{self.world.token(4)}{TEMPORARY}"', "name"),
+            Change(LocalStorage, "write", "files.remove(aside)", "pass"),
+            Change(DirectoryChangelog, "_damage", "check_tail(self._storage.tail(name, TAIL_BYTES))", "pass"),
+        ),
+    ),
     "a file is named before it is synced": Planted(
         _IN_A_DIRECTORY, (Change(LocalStorage, "write", "file.sync()", "pass"),)
     ),

@@ -178,3 +178,12 @@ CONTRACTS = {
     "regrouped": contract("Regrouped", program=regrouped, compared="latest"),
     "joined": contract("Joined", program=joined, records=two_topics),
 }
+IN_FILES = ("expiring", "lists", "lru", "versions", "reminders", "windows", "sessions", "regrouped", "joined")
+FILES = {
+    f"{name}, in files": type(
+        "InFiles", (CONTRACTS[name],), {"options": {**CONTRACTS[name].options, "changelog": "directory:"}}
+    )
+    for name in IN_FILES
+}
+"""Programs of every kind of store, with the changelog in a directory."""
+CONTRACTS |= FILES
