@@ -10,7 +10,9 @@ import pytest
 from penstock import duration_ms
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.runtime.local_state.task_state import TaskState
+from penstock.plugins.runtime.loop.upkeep import Upkeep
 from penstock.plugins.runtime.opening import LastCommit
+from penstock.plugins.testing.simulation.faults import UPKEEP
 from penstock.plugins.testing.simulation.history import Fault
 from penstock.testing.simulation import SimulatedCluster, SimulationFailure
 
@@ -19,11 +21,11 @@ from .programs import counts
 
 
 class DiskCluster(SimulatedCluster):
-    """Two hosts in batches with one task. It writes a file for each delta, and snapshots when these outgrow a floor."""
+    """Two hosts with one task. It writes a file for each delta, and snapshots when these outgrow a floor."""
 
-    def __init__(self, floor: int) -> None:
+    def __init__(self, floor: int, mode: str = "batches") -> None:
         super().__init__(
-            counts(), mode="batches", partitions=1, changelog_grace="500ms", key_serde="str", value_serde="int",
+            counts(), mode=mode, partitions=1, changelog_grace="500ms", key_serde="str", value_serde="int",
             changelog=f"directory:?snapshot_floor_bytes={floor}&segment_bytes=1",
         )  # fmt: skip
 
@@ -42,6 +44,15 @@ class DiskCluster(SimulatedCluster):
         """Let a record arrive, and a host process it."""
         self.pipe("in", key, 1)
         self.work(host)
+
+    def work_without_upkeep(self, host: int) -> None:
+        """Let a host work, but not the threads that write snapshots and clean."""
+        working = self._live(host)
+        for _ in range(5):
+            self._cluster.work(working)
+            others = [number for number, call in enumerate(working.world.calls) if call.pool != UPKEEP]
+            if others:
+                self._cluster.run_call(working, others[0])
 
 
 def a_zombie_cleans() -> None:
@@ -77,6 +88,25 @@ def a_zombie_writes_a_delta() -> None:
         assert "host 1 freezes before it completes 2.delta of task 0_0" in "\n".join(cluster.story)
 
 
+def a_commit_overtakes_a_snapshot() -> None:
+    """A snapshot is due, and its thread begins only when the next commit is made."""
+    with DiskCluster(floor=1, mode="continuous") as cluster:
+        cluster.process("ann", host=1)
+        cluster.advance("6s")
+        for key in ("bob", "cid"):
+            cluster.pipe("in", key, 1)
+            cluster.work_without_upkeep(1)
+            (call,) = cluster._live(1).world.calls
+            assert call.pool == UPKEEP
+            if key == "bob":
+                cluster._cluster.run_call(cluster._live(1), 0)  # it looks whether a snapshot is due
+                cluster.work_without_upkeep(1)
+        cluster.work(1)
+        assert any("completes 2.snapshot" in line or "completes 3.snapshot" in line for line in cluster.story)
+        cluster.settle()
+        cluster.check_state()
+
+
 PLANTED = {
     a_zombie_cleans: (
         Change(TaskState, "clean_changelog", "and is_current()", ""),
@@ -87,6 +117,9 @@ PLANTED = {
             "and (_is_left_over(file.name, version) or segments.ends_by(version, file.name))",
             "",
         ),
+    ),
+    a_commit_overtakes_a_snapshot: (
+        Change(Upkeep, "_write", "version = content.commit.version", "version = self._state.version"),
     ),
     a_zombie_writes_a_delta: (Change(TaskState, "new_version", "self._world.token(4)", "'00000000'"),),
 }
