@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     cls=Command,
     examples=[
         ("A thousand histories", "penstock simulate tests/test_orders.py:TestOrders --seeds 1000"),
+        ("A hundred thousand in two processes", "penstock simulate tests/test_orders.py:TestOrders --seeds 100000 --jobs 2"),
         ("The history of one seed once more", "penstock simulate tests/test_orders.py:TestOrders --start 417 --seeds 1"),
     ],
 )  # fmt: skip
 @click.argument("target", metavar="MODULE:ATTR")
 @click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many histories to run.")
 @click.option("--start", type=click.IntRange(0), default=1, show_default=True, help="The first seed.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="In how many processes.")
 @verbose_option
-def simulate(target: str, seeds: int, start: int) -> None:
+def simulate(target: str, seeds: int, start: int, jobs: int) -> None:
     """Run a program on simulated hosts that die, freeze and lose tasks, one history for each seed.
 
     MODULE is a module or the path of a Python file; ATTR is a class of tests derived from
@@ -51,7 +53,7 @@ def simulate(target: str, seeds: int, start: int) -> None:
             said = now
             note(_rate(soaked, now - began))
 
-    soaked = soak(contract, range(start, start + seeds), say)
+    soaked = soak(contract, range(start, start + seeds), say, jobs=jobs)
     if soaked.failure is not None:
         again = f"penstock simulate {target} --start {soaked.seed} --seeds 1"
         raise PenstockError(f"seed {soaked.seed}: {soaked.failure}\nThe same history again: {again}")

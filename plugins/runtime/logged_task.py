@@ -10,8 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from penstock.clock import duration_ms
-from penstock.errors import ChangelogError, FencedError, IncompatibleStateError, RecordRefusedError
+from penstock.errors import (
+    ChangelogError,
+    FencedError,
+    IncompatibleStateError,
+    OffsetOutOfRangeError,
+    RecordRefusedError,
+)
 from penstock.log import Commit, Log, TaskCommitter
+from penstock.plugins.upgrade.older import check_layout
 from penstock.program.layouts import Layouts
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
@@ -32,6 +39,8 @@ from .topic_ids import TopicMadeAgainError, differ
 
 _log = logging.getLogger("penstock.worker")
 
+_MAY_BE_OF_SUCCESSOR = ChangelogError, IncompatibleStateError, OffsetOutOfRangeError
+"""What a process may fail with because another one has taken its task over."""
 FIRST = "first"
 """The reason why a task is opened by an object that had not opened it before."""
 
@@ -148,6 +157,8 @@ class LoggedTask(TaskRunner):
             self._resources.world,
         )  # fmt: skip
         last = self._last_commit.of(committer, state, wall_clock_ms, self._before)
+        if self._subtopology.layouts is not None:
+            check_layout(f"application {self._application.id!r}, task {self.id}", last.version, layouts)
         self._commits = TaskCommits(state, committer, last, self._phases, self._inputs)
         self._before = None
 
@@ -185,12 +196,12 @@ class LoggedTask(TaskRunner):
     # ------------------------------------------------------------------ errors, and closing
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Return FencedError for an error of the saved state if another process has taken the task over, else `error`.
+        """Return FencedError for an error that another process causes which has taken the task over, else `error`.
 
-        That process deletes files of the changelog that it does not need itself, and writes to a changelog that this
-        process has found without a commit.
+        That process deletes files of the changelog that it does not need itself, writes to a changelog that this
+        process has found without a commit, and lets records be deleted that this process has still to read.
         """
-        if isinstance(error, (ChangelogError, IncompatibleStateError)) and self._committer is not None:
+        if isinstance(error, _MAY_BE_OF_SUCCESSOR) and self._committer is not None:
             try:
                 is_current = self._committer.is_current()
             except Exception:

@@ -11,7 +11,8 @@ from penstock.store.kept_store import KeptStore
 class Coverage:
     """Compares the layout that a version's name says with the program's present layout.
 
-    A version that names no layout, or an unknown one, counts as written in the present layout.
+    A version that names no layout, or an unknown one, counts as written in the present layout. Tasks of a prepared
+    application open no version of an unknown layout (`check_layout`).
     """
 
     def __init__(self, layouts: Layouts, version: str) -> None:

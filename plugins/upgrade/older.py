@@ -1,4 +1,4 @@
-"""Refuses saved data of a version of penstock that is older than this one reads."""
+"""Refuses saved data that this process cannot read: of an older version of penstock, or of a later program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock import IncompatibleStateError, version_counter
 from penstock.program.compatibility import of_other_version
-from penstock.program.layouts import id_of_version
+from penstock.program.layouts import Layouts, id_of_version
 
 BY_STORE = "by store"
 """The entry `values` of a note. Older versions have none: they saved numbers of operators by the names of nodes."""
@@ -39,4 +39,17 @@ def check_commit(where: str, version: str, engine_state: bytes) -> None:
         raise IncompatibleStateError(
             f"{where}: its last commit (state version {version}) was saved by an older version of penstock; "
             f"{_BEGIN_AFRESH}"
+        )
+
+
+def check_layout(where: str, version: str, layouts: Layouts) -> None:
+    """Raise IncompatibleStateError if a commit has other stores than any program that this process has heard of.
+
+    It is of a program that was deployed while this process was frozen. Restored here, the local copy would lack stores,
+    under the name of a version that has them.
+    """
+    if id_of_version(version) is not None and layouts.of_version(version) is None:
+        raise IncompatibleStateError(
+            f"{where}: its last commit (state version {version}) is of a program with other stores, which was deployed "
+            "after this process had started: nothing was changed; end this process, and start the present program"
         )

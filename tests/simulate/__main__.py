@@ -20,6 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many histories of each program (100)")
     parser.add_argument("--start", type=int, default=1, help="the first seed (1)")
     parser.add_argument("--program", choices=sorted(CONTRACTS), help="only this program")
+    parser.add_argument("--jobs", type=int, default=1, help="in how many processes (1)")
     parser.add_argument("--planted", choices=sorted(PLANTED), help="with this fault in the product, and its program")
     given = parser.parse_args(arguments)
     fault = PLANTED[given.planted] if given.planted else None
@@ -28,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in names:
         began = perf_counter()
         with planted(fault) if fault else nullcontext():
-            soaked = soak(CONTRACTS[name], range(given.start, given.start + given.seeds))
+            soaked = soak(CONTRACTS[name], range(given.start, given.start + given.seeds), jobs=given.jobs)
         rate = soaked.histories / (perf_counter() - began)
         print(f"{name}: {soaked.histories} histories, {soaked.events} events, {rate:.1f} a second", flush=True)
         faults += soaked.faults

@@ -39,6 +39,42 @@ class Counts(Keeps):
         self.context.forward(record.with_value(count))
 
 
+class CountsToo(Processor):
+    """Counts into two stores, and sends nothing on."""
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        self.both = [context.get_store(name) for name in ("more", "here")]
+
+    def process(self, record: Record) -> None:
+        for store in self.both:
+            store.put(record.key, (store.get(record.key) or 0) + 1)
+
+
+class Names(Processor):
+    """Fills a global store."""
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        self.store = context.get_store("names")
+
+    def process(self, record: Record) -> None:
+        self.store.put(record.key, record.value)
+
+
+class NamedCounts(Counts):
+    """Counts, and says what the global store has."""
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        self.names = context.get_store("names")
+
+    def process(self, record: Record) -> None:
+        count = (self.store.get(record.key) or 0) + 1
+        self.store.put(record.key, count)
+        self.context.forward(record.with_value(count * 100 + (self.names.get(record.key) or 0)))
+
+
 class Lists(Keeps):
     def process(self, record: Record) -> None:
         if record.value == 0:
@@ -95,6 +131,17 @@ def counts() -> Topology:
     return topology(Counts, key_value_store("kept"))
 
 
+def counts_with_more() -> Topology:
+    """Counts as `counts`, with a processor and two stores more, one of which is not logged."""
+    return (
+        Topology()
+        .add_source("in", "in")
+        .add_processor("keeps", Counts, "in", stores=[key_value_store("kept")])
+        .add_processor("more", CountsToo, "in", stores=[key_value_store("more"), key_value_store("here", logged=False)])
+        .add_sink("out", "out", "keeps")
+    )
+
+
 def expiring() -> Topology:
     return topology(Counts, key_value_store("kept", ttl="2s", ttl_clock=STREAM_TIME))
 
@@ -129,6 +176,12 @@ def joined() -> StreamsBuilder:
     return builder
 
 
+def named() -> Topology:
+    return topology(NamedCounts, key_value_store("kept")).add_global_store(
+        key_value_store("names"), "read names", "prices", "fill names", Names
+    )
+
+
 def two_topics(random: Random) -> Mapping[str, Sequence[Record]]:
     return {"in": some_records(random), "prices": some_records(random)}
 
@@ -160,6 +213,14 @@ CONTRACTS = {
     "counts, changelog in an object store": contract(
         "CountsInObjects", program=counts, options={"changelog": "directory:s3://bucket/of mine"}
     ),
+    "counts, another program": contract("CountsOfPrograms", program=counts, deployments=[counts_with_more, counts]),
+    "counts, another program, changelog in a directory": contract(
+        "CountsOfProgramsInFiles",
+        program=counts,
+        deployments=[counts_with_more, counts],
+        options={"changelog": "directory:"},
+    ),
+    "counts, global store": contract("NamedCounts", program=named, records=two_topics),
     "counts, three hosts": contract("CountsOfThree", program=counts, options={"hosts": 3, "partitions": 3}),
     "expiring": contract("Expiring", program=expiring),
     "lists": contract("ListsOfKeys", program=lambda: topology(Lists, list_store("kept"))),

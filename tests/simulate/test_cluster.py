@@ -10,7 +10,7 @@ import pytest
 from penstock import ConfigError, UnknownTopicError
 from penstock.testing.simulation import SimulatedCluster
 
-from .programs import counts
+from .programs import counts, counts_with_more
 
 MODES = ("continuous", "batches")
 
@@ -109,3 +109,45 @@ def test_a_host_that_crashes_or_is_closed_while_frozen_leaves_nothing() -> None:
         cluster.freeze(3)
         cluster.move("0_0", 3)
         cluster.work(3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_host_whose_records_were_deleted_after_another_one_read_them_is_refused_as_any_other(mode: str) -> None:
+    with cluster_of(mode) as cluster:
+        cluster.pipe("in", "ann", 1, 5)
+        cluster.freeze(1, before="fetch")
+        cluster.work(1)
+        cluster.move("0_0", 2)
+        cluster.work(2)
+        cluster.purge(also_sources=True)
+        assert "the records of in-0 before 1 are deleted" in cluster.story[-1]
+        cluster.wake(1)
+        cluster.settle()
+        assert cluster.read_pairs("out") == [("ann", 1)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_host_of_an_earlier_program_leaves_no_copy_without_the_stores_of_the_present_one(mode: str) -> None:
+    with cluster_of(mode) as cluster:
+        cluster.move("0_0", 2)
+        cluster.freeze(2, before="take")
+        cluster.work(2)
+        cluster.deploy(counts_with_more())  # hosts 3 and 4, on the machines of 1 and 2
+        cluster.pipe("in", "ann", 1, 5)
+        cluster.work(3)
+        cluster.wake(2)  # it takes the fence, and would restore the stores that it knows
+        cluster.work()
+        cluster.move("0_0", 4)
+        cluster.settle()
+        assert cluster.read_pairs("out") == [("ann", 1)]
+        cluster.check_state()
+
+
+def test_a_host_of_an_earlier_program_gets_no_task() -> None:
+    with cluster_of() as cluster:
+        cluster.freeze(1, before="take")
+        cluster.work(1)
+        cluster.deploy(counts_with_more())
+        cluster.wake(1)
+        with pytest.raises(ConfigError, match="host 1 runs the program that was there before `deploy`"):
+            cluster.move("0_0", 1)

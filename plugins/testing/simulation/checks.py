@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from penstock import Application, TopicPartition
+from penstock import TopicPartition
 
 from .cluster import Cluster
 from .disk import Disk
 from .failure import SimulationFailure
+from .host import with_state_in
 from .host_world import HostWorld
 from .leftovers import left_for_ever
 from .log import SimulatedLog
@@ -23,7 +24,6 @@ class Checks:
 
     def __init__(
         self,
-        application: Application,
         cluster: Cluster,
         log: SimulatedLog,
         disk: Disk,
@@ -31,7 +31,6 @@ class Checks:
         timeline: Timeline,
         directory: Path,
     ) -> None:
-        self._application = application
         self._cluster = cluster
         self._log = log
         self._disk = disk
@@ -40,26 +39,27 @@ class Checks:
         self._directory = directory
 
     def _failure(self, what: str) -> SimulationFailure:
-        return SimulationFailure(what, self._timeline)
+        return SimulationFailure(what, self._timeline.story, self._timeline.events)
 
     def progress(self) -> object:
         """Return what changes as long as the application gets on: ends of topics, and positions."""
         topics = self._log.topics().items()
         partitions = [TopicPartition(name, number) for name, info in topics for number in range(info.partitions)]
-        return self._log.end_offsets(partitions, stable=False), self._positions()
+        return self._log.end_offsets(partitions, stable=False), self.positions()
 
-    def _positions(self) -> Mapping[TopicPartition, int | None]:
+    def positions(self) -> Mapping[TopicPartition, int | None]:
+        """Return the committed positions of all tasks."""
         inputs = [each for partitions in self._cluster.tasks.values() for each in partitions]
-        return self._log.committed(self._application.id, inputs)
+        return self._log.committed(self._cluster.application.id, inputs)
 
-    def positions(self) -> None:
+    def positions_go_on(self) -> None:
         """No commit sets a position back."""
         if self._log.went_back:
             raise self._failure(self._log.went_back[0])
 
     def all_is_read(self) -> None:
         """Every record is processed and committed."""
-        positions = self._positions()
+        positions = self.positions()
         ends = self._log.end_offsets(list(positions))
         for partition, position in positions.items():
             if position is None or position < ends[partition]:
@@ -70,20 +70,20 @@ class Checks:
         """Each store of the last host of a task is as restored from the changelog alone."""
         for machine in range(self._cluster.machines):  # what counts does not go with them
             self._disk.lose(machine)
-        fresh = self._application.with_settings(state_dir=str(self._directory / "fresh"))
+        fresh = with_state_in(self._cluster.application, self._directory / "fresh")
         for task, partitions in self._cluster.tasks.items():
             last = self._cluster.owners[task].application
             there, here = (rows_of(each, task, partitions, self._log, self._outside) for each in (fresh, last))
-            different = difference_of_rows(self._application, task, here, there)
+            different = difference_of_rows(self._cluster.application, task, here, there)
             if different is not None:
                 raise self._failure(different)
             self._files(task, partitions)
 
     def _files(self, task: str, partitions: Sequence[TopicPartition]) -> None:
         if self._disk.files():
-            with closing(self._log.open_committer(self._application.id, task, partitions)) as committer:
+            with closing(self._log.open_committer(self._cluster.application.id, task, partitions)) as committer:
                 last = committer.committed
             assert last is not None
-            left = left_for_ever(self._application, task, last.version, self._disk, self._outside)
+            left = left_for_ever(self._cluster.application, task, last.version, self._disk, self._outside)
             if left:
                 raise self._failure(f"files that nobody needs are left for ever: {', '.join(left)}")

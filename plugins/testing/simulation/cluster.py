@@ -10,7 +10,7 @@ from penstock import Application, LogError, TopicPartition
 
 from .disk import Disk
 from .failure import HostDied, SimulatedOutage, SimulationFailure
-from .host import BatchHost, ContinuousHost, Host
+from .host import BatchHost, ContinuousHost, Host, with_state_in
 from .host_files import HostFiles
 from .host_world import HostWorld
 from .local_state import LocalState
@@ -44,7 +44,7 @@ class Cluster:
         directory: Path,
     ) -> None:
         self.tasks = tasks
-        self._application = application
+        self.application = application
         self._log = log
         self._timeline = timeline
         self._edge = edge
@@ -64,6 +64,10 @@ class Cluster:
         """Return the hosts that have not died and are not frozen."""
         return [host for host in self.hosts if not host.is_frozen and not host.is_dead]
 
+    def of_this_program(self) -> list[Host]:
+        """Return the hosts that live and run the program that was deployed last."""
+        return [host for host in self.live() if not host.is_of_earlier_program]
+
     def frozen(self) -> list[Host]:
         """Return the hosts that are frozen."""
         return [host for host in self.hosts if host.is_frozen]
@@ -75,8 +79,8 @@ class Cluster:
 
     @property
     def is_complete(self) -> bool:
-        """Whether as many hosts live as there are machines."""
-        return len(self.live()) >= self.machines
+        """Whether as many hosts of this program live as there are machines."""
+        return len(self.of_this_program()) >= self.machines
 
     def _new_disk(self) -> LocalState:
         self._disks += 1
@@ -93,7 +97,7 @@ class Cluster:
     def start(self, machine: int) -> Host:
         """Start a host on a machine, perhaps beside a host that is frozen there."""
         number = self._started = self._started + 1
-        application = self._application.with_settings(state_dir=str(self._machines[machine].directory))
+        application = with_state_in(self.application, self._machines[machine].directory)
         log = HostLog(self._log, lambda what, call, changes: self._edge(host, what, call, changes))
         files = HostFiles(self._disk, machine, lambda *operation: self._disk_edge(host, *operation))
         host = self._kind(number, application, self.tasks, log, HostWorld(self._timeline, files, machine))
@@ -106,10 +110,23 @@ class Cluster:
         self._machines[machine] = self._new_disk()
         self._timeline.tell(f"machine {machine + 1} gets a new, empty disk")
 
+    def deploy(self, application: Application, tasks: Mapping[str, tuple[TopicPartition, ...]]) -> None:
+        """End the hosts that live, with their last commits, and start others, which run another program.
+
+        A host that is frozen wakes later, with the program and the tasks that it had.
+        """
+        for host in self.live():
+            self.let(host, lambda host=host: host.close(commit=True))  # type: ignore[misc]
+            self.end(host)
+        for host in self.hosts:
+            host.is_of_earlier_program = True
+        self.application, self.tasks = application, tasks
+        self.begin()
+
     def complete(self) -> None:
         """Start hosts until as many live as there are machines; give each task to one of them, and to no other."""
         while not self.is_complete:
-            self.start(len(self.live()))
+            self.start(len(self.of_this_program()))
         self.give_orphans()
         for host in self.live():
             host.keep([task for task, owner in self.owners.items() if owner is host])
@@ -139,7 +156,7 @@ class Cluster:
     def give_orphans(self) -> None:
         """Give tasks whose host has died, does not answer or has lost them, to hosts that live, by turns."""
         for number, task in enumerate(self.tasks):
-            live, owner = self.live(), self.owners[task]
+            live, owner = self.of_this_program(), self.owners[task]
             if live and (owner not in live or task in owner.lost):
                 self.give(task, live[number % len(live)])
 
@@ -175,7 +192,7 @@ class Cluster:
 
     def _judge(self, host: Host) -> None:
         if host.failures:
-            raise SimulationFailure(host.failures[0], self._timeline)
+            raise SimulationFailure(host.failures[0], self._timeline.story, self._timeline.events)
 
     def work(self, host: Host) -> None:
         """Let a host do a stretch of work."""

@@ -63,6 +63,9 @@ class SimulationContract:
     """Returns the answers for the records of one partition, in their order, as a `staticmethod`: each a Record, a tuple
     (key, value) or a tuple (key, value, timestamp). None: the answers of `TopologyTestDriver`, whose wall clock stands
     still; a program with punctuators or timers of the wall clock needs a function."""
+    deployments: Sequence[Callable[[], Topology | TopologyBuilder | Application]] = ()
+    """Make programs that take the place of the first one, one after the other, in the middle of a history: they have to
+    give the same answers."""
     records: Callable[[Random], list[Record] | Mapping[str, Sequence[Record]]] = staticmethod(some_records)
     """Makes the records from random choices, as a `staticmethod`; a mapping where the program reads several topics."""
     compared: ClassVar[Literal["in order", "in any order", "latest"]] = "in order"
@@ -131,7 +134,10 @@ class SimulationContract:
     @classmethod
     def _play_case(cls, case: Case, mode: str, directory: Path | None) -> Simulation:
         options: dict[str, Any] = {"partitions": 2, **cls.options}
-        simulation = Simulation(cls.program(), case.records, case.history, mode=mode, directory=directory, **options)
+        simulation = Simulation(
+            cls.program(), case.records, case.history, mode=mode, directory=directory,
+            deployments=[make() for make in cls.deployments], **options,
+        )  # fmt: skip
         try:
             simulation.run()
             found = simulation.outputs()
@@ -154,7 +160,7 @@ class SimulationContract:
                 f"{cls.__name__}: `reference` is for a program that reads one topic and writes one, found "
                 f"{sorted(records)} and {sinks}"
             )
-        return {sinks[0]: of_reference(cls.reference, simulation.sent(next(iter(records))))}
+        return {sinks[0]: of_reference(cls.reference, simulation.parts[next(iter(records))])}
 
 
 def _only_source(program: Topology | TopologyBuilder | Application) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .timeline import Timeline
+from collections.abc import Sequence
 
 
 class HostDied(BaseException):
@@ -23,9 +23,12 @@ class SimulationFailure(AssertionError):
     `story` has a line for each thing that happened, and `events` of them are events: what a step did, or a fault.
     """
 
-    def __init__(self, what: str, timeline: Timeline) -> None:
+    def __init__(self, what: str, story: Sequence[str], events: int) -> None:
         self.what = what
-        self.story = tuple(timeline.story)
-        self.events = timeline.events
+        self.story = tuple(story)
+        self.events = events
         lines = "\n".join(f"  {line}" for line in self.story)
         super().__init__(f"{what}\nThe history: the simulated time in seconds, and the number of each event:\n{lines}")
+
+    def __reduce__(self) -> tuple[type[SimulationFailure], tuple[str, tuple[str, ...], int]]:
+        return type(self), (self.what, self.story, self.events)

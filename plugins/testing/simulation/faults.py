@@ -34,18 +34,18 @@ class Faults:
         self._timeline = timeline
         self._beside = beside
         self._power_off = power_off
-        self._armed: dict[Host, tuple[Fault, int]] = {}
+        self._armed: dict[Host, list[tuple[Fault, int]]] = {}
         self.counts = Counter[str]()
         """How often each fault struck, by what it is and where."""
 
     def arm(self, host: Host, fault: Fault) -> None:
-        """Let a fault strike a host at the next operation for which it is, in place of an earlier one."""
-        self._armed[host] = fault, fault.later
+        """Let a fault strike a host at the next operation for which it is."""
+        self._armed.setdefault(host, []).append((fault, fault.later))
 
     def disarm(self) -> dict[Host, Fault]:
         """Let no fault strike any more; return those that have not struck, by the host that they were for."""
         armed, self._armed = self._armed, {}
-        return {host: fault for host, (fault, _) in armed.items()}
+        return {host: faults[0][0] for host, faults in armed.items() if faults}
 
     def edge(self, host: Host, what: str, call: Callable[[], Any], changes: bool) -> Any:
         """Do an operation (`call`) of a host on the log, unless a fault strikes; `changes`: it changes the log.
@@ -83,18 +83,16 @@ class Faults:
         return found
 
     def _striking(self, host: Host, what: str, kinds: tuple[str, ...]) -> Fault | None:
-        if host not in self._armed:
-            return None
-        fault, later = self._armed[host]
-        if fault.kind not in kinds or not what.startswith(fault.operation):
-            return None
-        if fault.kind == OVERTAKEN and host.world.pool != UPKEEP:
-            return None
-        if later:
-            self._armed[host] = fault, later - 1
-            return None
-        del self._armed[host]
-        return fault
+        armed = self._armed.get(host, ())
+        for number, (fault, later) in enumerate(armed):
+            if fault.kind not in kinds or not what.startswith(fault.operation):
+                continue
+            if fault.kind == OVERTAKEN and host.world.pool != UPKEEP:
+                continue
+            if not later:
+                return self._armed[host].pop(number)[0]
+            self._armed[host][number] = fault, later - 1
+        return None
 
     def _strike(self, host: Host, fault: Fault, when: str, what: str) -> None:
         self.counts[f"{fault.kind} {when} it {what.partition(' ')[0]}"] += 1

@@ -16,12 +16,13 @@ threads go on in the middle of a snapshot or a cleaning."""
 _KINDS = {
     "rest": 1, "arrive": 4, "work": 6, "call": 6, "strike": 4, "wake": 2, "give": 1, "pass": 2, "markers": 1,
     "orphans": 1, "start": 1, "jump": 1, "maintain": 1, "power": 1,
+    "deploy": 1, "purge": 1,
 }  # fmt: skip
 """What a step may do, and how often a seed chooses it."""
 _LOG_OPERATIONS = {"commits": 3, "takes": 2, "fetches": 2, "asks": 1, "": 1}
 _DISK_OPERATIONS = {
-    "appends": 3, "writes": 2, "completes": 2, "deletes": 2, "syncs": 1, "creates": 1, "lists": 1, "reads": 1,
-    "makes": 1, "opens": 1, "cuts": 1, "": 3,
+    "appends": 3, "writes": 2, "begins": 2, "uploads": 2, "completes": 2, "deletes": 2, "syncs": 1, "creates": 1,
+    "lists": 1, "reads": 1, "makes": 1, "opens": 1, "cuts": 1, "": 3,
 }  # fmt: skip
 _UPKEEP_OPERATIONS = {"lists": 1, "reads": 1, "writes": 1, "completes": 1, "deletes": 2}
 _SIMPLER = {"call": ("rest",), "work": ("rest",), "orphans": ("give",)}

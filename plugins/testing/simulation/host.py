@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
 
 from greenlet import getcurrent, greenlet
 
-from penstock import Application, FencedError, LogError, StaleStoreError, TaskId, TopicPartition
+from penstock import Application, FencedError, IncompatibleStateError, LogError, StaleStoreError, TaskId, TopicPartition
 from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
@@ -17,6 +20,17 @@ from penstock.task.failures import RetryRequested
 from .failure import HostDied, SimulatedDiskError, SimulatedOutage
 from .host_world import HostWorld
 from .log import HostLog
+
+
+def with_state_in(application: Application, directory: Path) -> Application:
+    """Return a prepared application with the state of its tasks in a directory.
+
+    `Application.with_settings` would make another one, which is not prepared.
+    """
+    made = copy(application)
+    made.settings = replace(application.settings, state_dir=str(directory))
+    return made
+
 
 Tasks = Mapping[str, tuple[TopicPartition, ...]]
 
@@ -37,8 +51,12 @@ class Host(ABC):
         self.is_dead = False
         self._act: greenlet | None = None
         self._is_frozen = False
+        self.is_of_earlier_program = False
+        """Whether another program was deployed since it started."""
         self.refusals = 0
         """How many of its next operations its disk refuses."""
+        self.purgeable: dict[TopicPartition, int] = {}
+        """The positions in internal topics below which its tasks have reported that they need no records."""
         self.failures: list[str] = []
         """What tasks failed with that no fault of the simulation explains."""
 
@@ -112,6 +130,7 @@ class Host(ABC):
         """Note a task's error, unless a fault of the simulation or another owner explains it."""
         made_up = isinstance(error.__cause__, (SimulatedOutage, SimulatedDiskError))
         explained = made_up or isinstance(error, (FencedError, StaleStoreError))
+        explained |= self.is_of_earlier_program and isinstance(error, IncompatibleStateError)
         if not explained:
             self.failures.append(f"{self}: task {task} failed: {type(error).__name__}: {error}")
 
@@ -136,7 +155,8 @@ class ContinuousHost(Host):
             for failed in self._loop.take_failures():
                 self._lost.add(failed.task_id)
                 self.judge(failed.task_id, failed.error)
-        self._loop.take_reports()
+        for report in self._loop.take_reports():
+            self.purgeable.update(report.purgeable)
         return done
 
     @property
@@ -178,7 +198,9 @@ class BatchHost(Host):
         self._workers[name] = worker
         ends = self.log.end_offsets(worker.partitions)
         try:
-            return worker.try_batch(ends, self.world.now_ms()).records_in
+            report = worker.try_batch(ends, self.world.now_ms())
+            self.purgeable.update(report.purgeable)
+            return report.records_in
         except RetryRequested:
             return 0
         except Exception as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -15,19 +14,20 @@ from penstock import (
     Headers,
     Record,
     SourceNode,
+    TopicPartition,
     Topology,
     TopologyBuilder,
     UnknownTopicError,
     duration_ms,
 )
-from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.applications.preparation import Prepared, prepare
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.program.checks import nearest
 from penstock.stores.memory import MemoryBackend
 
 from ..piping import serialized
-from ..topic_reader import ReadsTopics, TopicReader, named_topics
+from ..topic_reader import ReadsTopics, TopicReader
 from .checks import Checks
 from .cluster import Cluster
 from .disk import CHANGELOG, Disk
@@ -38,6 +38,7 @@ from .host import Host
 from .host_files import HostFiles
 from .host_world import HostWorld
 from .log import SimulatedLog
+from .simulated_application import outside_topics, simulated
 from .timeline import Timeline
 
 _OPERATION_NAMES = ("commit", "take", "fetch", "ask")
@@ -106,36 +107,28 @@ class SimulatedCluster(ReadsTopics):
             lambda host, rounds: self._cluster.work_beside(host, rounds),
         )
         try:
-            application = self._made(program, settings)
-            self._topics = _outside_topics(application)
-            for topic in self._topics:
-                self._log.create_topic(topic, partitions)
-            prepared = prepare(application, self._log)
+            self._settings = settings
+            prepared = self._prepared(program)
             self.application = prepared.application
             self._outputs = TopicReader(self.application, self._log)
             self._cluster = Cluster(
                 self.application, prepared.tasks(), self._log, self._disk, self._timeline, self._faults.edge,
                 self._faults.disk_edge, mode=mode, machines=hosts, directory=self._directory,
             )  # fmt: skip
-            self._checks = Checks(
-                self.application, self._cluster, self._log, self._disk, self._outside, self._timeline, self._directory
-            )
+            self._checks = Checks(self._cluster, self._log, self._disk, self._outside, self._timeline, self._directory)
             self._timeline.on_passing = self._cluster.tick
             self._cluster.begin()
         except BaseException:
             self._forget()
             raise
 
-    def _made(self, program: Topology | TopologyBuilder | Application, settings: Mapping[str, Any]) -> Application:
-        given = {"store_backend": "memory", "commit_interval": "0ms", "changelog": "topic:", **settings}
-        if given["changelog"] == "memory:":
-            given["changelog"] = f"memory:{self._directory}"
-        elif given["changelog"].startswith("directory:") and "://" not in given["changelog"]:
-            given["changelog"] = given["changelog"].replace(":", f":{CHANGELOG}", 1)
-        given |= {"log": "memory:", "data_dir": str(self._directory)}
-        if isinstance(program, Application):
-            return program.with_settings(**given)
-        return Application("simulated", program, **given)
+    def _prepared(self, program: Topology | TopologyBuilder | Application) -> Prepared:
+        application = simulated(program, self._settings, self._directory)
+        self._topics = outside_topics(application)
+        for topic in self._topics:
+            if topic not in self._log.topics():
+                self._log.create_topic(topic, self._partitions)
+        return prepare(application, self._log)
 
     def __enter__(self) -> SimulatedCluster:
         return self
@@ -167,7 +160,7 @@ class SimulatedCluster(ReadsTopics):
 
     def failure(self, what: str) -> SimulationFailure:
         """Return what to raise for a history up to now after which something is wrong."""
-        return SimulationFailure(what, self._timeline)
+        return SimulationFailure(what, self._timeline.story, self._timeline.events)
 
     @property
     def hosts(self) -> list[int]:
@@ -257,11 +250,41 @@ class SimulatedCluster(ReadsTopics):
         if not 1 <= machine <= self._cluster.machines:
             raise ConfigError(f"machine {machine}: expected 1 to {self._cluster.machines}")
 
+    def deploy(self, program: Topology | TopologyBuilder | Application) -> None:
+        """End the hosts that live, each with its last commit, and start as many with another program.
+
+        A host that is frozen wakes with the program and the tasks that it had. Raises as `run` for a program that does
+        not fit what was saved.
+        """
+        self._timeline.tell("another program is deployed", is_event=True)
+        prepared = self._prepared(program)
+        self.application = prepared.application
+        self._cluster.deploy(prepared.application, prepared.tasks())
+
+    def purge(self, *, also_sources: bool = False) -> None:
+        """Delete records of internal topics that tasks have reported to need no more, as a driver does.
+
+        `also_sources`: also records of source topics that were read, as retention does.
+        """
+        purged: dict[TopicPartition, int] = {}
+        for host in self._cluster.live():
+            purged.update(host.purgeable)
+        if also_sources:
+            read = self._checks.positions()
+            purged.update({each: at for each, at in read.items() if at is not None and each.topic in self._topics})
+        starts = self._log.start_offsets(list(purged))
+        for partition, position in purged.items():
+            if position > starts[partition]:
+                self._log.purge(partition, position, self._log.topic(partition.topic).id)
+                self._timeline.tell(f"the records of {partition} before {position} are deleted")
+
     def move(self, task: str, host: int) -> None:
         """Give a task to a host. The host that had it is not told, as if it were frozen or cut off."""
         if task not in self._cluster.tasks:
             raise ConfigError(f"task {task!r}: expected one of {', '.join(self._cluster.tasks)}")
         to = self._live(host)
+        if to not in self._cluster.of_this_program():
+            raise ConfigError(f"host {host} runs the program that was there before `deploy`: it gets no more tasks")
         self._timeline.begin_step()
         self._cluster.give(task, to)
 
@@ -355,7 +378,7 @@ class SimulatedCluster(ReadsTopics):
 
     def check_positions(self) -> None:
         """Raise SimulationFailure if a commit has set a position back."""
-        self._checks.positions()
+        self._checks.positions_go_on()
 
     def check_state(self) -> None:
         """End all hosts; compare each task's stores on its last host with those restored from the changelog alone.
@@ -367,12 +390,3 @@ class SimulatedCluster(ReadsTopics):
             self._cluster.let(host, lambda host=host: host.close(commit=True))  # type: ignore[misc]
         self._log.write_markers()
         self._checks.state()
-
-
-def _outside_topics(application: Application) -> list[str]:
-    """Return the topics of a program that are not its own. Raises ConfigError if functions or patterns choose some."""
-    named = named_topics(application)
-    if named is None:
-        raise ConfigError("a simulation needs a program that names its topics; here a function or pattern chooses some")
-    internal = application.program.internal_topics
-    return [topic for topic in named if topic not in internal and not topic.startswith(f"{application.id}-")]

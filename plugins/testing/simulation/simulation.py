@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock import Application, Record, Topology, TopologyBuilder
 
+from ..topic_reader import TopicReader
 from .failure import SimulationFailure
 from .history import Fault, History, Step
 from .host import Host
@@ -27,8 +28,9 @@ class Simulation(SimulatedCluster):
     """A cluster to which a history happens, with records of each source topic. Use it once, and close it.
 
     Records arrive during the history, or before it where the program reads several topics: its answers may depend on
-    which record is there first. `options` are those of `SimulatedCluster`; without `commit_interval` it is the
-    history's.
+    which record is there first. `deployments`: programs that take the place of the first one, one after the other, in
+    the middle; they give the same answers. `options` are those of `SimulatedCluster`; without `commit_interval` it is
+    the history's.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Simulation(SimulatedCluster):
         program: Topology | TopologyBuilder | Application,
         records: Mapping[str, Sequence[Record]],
         history: History,
+        deployments: Sequence[Topology | TopologyBuilder | Application] = (),
         **options: Any,
     ) -> None:
         given = {"commit_interval": history.commit_interval, "state_cleanup_delay": _CLEANUP_DELAY, **options}
@@ -46,15 +49,19 @@ class Simulation(SimulatedCluster):
             given = {"changelog_grace": dice.choice(_GRACES), **given}
         super().__init__(program, dice=history.dice, **given)
         self._history = history
+        self._programs = list(deployments)
+        self._sent = TopicReader(self.application, self._log)
         self._waiting = [(topic, record) for topic, of_topic in records.items() for record in of_topic]
         self.arrived: dict[str, list[Record]] = {topic: [] for topic in records}
         """The records that arrived, by topic."""
+        self.parts: dict[str, list[list[Record]]] = {topic: [] for topic in records}
+        """The same as their sources read them, by topic and partition."""
         self._steps: Mapping[str, Callable[[Step], object]] = {
             "arrive": lambda step: self._arrive(1),
             "rest": lambda step: self._let(step, self._cluster.work_on),
             "work": lambda step: self._let(step, self._cluster.work),
             "call": lambda step: self._let(step, lambda host: self._run_call(host, step.amount)),
-            "give": lambda step: self._let(step, lambda host: self._cluster.give(self._task(step.amount), host)),
+            "give": self._give,
             "strike": lambda step: self._let(step, lambda host: self._faults.arm(host, step.fault or Fault("dies"))),
             "wake": self._wake,
             "orphans": lambda step: self._cluster.give_orphans(),
@@ -62,6 +69,8 @@ class Simulation(SimulatedCluster):
             "pass": lambda step: self._pass_by(_PASSES[step.amount % len(_PASSES)]),
             "jump": lambda step: self._let(step, lambda host: self._jump(host, step.amount)),
             "power": self._power_off,
+            "deploy": lambda step: self._deploy(),
+            "purge": lambda step: self.purge(also_sources=step.amount % 2 == 1 and self._may_purge_sources()),
             "markers": lambda step: self._write_markers(),
             "maintain": lambda step: self._log.maintain(self._timeline.now_ms()),
         }
@@ -105,9 +114,10 @@ class Simulation(SimulatedCluster):
         if live:
             act(live[step.host % len(live)])
 
-    def _task(self, number: int) -> str:
-        tasks = list(self._cluster.tasks)
-        return tasks[number % len(tasks)]
+    def _give(self, step: Step) -> None:
+        hosts, tasks = self._cluster.of_this_program(), list(self._cluster.tasks)
+        if hosts:
+            self._cluster.give(tasks[step.amount % len(tasks)], hosts[step.host % len(hosts)])
 
     def _run_call(self, host: Host, number: int) -> None:
         if host.world.calls:
@@ -134,6 +144,14 @@ class Simulation(SimulatedCluster):
         for machine in range(machines) if down == machines else [down]:
             self._cluster.power_off(machine)
 
+    def _deploy(self) -> None:
+        if self._programs:
+            self.deploy(self._programs.pop(0))
+
+    def _may_purge_sources(self) -> bool:
+        """Return whether no store is filled from a source topic: there, retention would delete its content."""
+        return len(self.arrived) == 1
+
     def _jump(self, host: Host, number: int) -> None:
         jump_ms = _JUMPS_MS[number % len(_JUMPS_MS)]
         host.world.ahead_ms += jump_ms
@@ -148,6 +166,14 @@ class Simulation(SimulatedCluster):
         for topic, record in arriving:
             self.arrived[topic].append(record)
             self.pipe(topic, *record)
+            self._note_sent(topic)
+
+    def _note_sent(self, topic: str) -> None:
+        """Note the record that has arrived last: later, retention may have deleted it."""
+        source, parts = self._source(topic), self.parts[topic]
+        for number, new in enumerate(self._sent.by_partition(topic, source.key_serde, source.value_serde)):
+            parts += [] if number < len(parts) else [[]]
+            parts[number] += new
 
     def _write_markers(self) -> None:
         if self._log.has_open:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any
 
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 
@@ -24,27 +26,73 @@ class Soaked:
     seed: int = 0
     failure: SimulationFailure | None = None
 
+    def add(self, other: Soaked) -> None:
+        """Count what another one ran, too."""
+        self.histories += other.histories
+        self.events += other.events
+        self.faults.update(other.faults)
+        self.seed, self.failure = other.seed, other.failure
+
 
 def soak(
-    contract: type[SimulationContract], seeds: Iterable[int], progress: Callable[[Soaked], None] = lambda soaked: None
+    contract: type[SimulationContract],
+    seeds: Sequence[int],
+    progress: Callable[[Soaked], None] = lambda soaked: None,
+    *,
+    jobs: int = 1,
 ) -> Soaked:
-    """Run the history of each seed until one fails. `progress` is called after each.
+    """Run the history of each seed until one fails, in `jobs` processes. `progress` is called after each.
 
     The same seed makes the same history. Seeds take turns between continuous mode and batches.
     """
     soaked = Soaked()
-    with _quiet(), TemporaryDirectory("simulation") as directory:
-        for soaked.seed in seeds:
-            try:
-                simulation = contract.play(soaked.seed, directory)
-            except SimulationFailure as failure:
-                soaked.failure = contract.shortest(soaked.seed, failure, directory) if contract.shrinks else failure
-                return soaked
-            soaked.histories += 1
-            soaked.events += simulation.events
-            soaked.faults.update(simulation.faults)
-            progress(soaked)
+    for each in _played(contract, seeds) if jobs == 1 else _played_by(jobs, contract, seeds):
+        soaked.add(each)
+        if each.failure is not None:
+            break
+        progress(soaked)
     return soaked
+
+
+def _played(contract: type[SimulationContract], seeds: Sequence[int]) -> Iterator[Soaked]:
+    """Yield what each history came to; the one that fails is the last."""
+    with _quiet(), TemporaryDirectory("simulation") as directory:
+        for seed in seeds:
+            try:
+                simulation = contract.play(seed, directory)
+            except SimulationFailure as failure:
+                shortest = contract.shortest(seed, failure, directory) if contract.shrinks else failure
+                yield Soaked(seed=seed, failure=shortest)
+                return
+            yield Soaked(1, simulation.events, Counter(simulation.faults), seed)
+
+
+def _played_by(jobs: int, contract: type[SimulationContract], seeds: Sequence[int]) -> Iterator[Soaked]:
+    """Yield the same, of processes that share the seeds."""
+    context = get_context("fork")  # the contract may be of a file, and the product changed by a planted fault
+    results: Any = context.SimpleQueue()
+
+    def work(number: int) -> None:
+        # Neighbours go to one process, so that each has both modes.
+        for each in _played(contract, [seed for at, seed in enumerate(seeds) if at // 2 % jobs == number]):
+            results.put(each)
+        results.put(None)
+
+    processes = [context.Process(target=work, args=(number,), daemon=True) for number in range(jobs)]
+    for each in processes:
+        each.start()
+    try:
+        at_work = jobs
+        while at_work:
+            found = results.get()
+            if found is None:
+                at_work -= 1
+            else:
+                yield found
+    finally:
+        for each in processes:
+            each.terminate()
+            each.join()
 
 
 @contextmanager
