@@ -13,15 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import World
+from penstock import Application, Topology, World, versioned_store
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.testing.contracts.changelog_tests import restored
 from penstock.plugins.testing.simulation.disk import Disk
 from penstock.plugins.testing.simulation.failure import HostDied
 from penstock.plugins.testing.simulation.host_files import HostFiles
 from penstock.plugins.testing.simulation.local_state import LocalState
+from penstock.plugins.testing.simulation.rows import difference_of_rows
 from penstock.plugins.testing.simulation.timeline import Timeline
 from penstock.stores.memory import MemoryBackend
+
+from .programs import Versions
 
 randoms = st.randoms(use_true_random=False)
 
@@ -120,6 +123,17 @@ def test_a_machine_that_goes_down_takes_back_what_its_stores_wrote_last(tmp_path
         assert after.get("s", b"key") == (None if after.version() is None else str(after.version()).encode())
         after.destroy()
     assert set(found) == {None, "0-v", "1-v", "2-v"}
+
+
+@pytest.mark.parametrize("changelog", ["topic:", "directory:/changelog"])
+def test_rows_that_another_host_freed_before_its_snapshot_are_no_difference(changelog: str) -> None:
+    program, some = Topology().add_source("in", "in"), {("kept", b"old"): b"1"}
+    program.add_processor("versions", Versions, "in", stores=[versioned_store("kept", history_retention="2s")])
+    application = Application("app", program, changelog=changelog, log="memory:")
+    assert difference_of_rows(application, "0_0", {}, some) is None
+    is_no_difference = difference_of_rows(application, "0_0", some, {}) is None
+    assert is_no_difference == changelog.startswith("directory:")
+    assert difference_of_rows(application, "0_0", some, {("kept", b"old"): b"2"}) is not None
 
 
 def test_a_store_is_gone_with_its_directory(tmp_path: Path) -> None:
