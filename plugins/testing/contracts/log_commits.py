@@ -76,17 +76,20 @@ class CommitTests(LogTests):
         log.create_topic("out", 1)
         for partition in partitions:
             log.append(replace(output("in", 1), partitions=[(partition.partition,)]))
-        gc.collect()
-        before, committers = len(os.listdir("/proc/self/fd")), []
-        for partition in partitions:
-            committers.append(log.open_committer(APPLICATION, f"0_{partition.partition}", [partition]))
-            log.fetch(partition, 0, 1, 1000)
-            committers[-1].commit(Commit({partition: 1}, "v1"), [output("out", 1)])
-        needed = len(os.listdir("/proc/self/fd")) - before
-        for committer in committers:
-            committer.close()
-        assert log.open_files(0) <= log.open_files(4), "tasks need the open files that it says"
-        assert log.open_files(4) - log.open_files(0) <= needed, "tasks need the open files that it says"
+        claimed = log.open_files(4) - log.open_files(0)
+        for attempt in range(3):  # other threads of this process close files, too
+            gc.collect()
+            before, committers = len(os.listdir("/proc/self/fd")), []
+            for partition in partitions:
+                committers.append(log.open_committer(APPLICATION, f"0_{partition.partition}", [partition]))
+                log.fetch(partition, 0, 1, 1000)
+                committers[-1].commit(Commit({partition: 1}, f"v{attempt}"), [output("out", 1)])
+            needed = len(os.listdir("/proc/self/fd")) - before
+            for committer in committers:
+                committer.close()
+            if claimed <= needed:
+                break
+        assert 0 <= claimed <= needed, "tasks need the open files that it says"
 
     def test_nothing_is_committed_before_the_first_commit(self, log: Log) -> None:
         """Opening only takes the fence."""
