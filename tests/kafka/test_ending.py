@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -65,8 +65,11 @@ def partition(broker: KafkaBroker) -> TopicPartition:
     return TopicPartition(topic, 0)
 
 
-def kept_producers() -> int:
-    return sum(thread.name == "penstock-producer" for thread in threading.enumerate())
+@pytest.fixture
+def kept_producers() -> Callable[[], int]:
+    """Count the producers that are kept since the test began; those of earlier tests end when they can."""
+    earlier = set(threading.enumerate())
+    return lambda: sum(each.name == "penstock-producer" for each in set(threading.enumerate()) - earlier)
 
 
 def with_open_transaction(log: KafkaLog, partition: TopicPartition) -> TaskCommitter:
@@ -77,7 +80,9 @@ def with_open_transaction(log: KafkaLog, partition: TopicPartition) -> TaskCommi
     return committer
 
 
-def test_an_abort_without_an_answer_is_repeated(broker: KafkaBroker, log: KafkaLog, partition: TopicPartition) -> None:
+def test_an_abort_without_an_answer_is_repeated(
+    broker: KafkaBroker, log: KafkaLog, partition: TopicPartition, kept_producers: Callable[[], int]
+) -> None:
     committer = with_open_transaction(log, partition)
     broker.freeze()
     committer.close()
@@ -89,7 +94,9 @@ def test_an_abort_without_an_answer_is_repeated(broker: KafkaBroker, log: KafkaL
     assert read_all(broker.bootstrap, partition.topic) == []
 
 
-def test_a_commit_without_an_answer_is_repeated(broker: KafkaBroker, log: KafkaLog, partition: TopicPartition) -> None:
+def test_a_commit_without_an_answer_is_repeated(
+    broker: KafkaBroker, log: KafkaLog, partition: TopicPartition, kept_producers: Callable[[], int]
+) -> None:
     committer = with_open_transaction(log, partition)
     log._clients.patience.timeout_s = 1.0
     broker.freeze()
@@ -104,7 +111,9 @@ def test_a_commit_without_an_answer_is_repeated(broker: KafkaBroker, log: KafkaL
     assert len(read_all(broker.bootstrap, partition.topic)) == (0 if committed is None else 1)
 
 
-def test_records_in_flight_are_waited_for(broker: KafkaBroker, log: KafkaLog, partition: TopicPartition) -> None:
+def test_records_in_flight_are_waited_for(
+    broker: KafkaBroker, log: KafkaLog, partition: TopicPartition, kept_producers: Callable[[], int]
+) -> None:
     outbox = Outbox(log._clients, log._topics.count)
     outputs = OutputBatch(partition.topic, [b"k"], [b"v"], [1])
     outbox.send(outputs)
