@@ -310,6 +310,17 @@ class ComparesPositionsAsText(MemoryChangelog):
         return max(commits, key=lambda each: str(sum(each.positions.values())), default=None)
 
 
+class ComparesTheHighestPosition(MemoryChangelog):
+    def kept(self, version: str) -> Commit | None:
+        commits = [each for each in self._history.commits.values() if each is not None and each.version == version]
+        return max(commits, key=lambda each: max(each.positions.values()), default=None)
+
+
+class KeepsTheCommitBeforeTheSnapshot(MemoryChangelog):
+    def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]], commit: Commit | None = None) -> None:
+        super().snapshot(version, changes, self.kept(version) or commit)
+
+
 class KeepsTheFirstCommit(MemoryChangelog):
     def kept(self, version: str) -> Commit | None:
         return next((each for each in self._history.commits.values() if each and each.version == version), None)

@@ -40,6 +40,12 @@ class NeedsAMessage(Right):
         return Skip() if "ignore" in failure.error.args[0] else super().__call__(failure)
 
 
+class NeedsAMessageOfItsType(Right):
+    def __call__(self, failure: Failure) -> Any:
+        is_ours = isinstance(failure.error, ValueError) and "ignore" in str(failure.error.args[0])
+        return Skip() if is_ours else super().__call__(failure)
+
+
 class NeedsText(Right):
     def __call__(self, failure: Failure) -> Any:
         return Skip() if failure.raw_value and failure.raw_value.decode() == "-" else super().__call__(failure)

@@ -28,7 +28,7 @@ from penstock import (
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.local.committer import LocalCommitter
 from penstock.plugins.logs.local.layout import number_row
-from penstock.plugins.logs.memory import MemoryLog, _MemoryCommitter, _TaskCommit
+from penstock.plugins.logs.memory import MemoryLog, _MemoryCommitter, _MemoryLease, _TaskCommit
 from penstock.plugins.testing.contracts.log import LogContract
 from penstock.world import World
 
@@ -223,6 +223,13 @@ class HeadersOfTheFirst(_Fetching):
     def _changed(self, batch: RecordBatch) -> RecordBatch:
         if batch.headers is not None:
             batch.headers = [batch.headers[0]] * len(batch)
+        return batch
+
+
+class HeadersIfTheFirstHasSome(_Fetching):
+    def _changed(self, batch: RecordBatch) -> RecordBatch:
+        if batch.headers is not None and not batch.headers[0]:
+            batch.headers = None
         return batch
 
 
@@ -421,6 +428,31 @@ class EpochsEndWithTheProcess(_OnDisk):
         with made._storage.write("count") as (transaction, _):
             transaction.put("commits", made._key, made._row)
         return made  # type: ignore[no-any-return]
+
+
+class _Leasing(MemoryLog):
+    lease_class: type[_MemoryLease]
+
+    def lease(self, application_id: str, owner: str, ttl_ms: int) -> Any:
+        right = super().lease(application_id, owner, ttl_ms)
+        right.__class__ = self.lease_class
+        return right
+
+
+class LeasesByName(_Leasing):
+    class lease_class(_MemoryLease):
+        def release(self) -> None:
+            holder = self._log._leases.get(self._application_id)
+            if holder is not None and holder.owner == self.owner:
+                del self._log._leases[self._application_id]
+
+
+class LeasesAddUp(_Leasing):
+    class lease_class(_MemoryLease):
+        def renew(self) -> None:
+            expires_ms = self.expires_ms
+            super().renew()
+            self.expires_ms = expires_ms + self._ttl_ms
 
 
 class LeasesEndWithTheProcess(LocalLog):

@@ -33,6 +33,8 @@ PLANTED: list[tuple[Any, ...]] = [
     (planted.PositionsInFourBytes, "test_commits_of_real_size", "positions"),
     (planted.SplitsNamesOfPartitions, "test_commits_of_real_size", "positions"),
     (planted.ComparesPositionsAsText, "test_a_later_commit_of_a_version_is_kept", "with the highest positions"),
+    (planted.ComparesTheHighestPosition, "test_a_later_commit_of_a_version_is_kept", "with the highest positions"),
+    (planted.KeepsTheCommitBeforeTheSnapshot, "test_a_later_commit_of_a_version_is_kept", "of a snapshot's commit"),
     (planted.KeepsTheFirstCommit, "test_a_later_commit_of_a_version_is_kept", "with the highest positions"),
     (planted.ProvesTheNewest, "test_a_changelog_keeps_commits", "the newest delta proves nothing"),
     (planted.OneDeltaForEachCounter, "test_a_late_orphan_changes_nothing", "no way to version"),

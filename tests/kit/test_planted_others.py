@@ -82,6 +82,7 @@ def test_a_planted_kind_is_found(kind: str, rule: str) -> None:
 HANDLERS: list[tuple[type[handlers.Right], str]] = [
     (handlers.NeedsARecord, "must not raise: asked about .*a punctuator|must not raise"),
     (handlers.NeedsAMessage, "must not raise: .*IndexError"),
+    (handlers.NeedsAMessageOfItsType, r"must not raise: asked about ValueError\(\) .*IndexError"),
     (handlers.NeedsText, "must not raise: .*UnicodeDecodeError"),
     (handlers.ReturnsNothing, "returned None, expected"),
     (handlers.ReturnsAClass, "returned <class .*Skip'>, expected"),
@@ -123,6 +124,11 @@ def renders_ten_nodes(program: Any) -> str:
     return " ".join(name for name in _names(program) if "-11" not in name)
 
 
+def renders_no_beginnings(program: Any) -> str:
+    names = _names(program)
+    return " ".join(name for name in names if not any(other.startswith(name) and other != name for other in names))
+
+
 def renders_with_a_number(program: Any) -> str:
     return f"{next(_counter)} {' '.join(_names(program))}"
 
@@ -143,6 +149,7 @@ RENDERERS = [
     (renders_bytes, "returns text"),
     (renders_no_stores, "each of the stores, and lacks"),
     (renders_ten_nodes, "each of the nodes, and lacks 'branch-11'"),
+    (renders_no_beginnings, "except as a part of longer names"),
     (renders_with_a_number, "was rendered as"),
     (renders_a_set, "in another process"),
     (renders_with_ids, "in another process"),
@@ -162,6 +169,18 @@ def raises_as_int_does(setting: str, text: str, load: Any) -> Any:
 def says_nothing(setting: str, value: Any) -> Any:
     if type(value) is not int:
         raise ConfigError("wrong value")
+    return value
+
+
+def cuts_numbers(setting: str, value: Any) -> Any:
+    if type(value) not in (int, float):
+        raise ConfigError(f"{setting}: expected a number, found {value!r}")
+    return int(value)
+
+
+def says_yes_for_one(setting: str, value: Any) -> Any:
+    if value not in (True, False):
+        raise ConfigError(f"{setting}: expected true or false, found {value!r}")
     return value
 
 
@@ -191,6 +210,23 @@ def test_a_planted_setting_is_found(setting: Setting[Any], rule: str) -> None:
     check_found(
         type("Suite", (SettingContract,), {"setting": setting, "accepted": {"5": 5}, "refused": ("many", 1.5)})(), rule
     )
+
+
+YES = SettingType(says_yes_for_one, lambda setting, text, load: {"true": True, "false": False}.get(text, text))
+CLOSE: list[tuple[Setting[Any], dict[str, Any], str]] = [
+    (
+        Setting("acme.limit", SettingType(cuts_numbers, NUMBERS.of_text), 5, "The most records."), {"5": 5},
+        "5.5 is kept as 5, which is another number",
+    ),
+    (Setting("acme.on", YES, False, "Whether it is on."), {"true": True, "false": False}, "which is equal to it"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("setting", "accepted", "rule"), CLOSE)
+def test_a_setting_that_takes_close_values_for_one_is_found(
+    setting: Setting[Any], accepted: dict[str, Any], rule: str
+) -> None:
+    check_found(type("Suite", (SettingContract,), {"setting": setting, "accepted": accepted})(), rule)
 
 
 @pytest.mark.parametrize("name", ["kafka_streams", "librdkafka"])

@@ -81,8 +81,10 @@ class ContentTests(ChangelogTests):
     def test_a_later_commit_of_a_version_is_kept(self, tmp_path: Path) -> None:
         """Commits without changes stay at their version: the delta after them, or a snapshot, keeps the last one."""
         log = self.open(tmp_path)
-        place = TopicPartition("in", 0)
-        first, second, third = (Commit({place: position}, "0-v", b"%d" % position) for position in (9, 10, 100))
+        far, near = TopicPartition("in", 0), TopicPartition("in", 1)
+        first, second, third, last = (
+            Commit({far: 900, near: position}, "0-v", b"%d" % position) for position in (9, 10, 100, 101)
+        )
         log.append({"s": [(b"a", b"1")]}, None, "0-v", first)
         expect(log.kept("0-v"), first, "the commit of a first version")
         log.append({"s": [(b"a", b"2")]}, "0-v", "1-lost", second)
@@ -91,6 +93,9 @@ class ContentTests(ChangelogTests):
             expect(each.kept("0-v"), third, "of several commits of a version, the one with the highest positions")
             expect(each.kept("1-v"), None, "a version of which no commit was kept")
             expect(each.kept("1"), None, "a version that never was")
+        log.snapshot("0-v", iter([("s", b"a", b"1")]), last)
+        for each in (log, self.open(tmp_path)):
+            expect(each.kept("0-v"), last, "of a snapshot's commit and those before deltas, that of highest positions")
 
     def test_a_late_orphan_changes_nothing(self, tmp_path: Path) -> None:
         """A process that was replaced appends after the version that it knows, when others have followed it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -49,7 +50,7 @@ class HandlerContract:
         ValueError("invalid"), KeyError(), SerdeError("cannot read"), ZeroDivisionError("division by zero"),
         TimeoutError(), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), ExceptionGroup("two", [ValueError()]),
     )  # fmt: skip
-    """Errors with which records fail."""
+    """Errors with which records fail. Each is also tried without arguments, where its type allows that."""
 
     def test_each_failure_is_decided(self) -> None:
         """It raises nothing, also for a punctuator, which has no record, for tombstones and any bytes."""
@@ -132,7 +133,7 @@ class HandlerContract:
 
     def _failures(self) -> Iterator[Failure]:
         for stage in self.stages:
-            for error in self.errors:
+            for error in (*self.errors, *self._without_arguments()):
                 for attempt in (1, 2, 3, 100):
                     first = Failure(stage, error, "count", "0_3", "orders", 3, 7, b"key", b"value", (), 5, attempt)
                     yield first
@@ -140,6 +141,12 @@ class HandlerContract:
                     yield replace(first, raw_key=b"\x00\xff", raw_value=b"\xff" * 10_000, headers=(("é", b"\xff"),) * 9)
                     if stage is not Stage.DESERIALIZATION:  # of a punctuator
                         yield Failure(stage, error, "count", "0_3", None, None, None, attempt=attempt)
+
+    def _without_arguments(self) -> Iterator[Exception]:
+        """Return an error without a message for each type that has arguments: `raise ValueError` is one."""
+        for kind in dict.fromkeys(type(error) for error in self.errors if error.args):
+            with suppress(TypeError):
+                yield kind()
 
 
 def _short(failure: Failure) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from penstock import Commit, FencedError, Log, LogError, ManualClock
@@ -28,19 +31,26 @@ class LeaseTests(LogTests):
         log.lease(APPLICATION, "driver two", 10_000).release()
 
     def test_an_expired_lease_is_lost_to_the_next(self, log: Log, clock: ManualClock) -> None:
-        """Its old holder is refused when it renews, and cannot release the new holder's."""
-        lease = log.lease(APPLICATION, "driver one", 10_000)
-        clock.advance("11s")
-        lease.renew()  # no other driver has taken it
-        clock.advance("11s")
-        successor = log.lease(APPLICATION, "driver two", 10_000)
-        with pytest.raises(FencedError, match="driver one"):
-            lease.renew()
-        lease.release()
-        successor.renew()
-        with pytest.raises(LogError, match="driver two"):
-            log.lease(APPLICATION, "driver three", 10_000)
-        successor.release()
+        """Its old holder is refused when it renews, and cannot release the new holder's, also one of its own name.
+
+        A lease expires after its last renewal, however many there were.
+        """
+        for name in ("driver two", "driver one"):
+            lease = log.lease(APPLICATION, "driver one", 10_000)
+            clock.advance("11s")
+            for _ in range(3):
+                lease.renew()  # no other driver has taken it
+            clock.advance("11s")
+            with _allowed(f"{name!r} may take a lease of 10 s that was last renewed 11 s ago"):
+                successor = log.lease(APPLICATION, name, 10_000)
+            with pytest.raises(FencedError, match="driver one"):
+                lease.renew()
+            lease.release()
+            with _allowed(f"{name!r} renews its lease, which its predecessor 'driver one' cannot release"):
+                successor.renew()
+            with pytest.raises(LogError, match=name):
+                log.lease(APPLICATION, "driver three", 10_000)
+            successor.release()
 
     def test_a_lease_outlives_what_was_committed(self, log: Log) -> None:
         """A reset holds the lease until everything is deleted: no driver may start in between."""
@@ -58,3 +68,11 @@ class LeaseTests(LogTests):
             lease.renew()
         lease.release()
         log.lease(APPLICATION, "driver", 10_000).release()
+
+
+@contextmanager
+def _allowed(rule: str) -> Iterator[None]:
+    try:
+        yield
+    except LogError as error:
+        raise AssertionError(f"{rule}; it raised {error!r}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import re
 from collections.abc import Mapping, Sequence
@@ -54,6 +55,7 @@ class SettingContract:
                 assert type(again) is type(value) and again == value, (
                     f"the value {given!r} is kept as {again!r}, and its text as {value!r}: each value has one form"
                 )
+            self._check_close_values(value)
             read = self.setting.of({self.setting.name: found})
             assert read == value, f"read where {value!r} was given, it is {read!r}"
             try:
@@ -80,6 +82,24 @@ class SettingContract:
                 raise AssertionError(f"{value!r} must be refused with a ConfigError, and raised {error!r}") from error
             else:
                 raise AssertionError(f"{value!r} must be refused, and is kept as {found!r}")
+
+    def _check_close_values(self, value: Any) -> None:
+        """Check numbers beside an accepted one, which are other values, and those equal to it, which have its form."""
+        if type(value) not in (bool, int, float) or not math.isfinite(value):
+            return
+        for given in (value + 0.5, int(value), float(value), bool(value)):
+            try:
+                kept = self._check(given)
+            except ConfigError:
+                continue
+            is_one = type(kept) is type(value) and kept == value
+            assert is_one or given != value, (
+                f"the value {given!r} is kept as {kept!r}, and {value!r}, which is equal to it, as {value!r}: refuse "
+                "one of them, or give both one form"
+            )
+            assert not is_one or given == value, (
+                f"the value {given!r} is kept as {kept!r}, which is another number: refuse it"
+            )
 
     def _given(self, value: Any) -> Any:
         return self._of_text(value) if isinstance(value, str) else value
