@@ -15,6 +15,7 @@ VERBS: Components = {
         "reset",
         "plan",
         "changelog",
+        "state",
         "stores",
         "dlq",
         "topics",

@@ -17,6 +17,7 @@ from penstock import (
     Log,
     LogChangelog,
     StoreBackend,
+    StoreLockedError,
     UnknownTopicError,
     World,
     version_counter,
@@ -32,6 +33,7 @@ from penstock.plugins.upgrade.older import check_commit
 from penstock.program.layouts import Layouts, id_of_version
 from penstock.settings.secret import HIDDEN
 from penstock.store.kept_store import Layout
+from penstock.support.file_lock import FileLock
 from penstock.support.names import did_you_mean
 from penstock.support.private_files import make_private_directory, write_private_text
 
@@ -42,6 +44,8 @@ _log = logging.getLogger("penstock.replicas")
 
 _MOST_PASSES = 100
 """So often one call of `catch_up` reads on, because the task has committed meanwhile."""
+_LOCK_SECONDS = 10.0
+"""How long an object waits for another one that has its directory open."""
 _LOOK_SECONDS = 10.0
 """Seconds between two looks at the note of the program that ran last."""
 
@@ -58,7 +62,7 @@ class Replica:
     One process has a directory open, and one thread calls all methods but those of `opening`.
 
     Raises ConfigError for a task or a store that the application did not save, StoreError for a directory that cannot
-    be written, and LogError.
+    be written or that another process has open, and LogError.
     """
 
     def __init__(
@@ -84,10 +88,24 @@ class Replica:
         self._where = f"application {application.id!r}, replica of task {task}"
         self._backends: Backends | None = None
         self._place: str | None = None
+        self._held: FileLock | None = None
         self._looked_at = 0.0
         self._saved = self._look()
         self._layouts = Layouts({})
-        self._open()
+        with making_state_directory(directory):
+            make_private_directory(directory)
+            lock = FileLock(str(directory / "replica.lock"))
+            if not lock.acquire(_LOCK_SECONDS):
+                raise StoreLockedError(
+                    f"replica directory {directory}: {lock.holder()} has it open: try again when that has ended, "
+                    "or choose another directory"
+                )
+        self._held = lock
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
 
     # ------------------------------------------------------------------ what it has
 
@@ -195,7 +213,7 @@ class Replica:
             return
         before, self._saved = self._saved, self._look()
         if self._saved != before or self._backends is None:
-            self.close()
+            self._close_backends()
             self._open()
 
     def _look(self) -> SavedTask:
@@ -296,6 +314,13 @@ class Replica:
 
     def close(self) -> None:
         """Release everything; idempotent. The copy stays, for the next object with its directory."""
+        self._close_backends()
+        lock, self._held = self._held, None
+        if lock is not None:
+            lock.release()
+            lock.close()
+
+    def _close_backends(self) -> None:
         backends, self._backends = self._backends, None
         if backends is not None:
             backends.close()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock import ConfigError, World
-from penstock.errors import ChangelogError, IncompatibleStateError, StaleStoreError
+from penstock.errors import ChangelogError, IncompatibleStateError, StaleStoreError, StoreLockedError
 from penstock.plugins.applications.changelog_location import note_location
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.logs.memory import MemoryLog
@@ -186,3 +188,22 @@ def test_its_world_is_what_it_is_given(tmp_path: Path) -> None:
     with Replica(writer.application, "0_0", writer.log, tmp_path / "x", world=world) as replica:
         replica.catch_up()
     assert next(times) > 1
+
+
+def test_two_processes_do_not_share_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.plugins.replicas.replica._LOCK_SECONDS", 0)
+    writer, replica = made(tmp_path, "directory:changes")
+    replica.close()
+    holding = (
+        "import sys; from penstock.support.file_lock import FileLock\n"
+        "print(FileLock(sys.argv[1]).acquire(0), flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", holding, str(tmp_path / "replica" / "replica.lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "True\n"
+        with pytest.raises(StoreLockedError, match=rf"replica directory .*: process {other.pid} has it open"):
+            Replica(writer.application, "0_0", writer.log, tmp_path / "replica")
+        other.communicate()
+    with Replica(writer.application, "0_0", writer.log, tmp_path / "replica") as replica:
+        assert replica.catch_up()

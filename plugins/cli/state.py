@@ -1,0 +1,369 @@
+"""The verb `state`: reads the stores of an application at a committed version, whether it runs or not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock import ConfigError, StoreError
+
+from .command import Group
+from .options import application_options, find_application, open_log
+from .output import count, note, print_json, print_table, print_text
+from .stores import accept, drop
+
+if TYPE_CHECKING:
+    from penstock import Application, Log, Serde
+    from penstock.plugins.replicas.contents import Entry
+    from penstock.plugins.replicas.replica import Replica
+    from penstock.plugins.replicas.saved_tasks import SavedTask
+
+_target = click.argument("target", metavar="MODULE:ATTR")
+_store = click.argument("store", metavar="STORE")
+_task_option = click.option("--task", metavar="TASK", help="Only this task, e.g. 0_3.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="JSON objects, one on each line.")
+
+
+@click.group(
+    cls=Group,
+    examples=[
+        ("Stores and tasks, and what this machine has of them", "penstock state list shop:application"),
+        ("A value", "penstock state get shop:application totals anna"),
+        ("Everything, for a program", "penstock state export shop:application totals --output totals.jsonl"),
+    ],
+)  # fmt: skip
+def state() -> None:
+    """Read the stores of an application, at the last commit of each task.
+
+    It works from any machine that reaches the log and the changelog, beside a running application, which does not
+    notice it. The first command restores a copy of the task's store from the changelog, under `state_dir`; later ones
+    only read what came since.
+    """
+
+
+# ---------------------------------------------------------------- list
+
+
+@state.command("list", examples=[("For a program", "penstock state list shop:application --json")])
+@_target
+@click.option("--json", "as_json", is_flag=True, help="A JSON list of objects.")
+@application_options
+def list_state(target: str, as_json: bool, **where: Any) -> None:
+    """List the stores of each task of MODULE:ATTR: the committed version, and the copies on this machine.
+
+    A copy is the task's local state, or that of this command. Entries are counted about, and for each store.
+    """
+    from penstock.plugins.replicas.saved_tasks import saved_tasks
+
+    application = find_application(target, **where)
+    with open_log(application.settings) as log:
+        rows = [row for task in saved_tasks(application.id, log).values() for row in _listed(application, log, task)]
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        note(f"{application.id} has saved no stores")
+    else:
+        columns = ["task", "store", "kind", "backend", "logged", "version", "copy", "entries", "behind", "bytes"]
+        cells = [[_cell(row[column]) for column in columns] for row in rows]
+        print_table(columns, cells, numbers=["version", "entries", "behind", "bytes"])
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def _listed(application: Application, log: Log, task: SavedTask) -> Iterator[dict[str, Any]]:
+    """Yield a row for each store of a task and each copy of it on this machine; one without a copy if there is none."""
+    from penstock import version_counter
+    from penstock.plugins.replicas.local_copies import local_copies
+
+    commit = log.last_commit(application.id, task.id, task.partitions)
+    version = None if commit is None else version_counter(commit.version)
+    copies = local_copies(application, task)
+    for name, kept in sorted(task.layouts.now.items()):
+        first = {
+            "task": task.id,
+            "store": name,
+            "kind": kept.kind,
+            "backend": kept.backend,
+            "logged": kept.logged,
+            "version": version,
+        }
+        found = [each for each in copies if name in each.entries]
+        for each in found:
+            at = None if each.version is None else version_counter(each.version)
+            behind = None if version is None or at is None else max(0, version - at)
+            of_copy = {"entries": each.entries[name], "behind": behind, "bytes": each.bytes}
+            yield {**first, "copy": each.kind, "directory": str(each.directory), **of_copy}
+        if not found:
+            yield {**first, "copy": None, "directory": None, "entries": None, "behind": None, "bytes": None}
+
+
+# ---------------------------------------------------------------- get, range, export
+
+
+@state.command(
+    examples=[
+        ("By the key", "penstock state get shop:application totals anna"),
+        ("The windows that start within an hour", "penstock state get shop:application hourly anna --from 1700000000000 --to 1700003600000"),
+        ("What was valid then", "penstock state get shop:application prices tea --from 1700000000000 --to 1700000000000"),
+    ]
+)  # fmt: skip
+@_target
+@_store
+@click.argument("key", metavar="KEY")
+@click.option("--from", "first", type=int, default=0, help="Windows, sessions and versions from this time on (ms).")
+@click.option("--to", "last", type=int, default=2**63 - 1, help="Windows, sessions and versions up to this time (ms).")
+@_task_option
+@click.option("--all-tasks", is_flag=True, help="Look in each task, where a key need not be in its partition's.")
+@_json_option
+@application_options
+def get(
+    target: str,
+    store: str,
+    key: str,
+    first: int,
+    last: int,
+    task: str | None,
+    all_tasks: bool,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Show the value of KEY in STORE of MODULE:ATTR, or its windows, sessions, versions, values or timers.
+
+    The key is text for the serde str, and JSON for others, where text that is no JSON is taken for a string. It is
+    looked up in the task that reads the partition of records with that key. The exit code is 1 if it has no value.
+    """
+    from penstock.plugins.replicas.contents import entries_of
+
+    application = find_application(target, **where)
+    with open_log(application.settings) as log:
+        reading = _Reading(application, log, store)
+        wanted = reading.key(key)
+        tasks = reading.tasks(task) if task is not None or all_tasks else [reading.task_of(wanted)]
+        found = 0
+        for each in tasks:
+            with reading.open(each) as (opened, version):
+                for entry in entries_of(opened, wanted, first, last):
+                    found += 1
+                    _show(entry, each, version, as_json)
+        if not found:
+            elsewhere = "" if all_tasks or task is not None else "; --all-tasks looks in the others, too"
+            raise StoreError(f"store {store!r} has no value of key {key!r} in task {', '.join(tasks)}{elsewhere}")
+
+
+@state.command(
+    examples=[
+        ("The first ten entries of each task", "penstock state range shop:application totals --limit 10"),
+        ("Keys from a to b", "penstock state range shop:application totals --start a --end b --json"),
+    ]
+)  # fmt: skip
+@_target
+@_store
+@click.option("--start", metavar="KEY", help="From this key on, by the order of the serialized keys.")
+@click.option("--end", metavar="KEY", help="Up to this key, included.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="So many entries of a task.")
+@_task_option
+@_json_option
+@application_options
+def range(
+    target: str,
+    store: str,
+    start: str | None,
+    end: str | None,
+    limit: int,
+    task: str | None,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Show entries of STORE of MODULE:ATTR, task by task, in the order of the keys."""
+    from itertools import islice
+
+    from penstock.plugins.replicas.contents import entries
+
+    application = find_application(target, **where)
+    with open_log(application.settings) as log:
+        reading = _Reading(application, log, store)
+        first, last = (None if each is None else reading.key(each) for each in (start, end))
+        for each in reading.tasks(task):
+            with reading.open(each) as (opened, version):
+                found = entries(opened, first, last)
+                for entry in islice(found, limit):
+                    _show(entry, each, version, as_json)
+                if next(found, None) is not None:
+                    note(f"task {each} has more; --limit shows more of them")
+
+
+@state.command(
+    examples=[
+        ("To a file", "penstock state export shop:application totals --output totals.jsonl"),
+        ("To another program", "penstock state export shop:application totals | jq -r .key"),
+    ]
+)  # fmt: skip
+@_target
+@_store
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write to this file, which appears when it is complete; else to stdout.",
+)
+@_task_option
+@application_options
+def export(target: str, store: str, output: Path | None, task: str | None, **where: Any) -> None:
+    """Write all entries of STORE of MODULE:ATTR as JSON lines, each task at its last commit.
+
+    Each line has `task`, `version` and the entry.
+    """
+    from penstock.plugins.replicas.contents import entries
+
+    from .text import dump_json
+
+    application = find_application(target, **where)
+    written = 0
+    with open_log(application.settings) as log, _written(output) as file:
+        reading = _Reading(application, log, store)
+        for each in reading.tasks(task):
+            with reading.open(each) as (opened, version):
+                for entry in entries(opened):
+                    file.write(dump_json({"task": each, "version": version, **entry}) + b"\n")
+                    written += 1
+    note(f"{count(written, 'entry', 'entries')} of {store}")
+
+
+state.add_command(drop)
+state.add_command(accept)
+
+
+@contextmanager
+def _written(output: Path | None) -> Iterator[Any]:
+    """Return a file to write to; a named one appears when the block has ended without an error."""
+    from .output import reader_may_leave
+
+    if output is None:
+        with reader_may_leave():
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+        return
+    aside = output.with_name(f"{output.name}.tmp")
+    try:
+        with open(aside, "wb") as file:
+            yield file
+        aside.replace(output)
+    except OSError as error:
+        raise StoreError(f"{output}: {error.strerror or error}; choose another file with --output") from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _show(entry: Entry, task: str, version: str, as_json: bool) -> None:
+    from .text import dump_json
+
+    if as_json:
+        print_text(dump_json({"task": task, "version": version, **entry}).decode())
+    else:
+        rest = {name: value for name, value in entry.items() if name not in ("key", "value")}
+        parts = [entry["key"], *([entry["value"]] if "value" in entry else []), *([rest] if rest else [])]
+        print_text("\t".join(each if isinstance(each, str) else dump_json(each).decode() for each in parts))
+
+
+class _Reading:
+    """One store of an application, read from replicas of its tasks under `state_dir`."""
+
+    def __init__(self, application: Application, log: Log, store: str) -> None:
+        from penstock.plugins.replicas.contents import declared_store
+        from penstock.plugins.replicas.saved_tasks import saved_tasks
+
+        self._application = application
+        self._log = log
+        number, self._store = declared_store(application, store)
+        self._tasks: Mapping[str, SavedTask] = {
+            name: each for name, each in saved_tasks(application.id, log).items() if name.startswith(f"{number}_")
+        }
+        if not self._tasks:
+            raise ConfigError(
+                f"application {application.id!r} has saved no store {store!r} in the log {application.settings.log}: it "
+                "has not run there since its last reset; check --log and --data-dir"
+            )
+
+    @property
+    def _key_serde(self) -> Serde[Any]:
+        from penstock.plugins.replicas.contents import key_serde
+
+        return key_serde(self._application, self._store)
+
+    def key(self, text: str) -> Any:
+        """Return the key that a text means. Raises ConfigError."""
+        import json
+
+        from .text import TextSerde
+
+        serde = self._key_serde
+        name = type(serde).__name__
+        try:
+            if name in ("StrSerde", "BytesSerde"):
+                data = TextSerde(serde, self._store.name, is_key=True).from_line(text.encode())
+            else:
+                try:
+                    value = json.loads(text)
+                except ValueError:
+                    value = text
+                data = serde.serialize(value)
+            return serde.deserialize(data)
+        except Exception as error:  # a serde of another package may raise anything
+            raise ConfigError(
+                f"key {text!r} does not fit the key serde {name} of store {self._store.name!r}: {error}"
+            ) from error
+
+    def tasks(self, task: str | None) -> list[str]:
+        """Return all tasks with the store, or the one. Raises ConfigError for one that has not got it."""
+        if task is not None and task not in self._tasks:
+            raise ConfigError(f"--task {task}: store {self._store.name!r} is in the tasks {', '.join(self._tasks)}")
+        return [task] if task is not None else list(self._tasks)
+
+    def task_of(self, key: Any) -> str:
+        """Return the task that reads records with a key, by the serde and the partitioner of its topics."""
+        from penstock.plugins.logs.partitioner import partition_for_key
+        from penstock.program.serdes import resolve_serde
+
+        settings, tasks = self._application.settings, list(self._tasks)
+        number = int(tasks[0].partition("_")[0])
+        source = self._application.program.subtopology(number).sources[0]
+        serde = resolve_serde(source.key_serde, settings.key_serde, f"source {source.name!r}", settings.of_plugins)
+        try:
+            data = serde.serialize(key)
+        except Exception as error:  # a serde of another package may raise anything
+            raise ConfigError(
+                f"source {source.name!r} has no records with key {key!r} ({error}), so it is unknown which task has "
+                "it: name it with --task, or add --all-tasks"
+            ) from error
+        return f"{number}_{partition_for_key(data, len(tasks))}"
+
+    @contextmanager
+    def open(self, task: str) -> Iterator[tuple[Any, str]]:
+        """Bring a copy of the store to the task's last commit; return the store and its version."""
+        from penstock.plugins.replicas.contents import open_store
+        from penstock.plugins.replicas.local_copies import replica_directory
+        from penstock.plugins.replicas.replica import Replica
+
+        directory = replica_directory(self._application, task, self._store.name)
+        with Replica(self._application, task, self._log, directory, stores=[self._store.name]) as replica:
+            version = self._caught_up(replica)
+            with closing(open_store(self._application, replica, self._store)) as opened:
+                yield opened, version
+
+    def _caught_up(self, replica: Replica) -> str:
+        for _ in iter(lambda: replica.catch_up(), True):
+            note(f"task {replica.task} commits faster than its records can be read; trying again")
+        if replica.version is None:
+            raise StoreError(
+                f"task {replica.task} of application {self._application.id!r} has no commit in the log "
+                f"{self._application.settings.log}: it has not run yet"
+            )
+        return replica.version

@@ -1,0 +1,164 @@
+"""Typed reading of a replica's stores: the stores as processors see them, at the replica's version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
+from typing import Any
+
+from penstock import Application, ConfigError, PunctuationType, StateStore, StoreBuilder, StoreSpec
+from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
+from penstock.program.serdes import resolve_serde
+from penstock.serde import Serde
+from penstock.store import ValueAndTimestamp, ValueTimestampHeaders
+from penstock.store.kinds.key_value import ReadOnlyKeyValueStore
+from penstock.store.kinds.list_store import ReadOnlyListStore
+from penstock.store.kinds.session import ReadOnlySessionStore
+from penstock.store.kinds.timers import TimerStore
+from penstock.store.kinds.versioned import ReadOnlyVersionedKeyValueStore
+from penstock.store.kinds.window import ReadOnlyWindowStore
+from penstock.store.record_cache import CacheBudget, RecordCache
+from penstock.store.specs import declared_serdes
+from penstock.stores.commit_buffer import CommitBuffer
+from penstock.support.names import changelog_topic, did_you_mean, index_name
+from penstock.support.repeats import Repeats
+
+from .replica import Replica
+
+LATEST = 2**63 - 1
+"""The end of time, in ms."""
+
+Entry = dict[str, Any]
+"""An entry of a store: `key` and `value`, and what else its kind has.
+
+`timestamp` and `headers` where values have them; `start` and `end` of windows and sessions; `timestamp` and `valid_to`
+of versions (-1: the latest); `clock` and `at` of timers. All times are in ms.
+"""
+
+
+def declared_store(application: Application, name: str) -> tuple[int, StoreBuilder]:
+    """Return a store of the program, and the number of its sub-topology.
+
+    Raises ConfigError for a store that the program does not name, or that has no changelog.
+    """
+    stores = {each.name: (part.id, each) for part in application.program.subtopologies for each in part.stores}
+    if name not in stores:
+        advice = did_you_mean(name, stores) or f"it has: {', '.join(sorted(stores)) or 'none'}"
+        raise ConfigError(f"the program of application {application.id!r} has no store {name!r}; {advice}")
+    if not stores[name][1].logged:
+        raise ConfigError(
+            f"store {name!r} of application {application.id!r} is not in the changelog (logged=False, or it is filled "
+            "from a topic), so only its task can read it"
+        )
+    return stores[name]
+
+
+def key_serde(application: Application, store: StoreBuilder) -> Serde[Any]:
+    """Return the serde of a store's keys. Raises ConfigError for a store whose kind has none."""
+    serdes = declared_serdes(store)
+    if "key_serde" not in serdes:
+        raise ConfigError(f"store {store.name!r} is of a kind without a key serde: its keys cannot be read here")
+    settings = application.settings
+    made = resolve_serde(serdes["key_serde"], settings.state_serde, f"store {store.name!r}", settings.of_plugins)
+    return made.bind(changelog_topic(application.id, store.name), is_key=True)
+
+
+def open_store(application: Application, replica: Replica, store: StoreBuilder) -> StateStore:
+    """Return a store at the version of the replica, to be read until the replica's next `catch_up`; close it then.
+
+    Its clocks are those of the task at that commit: what had expired then is not there. Raises ConfigError if the
+    store was saved as one of another kind.
+    """
+    backend, kept = replica.backend(store.name), replica.layout[store.name]
+    kind = store.kind if isinstance(store, StoreSpec) else "key_value"
+    if kind != kept.kind:
+        raise ConfigError(
+            f"store {store.name!r} of application {application.id!r} was saved as one of kind {kept.kind!r}, and the "
+            f"program declares it as {kind!r}: give the program that ran last"
+        )
+    commit, settings = replica.commit, application.settings
+    saved = json.loads(commit.engine_state) if commit is not None and commit.engine_state else {}
+    stream_time, wall_clock = saved.get("stream", -1), saved.get("wall", 0)
+    context = TaskStoreContext(
+        application.id,
+        replica.task,
+        settings.state_serde,
+        kept.fixed_options,
+        lambda: stream_time,
+        lambda: wall_clock,
+        lambda reason, count: None,
+        CommitBuffer(backend, index_name(store.name)) if kept.has_index else None,
+        kept.expires,
+        RecordCache(store.name, CacheBudget(0)),
+        Repeats(lambda: wall_clock),
+        settings.of_plugins,
+    )
+    return store.build(CommitBuffer(backend, store.name), context)
+
+
+def entries_of(store: StateStore, key: Any, first: int = 0, last: int = LATEST) -> Iterator[Entry]:
+    """Yield the entries of one key: windows that start, sessions that overlap, and versions valid, from first to last.
+
+    Of a versioned store these come with the latest first. Raises ConfigError for a kind of store that it cannot read.
+    """
+    if isinstance(store, ReadOnlyKeyValueStore):
+        value = store.get(key)
+        found: Any = iter([] if value is None else [(key, value)])
+    elif isinstance(store, ReadOnlyWindowStore):
+        found = store.fetch_range(key, key, first, last)
+    elif isinstance(store, ReadOnlySessionStore):
+        found = store.find_sessions(key, first, last)
+    elif isinstance(store, ReadOnlyVersionedKeyValueStore):
+        with store.get(key, first, last) as versions:
+            for _, each in versions:
+                yield {"key": key, "value": each.value, "timestamp": each.timestamp, "valid_to": each.valid_to}
+        return
+    elif isinstance(store, ReadOnlyListStore):
+        found = [(key, value) for value in store.get(key)]
+    elif isinstance(store, TimerStore):
+        yield from (each for each in entries(store) if each["key"] == key)
+        return
+    else:
+        raise _unknown(store)
+    yield from _shown(found, isinstance(store, (ReadOnlyWindowStore, ReadOnlySessionStore)))
+
+
+def entries(store: StateStore, start: Any = None, end: Any = None) -> Iterator[Entry]:
+    """Yield all entries of start <= key <= end, in the order of the serialized keys; None is an open end.
+
+    Raises ConfigError for a versioned store and for timers with limits, and for kinds that it cannot read.
+    """
+    if isinstance(store, (ReadOnlyKeyValueStore, ReadOnlyListStore)):
+        found: Any = store.range(start, end)
+    elif isinstance(store, ReadOnlyWindowStore):
+        found = store.fetch_range(start, end, 0, LATEST)
+    elif isinstance(store, ReadOnlySessionStore):
+        found = store.fetch_range(start, end)
+    elif isinstance(store, TimerStore) and start is None and end is None:
+        for clock in PunctuationType:
+            with store.entries(clock) as timers:
+                yield from ({"key": key, "clock": clock.name.lower(), "at": at} for key, at in timers)
+        return
+    elif isinstance(store, ReadOnlyVersionedKeyValueStore):
+        raise ConfigError(f"store {store.name!r} is versioned: its versions are read by key, with `get`")
+    else:
+        raise _unknown(store)
+    yield from _shown(found, isinstance(store, (ReadOnlyWindowStore, ReadOnlySessionStore)))
+
+
+def _unknown(store: StateStore) -> ConfigError:
+    return ConfigError(f"store {store.name!r}: a {type(store).__name__} cannot be read in this way")
+
+
+def _shown(found: Any, is_windowed: bool) -> Iterator[Entry]:
+    with closing(found) if hasattr(found, "close") else nullcontext():
+        for key, value in found:
+            entry = {"key": key.key, "start": key.start, "end": key.end} if is_windowed else {"key": key}
+            if isinstance(value, ValueTimestampHeaders):
+                entry |= {"value": value.value, "timestamp": value.timestamp, "headers": value.headers}
+            elif isinstance(value, ValueAndTimestamp):
+                entry |= {"value": value.value, "timestamp": value.timestamp}
+            else:
+                entry["value"] = value
+            yield entry
