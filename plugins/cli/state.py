@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,15 @@ from penstock import ConfigError, StoreError
 from .command import Group
 from .options import application_options, find_application, open_log
 from .output import count, note, print_json, print_table, print_text
+from .state_reading import StoreReading
 from .stores import accept, drop
 
 if TYPE_CHECKING:
-    from penstock import Application, Log, Serde
+    from penstock import Application, Log
     from penstock.plugins.replicas.contents import Entry
     from penstock.plugins.replicas.replica import Replica
     from penstock.plugins.replicas.saved_tasks import SavedTask
+    from penstock.plugins.replicas.verification import Comparison
 
 _target = click.argument("target", metavar="MODULE:ATTR")
 _store = click.argument("store", metavar="STORE")
@@ -145,7 +147,7 @@ def get(
 
     application = find_application(target, **where)
     with open_log(application.settings) as log:
-        reading = _Reading(application, log, store)
+        reading = StoreReading(application, log, store)
         wanted = reading.key(key)
         tasks = reading.tasks(task) if task is not None or all_tasks else [reading.task_of(wanted)]
         found = 0
@@ -190,7 +192,7 @@ def range(
 
     application = find_application(target, **where)
     with open_log(application.settings) as log:
-        reading = _Reading(application, log, store)
+        reading = StoreReading(application, log, store)
         first, last = (None if each is None else reading.key(each) for each in (start, end))
         for each in reading.tasks(task):
             with reading.open(each) as (opened, version):
@@ -228,13 +230,92 @@ def export(target: str, store: str, output: Path | None, task: str | None, **whe
     application = find_application(target, **where)
     written = 0
     with open_log(application.settings) as log, _written(output) as file:
-        reading = _Reading(application, log, store)
+        reading = StoreReading(application, log, store)
         for each in reading.tasks(task):
             with reading.open(each) as (opened, version):
                 for entry in entries(opened):
                     file.write(dump_json({"task": each, "version": version, **entry}) + b"\n")
                     written += 1
     note(f"{count(written, 'entry', 'entries')} of {store}")
+
+
+# ---------------------------------------------------------------- verify
+
+
+@state.command(
+    examples=[
+        ("Where the tasks run", "penstock state verify shop:application"),
+        ("In a script", "penstock state verify shop:application --json | jq 'select(.same | not)'"),
+    ]
+)  # fmt: skip
+@_target
+@click.option("--store", "stores", metavar="STORE", multiple=True, help="Only this store; repeatable.")
+@_task_option
+@_json_option
+@application_options
+def verify(target: str, stores: tuple[str, ...], task: str | None, as_json: bool, **where: Any) -> None:
+    """Compare the local state of MODULE:ATTR on this machine with its changelog, row by row, at one version.
+
+    The application may run. The exit code is 1 if a row differs. Rows that have expired, and that this machine has
+    freed, are counted.
+    """
+    from penstock.plugins.replicas.saved_tasks import saved_tasks
+    from penstock.plugins.replicas.verification import compare
+    from penstock.plugins.runtime.locations import state_directory
+
+    application = find_application(target, **where)
+    faults = 0
+    with open_log(application.settings) as log:
+        root = state_directory(application.settings) / application.id
+        known = saved_tasks(application.id, log)
+        if task is not None and task not in known:
+            raise ConfigError(
+                f"--task {task}: {application.id!r} has the tasks {', '.join(known) or 'none'} with stores"
+            )
+        here = [each for each in known if (root / each).is_dir()] if task is None else [task]
+        if not here:
+            raise StoreError(
+                f"this machine has no local state of application {application.id!r} under {root}: run this where its "
+                "tasks run, with the same state_dir"
+            )
+        for each in here:
+            with _verified(application, log, each, stores) as replica:
+                for found in compare(application, replica):
+                    faults += not found.is_same
+                    _show_comparison(found, as_json)
+    if faults:
+        raise StoreError(
+            f"{count(faults, 'store')} of {application.id!r} differ from the changelog: stop the application, delete "
+            f"the directories of these tasks under {root}, and start it: it restores them"
+        )
+
+
+@contextmanager
+def _verified(application: Application, log: Log, task: str, stores: tuple[str, ...]) -> Iterator[Replica]:
+    """Open a replica in a temporary directory: each comparison reads the changelog from its beginning."""
+    from penstock.plugins.replicas.replica import Replica
+    from penstock.plugins.runtime.temporary import TemporaryDirectory
+
+    with (
+        TemporaryDirectory("verify") as directory,
+        Replica(application, task, log, directory / "task", stores=stores or None) as replica,
+    ):
+        yield replica
+
+
+def _show_comparison(found: Comparison, as_json: bool) -> None:
+    from .text import bytes_to_json
+
+    faults = {name: [bytes_to_json(key) for key in getattr(found, name)] for name in ("differing", "missing", "added")}
+    first = {"task": found.task, "store": found.store, "version": found.version, "same": found.is_same}
+    if as_json:
+        print_json({**first, "rows": found.rows, "freed": found.freed, **faults})
+        return
+    parts = [f"{name} {len(keys):,} (e.g. {keys[0]!r})" for name, keys in faults.items() if keys]
+    freed = f", {found.freed:,} freed" if found.freed else ""
+    print_text(
+        f"{found.task}  {found.store}: {count(found.rows, 'row')} the same{freed}; {', '.join(parts) or 'no faults'}"
+    )
 
 
 state.add_command(drop)
@@ -271,99 +352,3 @@ def _show(entry: Entry, task: str, version: str, as_json: bool) -> None:
         rest = {name: value for name, value in entry.items() if name not in ("key", "value")}
         parts = [entry["key"], *([entry["value"]] if "value" in entry else []), *([rest] if rest else [])]
         print_text("\t".join(each if isinstance(each, str) else dump_json(each).decode() for each in parts))
-
-
-class _Reading:
-    """One store of an application, read from replicas of its tasks under `state_dir`."""
-
-    def __init__(self, application: Application, log: Log, store: str) -> None:
-        from penstock.plugins.replicas.contents import declared_store
-        from penstock.plugins.replicas.saved_tasks import saved_tasks
-
-        self._application = application
-        self._log = log
-        number, self._store = declared_store(application, store)
-        self._tasks: Mapping[str, SavedTask] = {
-            name: each for name, each in saved_tasks(application.id, log).items() if name.startswith(f"{number}_")
-        }
-        if not self._tasks:
-            raise ConfigError(
-                f"application {application.id!r} has saved no store {store!r} in the log {application.settings.log}: it "
-                "has not run there since its last reset; check --log and --data-dir"
-            )
-
-    @property
-    def _key_serde(self) -> Serde[Any]:
-        from penstock.plugins.replicas.contents import key_serde
-
-        return key_serde(self._application, self._store)
-
-    def key(self, text: str) -> Any:
-        """Return the key that a text means. Raises ConfigError."""
-        import json
-
-        from .text import TextSerde
-
-        serde = self._key_serde
-        name = type(serde).__name__
-        try:
-            if name in ("StrSerde", "BytesSerde"):
-                data = TextSerde(serde, self._store.name, is_key=True).from_line(text.encode())
-            else:
-                try:
-                    value = json.loads(text)
-                except ValueError:
-                    value = text
-                data = serde.serialize(value)
-            return serde.deserialize(data)
-        except Exception as error:  # a serde of another package may raise anything
-            raise ConfigError(
-                f"key {text!r} does not fit the key serde {name} of store {self._store.name!r}: {error}"
-            ) from error
-
-    def tasks(self, task: str | None) -> list[str]:
-        """Return all tasks with the store, or the one. Raises ConfigError for one that has not got it."""
-        if task is not None and task not in self._tasks:
-            raise ConfigError(f"--task {task}: store {self._store.name!r} is in the tasks {', '.join(self._tasks)}")
-        return [task] if task is not None else list(self._tasks)
-
-    def task_of(self, key: Any) -> str:
-        """Return the task that reads records with a key, by the serde and the partitioner of its topics."""
-        from penstock.plugins.logs.partitioner import partition_for_key
-        from penstock.program.serdes import resolve_serde
-
-        settings, tasks = self._application.settings, list(self._tasks)
-        number = int(tasks[0].partition("_")[0])
-        source = self._application.program.subtopology(number).sources[0]
-        serde = resolve_serde(source.key_serde, settings.key_serde, f"source {source.name!r}", settings.of_plugins)
-        try:
-            data = serde.serialize(key)
-        except Exception as error:  # a serde of another package may raise anything
-            raise ConfigError(
-                f"source {source.name!r} has no records with key {key!r} ({error}), so it is unknown which task has "
-                "it: name it with --task, or add --all-tasks"
-            ) from error
-        return f"{number}_{partition_for_key(data, len(tasks))}"
-
-    @contextmanager
-    def open(self, task: str) -> Iterator[tuple[Any, str]]:
-        """Bring a copy of the store to the task's last commit; return the store and its version."""
-        from penstock.plugins.replicas.contents import open_store
-        from penstock.plugins.replicas.local_copies import replica_directory
-        from penstock.plugins.replicas.replica import Replica
-
-        directory = replica_directory(self._application, task, self._store.name)
-        with Replica(self._application, task, self._log, directory, stores=[self._store.name]) as replica:
-            version = self._caught_up(replica)
-            with closing(open_store(self._application, replica, self._store)) as opened:
-                yield opened, version
-
-    def _caught_up(self, replica: Replica) -> str:
-        for _ in iter(lambda: replica.catch_up(), True):
-            note(f"task {replica.task} commits faster than its records can be read; trying again")
-        if replica.version is None:
-            raise StoreError(
-                f"task {replica.task} of application {self._application.id!r} has no commit in the log "
-                f"{self._application.settings.log}: it has not run yet"
-            )
-        return replica.version

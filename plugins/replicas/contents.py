@@ -7,17 +7,25 @@ from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from typing import Any
 
-from penstock import Application, ConfigError, PunctuationType, StateStore, StoreBuilder, StoreSpec
+from penstock import (
+    Application,
+    ConfigError,
+    PunctuationType,
+    ReadOnlyKeyValueStore,
+    ReadOnlyListStore,
+    ReadOnlySessionStore,
+    ReadOnlyVersionedKeyValueStore,
+    ReadOnlyWindowStore,
+    Serde,
+    StateStore,
+    StoreBuilder,
+    StoreSpec,
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+)
 from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
 from penstock.program.serdes import resolve_serde
-from penstock.serde import Serde
-from penstock.store import ValueAndTimestamp, ValueTimestampHeaders
-from penstock.store.kinds.key_value import ReadOnlyKeyValueStore
-from penstock.store.kinds.list_store import ReadOnlyListStore
-from penstock.store.kinds.session import ReadOnlySessionStore
 from penstock.store.kinds.timers import TimerStore
-from penstock.store.kinds.versioned import ReadOnlyVersionedKeyValueStore
-from penstock.store.kinds.window import ReadOnlyWindowStore
 from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.store.specs import declared_serdes
 from penstock.stores.commit_buffer import CommitBuffer

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from penstock.plugins.logs.partitioner import partition_for_key
+from penstock.stores.lmdb import LmdbBackend
 
 from .applications import TARGET, counting, run
 from .console import Console
@@ -212,3 +214,40 @@ def test_other_keys_and_stores(kinds: Console) -> None:
     assert "store 'versions' is versioned: its versions are read by key, with `get`" in result.stderr
     timers = kinds.json_lines("state", "export", target, "keep.timers")
     assert [(each["key"], each["clock"]) for each in timers] == [("k", "wall_clock_time")]
+
+
+def test_local_state_is_compared_with_the_changelog(counted: Console) -> None:
+    found = counted.json_lines("state", "verify", TARGET, "--json")
+    assert [(each["task"], each["store"], each["same"]) for each in found] == [
+        ("1_0", "counts", True),
+        ("1_1", "counts", True),
+    ]
+    assert sum(each["rows"] for each in found) == 2
+    task = found[0]["task"] if found[0]["rows"] else found[1]["task"]
+    directory = counted.directory / ".penstock" / "state" / "counting" / task / "lmdb" / "0"
+    with closing(LmdbBackend(directory, ["counts"])) as backend:
+        key, value = next(backend.range("counts"))
+        version = backend.version()
+        assert version is not None
+        backend.write({"counts": [(key, value + b"!"), (b"\xffmore", b"")]}, version, version)
+    [found] = counted.json_lines("state", "verify", TARGET, "--json", "--task", task, code=1)
+    assert (found["same"], len(found["differing"]), found["added"]) == (False, 1, [{"base64": "/21vcmU="}])
+    result = counted("state", "verify", TARGET, code=1)
+    assert "differing 1 (e.g." in result.stdout
+    assert "1 store of 'counting' differ from the changelog: stop the application" in result.stderr
+
+
+def test_there_is_no_local_state(counted: Console) -> None:
+    result = counted("state", "verify", TARGET, "--set", "state_dir=elsewhere", code=1)
+    assert "this machine has no local state of application 'counting' under" in result.stderr
+    result = counted("state", "verify", TARGET, "--task", "0_0", code=2)
+    assert "--task 0_0: 'counting' has the tasks 1_0, 1_1 with stores" in result.stderr
+
+
+@pytest.mark.parametrize("changelog", ["directory:changelog", "topic:"])
+def test_every_kind_is_compared(kinds: Console, changelog: str) -> None:
+    run("kinds:application", subtopologies=1, changelog=changelog)
+    found = kinds.json_lines("state", "verify", "kinds:application", "--json", "--set", f"changelog={changelog}")
+    assert {each["store"] for each in found} >= {"stamped", "windows", "versions", "lists", "keep.timers"}
+    assert "here" not in {each["store"] for each in found}
+    assert all(each["same"] for each in found)

@@ -1,0 +1,112 @@
+"""StoreReading: one store of an application, read from replicas of its tasks by the verb `state`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from penstock import ConfigError, StoreError
+
+from .output import note
+
+if TYPE_CHECKING:
+    from penstock import Application, Log, Serde
+    from penstock.plugins.replicas.replica import Replica
+    from penstock.plugins.replicas.saved_tasks import SavedTask
+
+
+class StoreReading:
+    """One store of an application, read from replicas of its tasks under `state_dir`."""
+
+    def __init__(self, application: Application, log: Log, store: str) -> None:
+        from penstock.plugins.replicas.contents import declared_store
+        from penstock.plugins.replicas.saved_tasks import saved_tasks
+
+        self._application = application
+        self._log = log
+        number, self._store = declared_store(application, store)
+        self._tasks: Mapping[str, SavedTask] = {
+            name: each for name, each in saved_tasks(application.id, log).items() if name.startswith(f"{number}_")
+        }
+        if not self._tasks:
+            raise ConfigError(
+                f"application {application.id!r} has saved no store {store!r} in the log {application.settings.log}: it "
+                "has not run there since its last reset; check --log and --data-dir"
+            )
+
+    @property
+    def _key_serde(self) -> Serde[Any]:
+        from penstock.plugins.replicas.contents import key_serde
+
+        return key_serde(self._application, self._store)
+
+    def key(self, text: str) -> Any:
+        """Return the key that a text means. Raises ConfigError."""
+        import json
+
+        from .text import TextSerde
+
+        serde = self._key_serde
+        name = type(serde).__name__
+        try:
+            if name in ("StrSerde", "BytesSerde"):
+                data = TextSerde(serde, self._store.name, is_key=True).from_line(text.encode())
+            else:
+                try:
+                    value = json.loads(text)
+                except ValueError:
+                    value = text
+                data = serde.serialize(value)
+            return serde.deserialize(data)
+        except Exception as error:  # a serde of another package may raise anything
+            raise ConfigError(
+                f"key {text!r} does not fit the key serde {name} of store {self._store.name!r}: {error}"
+            ) from error
+
+    def tasks(self, task: str | None) -> list[str]:
+        """Return all tasks with the store, or the one. Raises ConfigError for one that has not got it."""
+        if task is not None and task not in self._tasks:
+            raise ConfigError(f"--task {task}: store {self._store.name!r} is in the tasks {', '.join(self._tasks)}")
+        return [task] if task is not None else list(self._tasks)
+
+    def task_of(self, key: Any) -> str:
+        """Return the task that reads records with a key, by the serde and the partitioner of its topics."""
+        from penstock.plugins.logs.partitioner import partition_for_key
+        from penstock.program.serdes import resolve_serde
+
+        settings, tasks = self._application.settings, list(self._tasks)
+        number = int(tasks[0].partition("_")[0])
+        source = self._application.program.subtopology(number).sources[0]
+        serde = resolve_serde(source.key_serde, settings.key_serde, f"source {source.name!r}", settings.of_plugins)
+        try:
+            data = serde.serialize(key)
+        except Exception as error:  # a serde of another package may raise anything
+            raise ConfigError(
+                f"source {source.name!r} has no records with key {key!r} ({error}), so it is unknown which task has "
+                "it: name it with --task, or add --all-tasks"
+            ) from error
+        return f"{number}_{partition_for_key(data, len(tasks))}"
+
+    @contextmanager
+    def open(self, task: str) -> Iterator[tuple[Any, str]]:
+        """Bring a copy of the store to the task's last commit; return the store and its version."""
+        from penstock.plugins.replicas.contents import open_store
+        from penstock.plugins.replicas.local_copies import replica_directory
+        from penstock.plugins.replicas.replica import Replica
+
+        directory = replica_directory(self._application, task, self._store.name)
+        with Replica(self._application, task, self._log, directory, stores=[self._store.name]) as replica:
+            version = self._caught_up(replica)
+            with closing(open_store(self._application, replica, self._store)) as opened:
+                yield opened, version
+
+    def _caught_up(self, replica: Replica) -> str:
+        for _ in iter(lambda: replica.catch_up(), True):
+            note(f"task {replica.task} commits faster than its records can be read; trying again")
+        if replica.version is None:
+            raise StoreError(
+                f"task {replica.task} of application {self._application.id!r} has no commit in the log "
+                f"{self._application.settings.log}: it has not run yet"
+            )
+        return replica.version
