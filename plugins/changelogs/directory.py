@@ -15,10 +15,10 @@ from statistics import median
 from penstock import ChangelogError, Commit, ConfigError, DeltaChangelog, Restore, version_counter
 from penstock.store import Changes
 
-from .chain import Route, latest_of
+from .chain import Delta, Route, latest_of
 from .file_format import SNAPSHOT, TAIL_BYTES, DamagedError, Reader, check_tail, write_delta, write_snapshot
 from .listing import Listing, checked_version, delta_name, snapshot_name
-from .segments import Segments
+from .segments import Segments, further
 from .steps import WAYS_OUT, Steps
 from .storage import TEMPORARY, Storage, absolute, open_storage
 
@@ -70,6 +70,8 @@ class DirectoryChangelog(DeltaChangelog):
         """Held while a delta is written: what it is written to is not to be deleted meanwhile."""
         self._snapshot_floor_bytes = int(given.get("snapshot_floor_bytes", snapshot_floor_bytes))
         self._last: str | None = None
+        self._reached: dict[str, Delta] = {}
+        """Beside a writer: where in their files the deltas end that led to the last two targets of `restore`."""
         self._weight: _Weight | None = None
 
     @cached_property
@@ -112,12 +114,18 @@ class DirectoryChangelog(DeltaChangelog):
         self._last, self._weight = target, None
         if have == target:
             return Restore(have, iter(()))
+        reached = self._reached.get(have or "")
+        if reached is not None and (found := further(self._storage, reached, target)) is not None:
+            self._reached = {reached.version: reached, target: found}
+            return Restore(have, self._steps.of_deltas([found]))
         segments = self._look()
         route = None if have is None else segments.route_from(have, target)
         if route is None:
             route = self._complete_route(target, segments)
         if route.missing is not None:
             raise ChangelogError(self._broken(target, route.missing, segments))
+        if self.beside_writer and self._storage.can_append and route.deltas:
+            self._reached = {target: route.deltas[-1]}
         for torn in () if self.beside_writer else segments.torn(route):
             _log.warning(
                 "changelog at %s: %s; version %s needs nothing behind that",

@@ -22,6 +22,28 @@ class _Damage(NamedTuple):
     after: int
 
 
+def further(storage: Storage, reached: Delta, target: str) -> Delta | None:
+    """Return the deltas up to `target` that directly follow `reached` in its file; None if they are not all there.
+
+    It reads no more than these, so a copy that follows a task costs what the task writes.
+    """
+    start = end = reached.start + reached.size
+    at, length = reached.version, 0
+    with (
+        storage.explaining(f"read {reached.file}"),
+        suppress(FileNotFoundError, DamagedError),
+        storage.open(reached.file, start) as file,
+    ):
+        while at != target and (opening := file.read(OPENING_BYTES)):
+            reader = Reader(file, DELTA, opening)
+            if reader.previous != at:
+                return None
+            reader.skip()
+            at, end, length = reader.version, end + reader.size, length + 1
+        return Delta(target, reached.version, end - start, reached.file, start, length) if at == target else None
+    return None
+
+
 class Segments:
     """The deltas in `files`, one listing. A segment is a file whose deltas follow each other.
 

@@ -13,6 +13,7 @@ from penstock import ConfigError, World
 from penstock.errors import ChangelogError, IncompatibleStateError, StaleStoreError, StoreLockedError
 from penstock.plugins.applications.changelog_location import note_location
 from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.changelogs.storage import LocalStorage
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.replicas import Replica, saved_tasks
 
@@ -207,3 +208,18 @@ def test_two_processes_do_not_share_a_directory(tmp_path: Path, monkeypatch: pyt
         other.communicate()
     with Replica(writer.application, "0_0", writer.log, tmp_path / "replica") as replica:
         assert replica.catch_up()
+
+
+def test_following_reads_what_the_task_has_written_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the files are listed, nor is their beginning read again."""
+    writer, replica = made(tmp_path, "directory:changes")
+    with replica:
+        assert replica.catch_up()
+        version = ""
+        for number in range(5):
+            version = writer.commit([("d", str(number))])
+        monkeypatch.setattr(LocalStorage, "files", lambda storage: pytest.fail("the files are listed"))
+        assert replica.catch_up()
+        monkeypatch.undo()
+        assert replica.version == version
+        assert content_of(replica) == writer.contents[version]
