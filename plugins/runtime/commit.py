@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
+from penstock.errors import StaleStoreError
 from penstock.log import Commit, TaskCommitter
 from penstock.record import OutputBatch, TopicPartition
 from penstock.store import Changes
@@ -117,7 +118,8 @@ class TaskCommits:
     def take(self, task: Task) -> PendingCommit | None:
         """Return the changes since the last commit; None if there are none.
 
-        The task rests until `finish`. After an error of `PendingCommit.write` nothing is taken any more.
+        The task rests until `finish`. After an error of `PendingCommit.write` nothing is taken any more. Raises
+        StaleStoreError if another process has changed the local state that the task has read.
         """
         assert self.pending is None, "the outcome of the commit before is unknown"
         state, last, phases = self._state, self.last, self._phases
@@ -131,6 +133,12 @@ class TaskCommits:
         has_changed = changes or outputs or made.has_changed or positions != last.positions
         if not has_changed and not self.has_sent and not self._committer.expires():
             return None
+        if not state.is_at(last.version):
+            # Another process has restored or written this copy, so what was read from it since may be wrong.
+            raise StaleStoreError(
+                f"task {state.task_id} of application {state.application_id!r}: its local state is no longer at "
+                f"version {last.version}: another process wrote it; nothing was changed: open the task again"
+            )
         if outputs and self._committer.streams_outputs:
             # Send them now: at least once, only outputs that `send` takes can be read before the commit.
             self.send(outputs)

@@ -16,6 +16,7 @@ from penstock.errors import (
     IncompatibleStateError,
     OffsetOutOfRangeError,
     RecordRefusedError,
+    StaleStoreError,
 )
 from penstock.log import Commit, Log, TaskCommitter
 from penstock.plugins.upgrade.older import check_layout
@@ -39,7 +40,7 @@ from .topic_ids import TopicMadeAgainError, differ
 
 _log = logging.getLogger("penstock.worker")
 
-_MAY_BE_OF_SUCCESSOR = ChangelogError, IncompatibleStateError, OffsetOutOfRangeError
+_MAY_BE_OF_SUCCESSOR = ChangelogError, IncompatibleStateError, OffsetOutOfRangeError, StaleStoreError
 """What a process may fail with because another one has taken its task over."""
 FIRST = "first"
 """The reason why a task is opened by an object that had not opened it before."""

@@ -91,6 +91,8 @@ def test_it_deletes_nothing_that_its_successor_needs(tmp_path: Path, meanwhile: 
     # Opened again, it looks at the changelog's files after this batch.
     clock = _Later(2)
     frozen = _worker(on("one"), log, clock)
+    frozen.prepare(0)
+    frozen.restore()  # which notes the time, too
     clock.frozen = succeed
     run(frozen, "last")
     changelog = tmp_path / "changelog" / "app" / "0_0"

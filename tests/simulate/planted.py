@@ -110,6 +110,9 @@ PLANTED = {
     "a commit counts though another process has the task": Planted(
         "counts", (Change(memory._MemoryCommitter, "commit", "if not self.is_current():", "if False:"),)
     ),
+    "an internal topic is purged further than its task has read": Planted(
+        "regrouped", (Change(LoggedTask, "_report", "purgeable[each] for each", "purgeable[each] + 1 for each"),)
+    ),
     "an error of a zombie that prepares a task is not explained": Planted(
         "counts", (Change(LoggedTask, "prepare", "error = self.cause_of(raised)", "error = raised"),)
     ),

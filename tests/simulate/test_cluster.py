@@ -151,3 +151,26 @@ def test_a_host_of_an_earlier_program_gets_no_task() -> None:
         cluster.wake(1)
         with pytest.raises(ConfigError, match="host 1 runs the program that was there before `deploy`"):
             cluster.move("0_0", 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_zombie_that_restores_the_copy_of_its_successor_makes_no_wrong_answer(mode: str) -> None:
+    with cluster_of(mode) as cluster:
+        cluster.move("0_0", 2)
+        cluster.pipe("in", "ann", 1, 5)
+        cluster.pipe("in", "bob", 1, 6)
+        cluster.work(2)
+        cluster.move("0_0", 1)
+        cluster.freeze(1, after="take")
+        cluster.freeze(1, before="fetch")
+        cluster.work(1)
+        beside = cluster.start(1)
+        cluster.move("0_0", beside)
+        cluster.pipe("in", "ann", 1, 7)
+        cluster.work(beside)
+        cluster.wake(1)  # it begins to restore the copy on this machine to the commit that it found
+        cluster.pipe("in", "bob", 1, 8)
+        cluster.work(beside)
+        cluster.settle()
+        assert cluster.read_pairs("out") == [("ann", 1), ("bob", 1), ("ann", 2), ("bob", 2)]
+        cluster.check_state()
