@@ -54,7 +54,7 @@ class SimulationContract:
     A failure prints the shortest history that fails, as found by leaving out steps, with the command that runs the
     original one again.
 
-    Needs pytest and hypothesis (`pip install 'penstock[testing]'`).
+    Needs pytest, hypothesis and greenlet (`pip install 'penstock[testing]'`).
     """
 
     program: Callable[[], Topology | TopologyBuilder | Application]
