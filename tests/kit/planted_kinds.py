@@ -163,6 +163,26 @@ class BreaksWhereItWrites(Tags):
                 yield key
 
 
+class KeepsWhatItRead(Tags):
+    """Until it is opened again, also what was read before it was discarded."""
+
+    def __init__(self, below: BytesStore, context: StoreContext) -> None:
+        super().__init__(below, context)
+        self._known: dict[str, list[str]] = {}
+
+    def get(self, key: str) -> list[str]:
+        return list(self._known.setdefault(key, super().get(key)))
+
+    def add(self, key: str, tag: str) -> bool:
+        added = super().add(key, tag)
+        self._known.pop(key)
+        return added
+
+    def clear(self, key: str) -> None:
+        super().clear(key)
+        self._known.pop(key, None)
+
+
 class TestTags(StateStoreContract):
     """The right one."""
 

@@ -128,6 +128,12 @@ class ForgetsWhoStoppedIt(Planted):
         return replace(super().run(application, order, **options), stopped_by=None)
 
 
+class SaysItWasStoppedWhereItCouldBe(Planted):
+    def run(self, application: Application, order: RunOrder, **options: Any) -> RunSummary:
+        summary = super().run(application, order, **options)
+        return summary if order.stop is None else replace(summary, stopped_by="stop")
+
+
 class TakesAnyOption(Planted):
     def check_options(self, application: Application, options: Any) -> None:
         pass
@@ -168,6 +174,7 @@ PLANTED = {
     AtLeastOnceWithoutState: "each_record_once_and_on_from_there",
     CountsOutputsTwice: "each_record_once_and_on_from_there",
     ForgetsWhoStoppedIt: "a_run_goes_on_until_it_is_stopped",
+    SaysItWasStoppedWhereItCouldBe: "each_record_once_and_on_from_there",
     TakesAnyOption: "bad_input_is_refused_before_anything_is_done",
     WaitsForTheOther: "one_run_of_an_application_at_a_time",
     ReadsOnlyWhatIsThere: "a_run_goes_on_until_it_is_stopped",

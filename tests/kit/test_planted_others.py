@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 from penstock import ConfigError, DeadLetter, Retry, Setting
 from penstock.handlers import fail, skip
@@ -77,6 +78,13 @@ KINDS: list[tuple[str, str]] = [
 def test_a_planted_kind_is_found(kind: str, rule: str) -> None:
     attributes = {"spec": kinds.TagsSpec("tags", variant=kind), "examples": 40, "shrinks": False}
     check_found(type("Suite", (TestTags,), attributes)(), rule)
+
+
+def test_a_planted_kind_is_found_by_calls_with_any_text() -> None:
+    texts = st.text(max_size=3)
+    calls = st.tuples(st.just("add"), texts, texts) | st.tuples(st.sampled_from(["clear", "get"]), texts)
+    attributes = {"spec": kinds.TagsSpec("tags", variant="KeepsWhatItRead"), "calls": calls, "shrinks": False}
+    check_found(type("Suite", (StateStoreContract,), attributes)(), "one that was never closed")
 
 
 HANDLERS: list[tuple[type[handlers.Right], str]] = [

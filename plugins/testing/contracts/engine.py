@@ -108,7 +108,7 @@ class EngineContract:
         """With available_now a run ends when it has read what is there; the next one continues with its state."""
         with self.log(tmp_path) as log:
             log.put("in", ["a", "b", "a", "c"])
-            summary = self.run(log.application("counts", counting()))
+            summary = self.run(log.application("counts", counting()), stop=threading.Event())
             expect(log.read("out"), {"a": ["1", "2"], "b": ["1"], "c": ["1"]}, "each record is processed once")
             self._check_summary(summary, 4)
             log.put("in", ["a", "d"])
