@@ -92,6 +92,7 @@ def test_help_lists_what_there_is_in_the_order_of_use(console: Console) -> None:
         "reset",
         "plan",
         "changelog",
+        "state",
         "stores",
         "dlq",
         "topics",
