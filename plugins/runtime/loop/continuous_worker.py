@@ -237,7 +237,8 @@ class ContinuousWorker(LoggedTask):
         ):
             return 0.0
         due = self._due
-        if self.is_behind or any(each.is_behind for each in self.upstream):
+        # Asked for at each turn, so others are looked at only once the interval has passed.
+        if due <= self._seconds() and (self.is_behind or any(each.is_behind for each in self.upstream)):
             due = max(due, self._committed_at + min(_BEHIND_SHARE * self._commit_took, _BEHIND_SECONDS))
         return min(due, commits.latest)
 
