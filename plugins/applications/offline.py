@@ -6,7 +6,7 @@ from contextlib import closing
 
 from penstock import Application, Commit, Log, SinkNode, SourceNode, TopicPartition
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.upgrade.saved_program import Note, saved_subtopologies, write_note
+from penstock.plugins.upgrade.saved_program import Note, repartition_topics, saved_subtopologies, write_note
 from penstock.settings.dead_letters import dead_letter_topics
 
 
@@ -19,7 +19,7 @@ def offline_log(application: Application, before: Note, partitions: int | None) 
     log, program, settings = MemoryLog(), application.program, application.settings
     counts = dict((before["fingerprint"]["partitions"] or {}) if before else {})
     usual = partitions or max(counts.values(), default=1)
-    own = {f"{application.id}-{each}" for each in before["fingerprint"]["internal_topics"]} if before else set()
+    own = repartition_topics(application.id, before)
     for topic, count in counts.items():
         log.create_topic(topic, count, internal=topic in own)
     handlers = (settings.deserialization_handler, settings.processing_handler, settings.production_handler)

@@ -19,7 +19,7 @@ from penstock import (
     check_compatible,
 )
 from penstock.plugins.runtime.starting_offsets import offset_reset_of
-from penstock.plugins.upgrade.saved_program import Note, saved_subtopologies
+from penstock.plugins.upgrade.saved_program import Note, repartition_topics, saved_subtopologies
 from penstock.program.layouts import layout_from_data
 from penstock.store.kept_store import KeptStore
 from penstock.task.saved_schedules import left_schedules
@@ -202,19 +202,21 @@ def _left_schedules(checked: Checked, log: Log) -> list[str]:
 
 
 def _internal_topics(checked: Checked, log: Log) -> Iterator[PlannedTopic]:
-    own = f"{checked.application.id}-"
-    created = {each.name: each for each in checked.topics}
     for each in checked.topics:
         yield PlannedTopic(each.name, each.partitions, CREATED)
-    changelog = checked.application.settings.log_changelog
-    used = set(checked.assignment.internal)
+    created = {each.name for each in checked.topics}
+    used, were = _own_topics(checked.application, checked.now), _own_topics(checked.application, checked.before)
+    topics = log.topics()
+    for name in sorted((used | were) & set(topics) - created):
+        yield PlannedTopic(name, topics[name].partitions, KEPT if name in used else UNUSED)
+
+
+def _own_topics(application: Application, note: Note) -> set[str]:
+    """Return the internal topics of a program as the log names them, those of parked stores included."""
+    found, changelog = repartition_topics(application.id, note), application.settings.log_changelog
     if changelog is not None:
-        kept = _kept(checked.now)
-        used |= {changelog.topic_of(checked.application.id, name) for name, (_, each) in kept.items() if each.logged}
-    for name, info in sorted(log.topics().items()):
-        is_own = info.internal and name.startswith(own) and name.endswith(("-repartition", "-changelog"))
-        if name not in created and (is_own or name in used):
-            yield PlannedTopic(name, info.partitions, KEPT if name in used else UNUSED)
+        found |= {changelog.topic_of(application.id, name) for name, (_, each) in _kept(note).items() if each.logged}
+    return found
 
 
 def _inputs(checked: Checked) -> Iterator[PlannedTopic]:
@@ -231,7 +233,7 @@ def _inputs(checked: Checked) -> Iterator[PlannedTopic]:
             where = None if topic in begun else offset_reset_of(node, application.settings, is_internal=False)
             yield PlannedTopic(topic, counts[topic], CONTINUES if where is None else BEGINS, where)
     if before:
-        own = {f"{application.id}-{each}" for each in before["fingerprint"]["internal_topics"]}
+        own = repartition_topics(application.id, before)
         were = {topic for topics in before["reads"].values() for topic in topics}
         for topic in sorted(were - own - {*counts}):
             yield PlannedTopic(topic, before["fingerprint"]["partitions"][topic], UNUSED)

@@ -55,6 +55,11 @@ def saved_subtopologies(note: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
+def repartition_topics(application_id: str, note: Note) -> set[str]:
+    """Return the internal topics of the saved program as the log names them; none if no program was saved."""
+    return {f"{application_id}-{each}" for each in note["fingerprint"]["internal_topics"]} if note else set()
+
+
 def gone_stores(note: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the parked stores of sub-topologies that are gone."""
     gone = note.get("gone", {})

@@ -57,6 +57,18 @@ def test_another_store_and_back(ran: Console) -> None:
     assert text.endswith("The program that ran last can come back, and more with it until a record is processed.\n")
 
 
+def test_topics_that_nobody_uses_any_more(ran: Console) -> None:
+    """Those of this application; another one's may begin with the same text."""
+    with logs(ran) as log:
+        log.create_topic("counting-again-by-word-repartition", 1, internal=True)
+    ran.write("counting2.py", COUNTING.replace('"by-word"', '"other"'))
+    found = ran.json("plan", SECOND, "--json")["internal_topics"]
+    assert [(each["name"], each["fate"]) for each in found] == [
+        ("counting-other-repartition", "created"),
+        ("counting-by-word-repartition", "unused"),
+    ]
+
+
 def test_a_start_that_would_be_refused(ran: Console) -> None:
     result = ran("plan", "counting3:application", code=1)
     assert result.stdout.startswith("A start would be refused: application 'counting' does not fit what it saved:")
