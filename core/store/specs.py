@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -28,7 +29,8 @@ class StoreSpec:
     as in `StoreBuilder`. `topic_config`: settings by Kafka's names with which its changelog topic is created. Fields
     named `key_serde` and `value_serde` are checked with the topology, and saved with the state. The name of the class
     is saved with the state, too: do not rename it. `windows` says in words which windows the rows belong to; a program
-    with others is refused.
+    with others is refused. `record_key` returns, from the key of an entry, that of the records that it comes from, to
+    whose partition it belongs; None: it is the same. It is not saved.
     """
 
     kind: ClassVar[str] = OWN
@@ -38,6 +40,7 @@ class StoreSpec:
     logged: bool = field(default=True, kw_only=True)
     windows: str = field(default="", kw_only=True)
     topic_config: TopicConfig = field(default_factory=dict, kw_only=True, hash=False)
+    record_key: Callable[[Any], Any] | None = field(default=None, kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Keep the topic's settings as text. Raises ConfigError for other values."""

@@ -68,13 +68,17 @@ class Prepared:
 
 def resolve(application: Application, log: Log) -> Assignment:
     """Return the tasks of the application. Raises TopologyError for topics that are missing or do not fit."""
-    own, beside = f"{application.id}-", (heartbeat_topic(application.id), status_topic(application.id))
-    counts = {
+    return application.program.resolve(topic_counts(application.id, log), application.id)
+
+
+def topic_counts(application_id: str, log: Log) -> dict[str, int]:
+    """Return the number of partitions of each topic of a log, without the internal topics of other applications."""
+    own, beside = f"{application_id}-", (heartbeat_topic(application_id), status_topic(application_id))
+    return {
         name: info.partitions
         for name, info in log.topics().items()
         if not info.internal or (name.startswith(own) and name not in beside)
     }
-    return application.program.resolve(counts, application.id)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from .command import Group
-from .options import application_options, find_application, leased_log
+from .options import application_options, find_application, leased
 from .output import count, note, print_json, print_text
 
 
@@ -51,7 +51,7 @@ def move(target: str, source: str, as_json: bool, **where: Any) -> None:
     from penstock.settings.secret import hide
 
     application = find_application(target, **where)
-    with leased_log(application) as (log, check_lease):
+    with leased(application) as (application, log, check_lease):
         prepared = check_program(application, log)
         moved = move_changelog(prepared, log, source, check_lease, lambda task: note(f"task {task} is copied"))
     if as_json:

@@ -128,14 +128,24 @@ def open_log(settings: Settings) -> closing[Log]:
 
 
 @contextmanager
-def leased_log(application: Application) -> Iterator[tuple[Log, Callable[[], None]]]:
-    """Open the application's log and hold its lease, so that it does not run; the function checks the lease."""
+def open_application(application: Application) -> Iterator[tuple[Application, Log]]:
+    """Open the log of an application; return the application under the id that it has there, and the log."""
+    from penstock.plugins.applications.stored_id import stored_application
+
+    with open_log(application.settings) as log:
+        yield stored_application(application, log), log
+
+
+@contextmanager
+def leased(application: Application) -> Iterator[tuple[Application, Log, Callable[[], None]]]:
+    """Open an application as `open_application`, and hold its lease, so that it does not run; the function checks the lease."""
     from penstock.plugins.applications.lease import LeaseKeeper
+    from penstock.plugins.applications.stored_id import stored_application
 
     with open_log(application.settings) as log:
         lease = LeaseKeeper(log, application.id)
         try:
-            yield log, lease.check
+            yield stored_application(application, log), log, lease.check
         finally:
             lease.release()
 
@@ -155,8 +165,8 @@ def followed(
             pause.wait(pause_seconds)
             yield
 
-    with open_log(application.settings) as log, ended_by_sigterm() if follow else nullcontext():
-        yield application, log, steps()
+    with open_application(application) as (found, log), ended_by_sigterm() if follow else nullcontext():
+        yield found, log, steps()
 
 
 def name_and_value(option: str, text: str, example: str = "") -> tuple[str, str]:

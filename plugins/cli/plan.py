@@ -14,7 +14,7 @@ from penstock import ConfigError
 
 from .command import Command
 from .failures import FAILED
-from .options import application_options, find_application, open_log
+from .options import application_options, find_application, open_application
 from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def plan(
 
     application = find_application(target, **where)
     if against is None and partitions is None:
-        with open_log(application.settings) as log:
+        with open_application(application) as (application, log):
             found, program = made_plan(application, log)
     else:
         from penstock.plugins.applications.offline import offline_log

@@ -13,7 +13,7 @@ import click
 from penstock import Clock, ConfigError, SystemClock, TopicPartition, duration_ms
 
 from .command import Command
-from .options import application_options, confirm, find_application, leased_log, open_log
+from .options import application_options, confirm, find_application, leased, open_application
 from .output import count, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def reset(
         )
     application = find_application(target, **where)
 
-    def show(log: Log) -> Callable[[Callable[[], None]], list[str]]:
+    def show(application: Application, log: Log) -> Callable[[Callable[[], None]], list[str]]:
         """Show the plan, and return the function that carries it out."""
         if from_state:
             going_on = state.plan_from_state(application, log, destination, topics or None)
@@ -115,11 +115,11 @@ def reset(
         return lambda check_lease: everything.reset(application, log, plan, check_lease)
 
     if dry_run:
-        with open_log(application.settings) as log:
-            show(log)
+        with open_application(application) as (found, log):
+            show(found, log)
         return
-    with leased_log(application) as (log, check_lease):
-        carry_out = show(log)
+    with leased(application) as (found, log, check_lease):
+        carry_out = show(found, log)
         confirm(f"Reset {application.id}?", yes)
         for remark in carry_out(check_lease):
             note(remark)

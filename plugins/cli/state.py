@@ -13,7 +13,7 @@ import click
 from penstock import ConfigError, StoreError
 
 from .command import Group
-from .options import application_options, find_application, open_log
+from .options import application_options, find_application, open_application
 from .output import count, note, print_json, print_table, print_text
 from .state_reading import StoreReading
 from .stores import accept, drop
@@ -63,7 +63,7 @@ def list_state(target: str, as_json: bool, **where: Any) -> None:
     from penstock.plugins.replicas.saved_tasks import saved_tasks
 
     application = find_application(target, **where)
-    with open_log(application.settings) as log:
+    with open_application(application) as (application, log):
         rows = [row for task in saved_tasks(application.id, log).values() for row in _listed(application, log, task)]
     if as_json:
         print_json(rows)
@@ -146,7 +146,7 @@ def get(
     from penstock.plugins.replicas.contents import entries_of
 
     application = find_application(target, **where)
-    with open_log(application.settings) as log:
+    with open_application(application) as (application, log):
         reading = StoreReading(application, log, store)
         wanted = reading.key(key)
         tasks = reading.tasks(task) if task is not None or all_tasks else [reading.task_of(wanted)]
@@ -191,7 +191,7 @@ def range(
     from penstock.plugins.replicas.contents import entries
 
     application = find_application(target, **where)
-    with open_log(application.settings) as log:
+    with open_application(application) as (application, log):
         reading = StoreReading(application, log, store)
         first, last = (None if each is None else reading.key(each) for each in (start, end))
         for each in reading.tasks(task):
@@ -229,7 +229,7 @@ def export(target: str, store: str, output: Path | None, task: str | None, **whe
 
     application = find_application(target, **where)
     written = 0
-    with open_log(application.settings) as log, _written(output) as file:
+    with open_application(application) as (application, log), _written(output) as file:
         reading = StoreReading(application, log, store)
         for each in reading.tasks(task):
             with reading.open(each) as (opened, version):
@@ -265,7 +265,7 @@ def verify(target: str, stores: tuple[str, ...], task: str | None, as_json: bool
 
     application = find_application(target, **where)
     faults = 0
-    with open_log(application.settings) as log:
+    with open_application(application) as (application, log):
         root = state_directory(application.settings) / application.id
         known = saved_tasks(application.id, log)
         if task is not None and task not in known:

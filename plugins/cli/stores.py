@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .command import Group, verbose_option
-from .options import application_options, confirm, find_application, leased_log, open_log
+from .options import application_options, confirm, find_application, leased, open_application
 from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def list_stores(target: str, as_json: bool, **where: Any) -> None:
     from penstock.plugins.upgrade.saved_stores import saved_stores
 
     application = find_application(target, **where)
-    with open_log(application.settings) as log:
+    with open_application(application) as (application, log):
         found = saved_stores(application.id, log)
     if as_json:
         print_json([asdict(each) for each in found])
@@ -86,7 +86,7 @@ def drop(target: str, names: Sequence[str], yes: bool, **where: Any) -> None:
     from penstock.plugins.upgrade.saved_stores import drop_stores
 
     application = find_application(target, **where)
-    with leased_log(application) as (log, check_lease):
+    with leased(application) as (application, log, check_lease):
         confirm(f"Drop the content of {', '.join(names)} in {application.id}?", yes)
         drop_stores(application, log, names, check_lease)
     note(f"{', '.join(names)} of {application.id}: dropped; a store of that name starts empty")
@@ -106,7 +106,7 @@ def accept(target: str, names: Sequence[str], **where: Any) -> None:
     from penstock.plugins.upgrade.saved_stores import accept_stores
 
     application = find_application(target, **where)
-    with leased_log(application) as (log, _):
+    with leased(application) as (application, log, _):
         accept_stores(application.id, log, names)
     note(f"{', '.join(names)} of {application.id}: comes back as it was when a program names it again")
 

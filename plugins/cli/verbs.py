@@ -17,6 +17,7 @@ VERBS: Components = {
         "changelog",
         "state",
         "stores",
+        "reshard",
         "dlq",
         "topics",
         "produce",

@@ -11,6 +11,7 @@ from penstock.log import Log
 from penstock.plugins.applications.lease import LeaseKeeper
 from penstock.plugins.applications.new_topics import prepare_and_continue
 from penstock.plugins.applications.preparation import Prepared
+from penstock.plugins.applications.stored_id import check_sources, stored_application
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.report import TaskReport
 from penstock.settings.application import Application
@@ -62,4 +63,5 @@ def prepared_application(
         stack.callback(log.close)
         lease = LeaseKeeper(log, application.id, is_wanted)
         stack.callback(lease.release)
-        yield prepare_and_continue(application, log, lease.check), log, lease
+        check_sources(application, log)
+        yield prepare_and_continue(stored_application(application, log), log, lease.check), log, lease

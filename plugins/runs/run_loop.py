@@ -50,7 +50,7 @@ def begun(
     with (
         metrics_endpoint(application.settings, statistics.status, lambda: statistics.lag),
         opening as running,
-        StatusWriter(running.log, statistics),
+        StatusWriter(running.log, running.application.id, statistics),
         StopRequest.listening(order.stop) as stop,
     ):
         yield running, stop, statistics

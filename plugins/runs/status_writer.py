@@ -27,8 +27,10 @@ class StatusWriter:
     So a log that is away does not hold up the run. A driver that was frozen writes nothing over its successor's.
     """
 
-    def __init__(self, log: Log, statistics: RunStatistics, interval: float = INTERVAL_SECONDS) -> None:
-        self._topic = StatusTopic(log, statistics.application_id)
+    def __init__(
+        self, log: Log, application_id: str, statistics: RunStatistics, interval: float = INTERVAL_SECONDS
+    ) -> None:
+        self._topic = StatusTopic(log, application_id)
         self._statistics = statistics
         self._interval = interval
         self._number = 0

@@ -83,6 +83,11 @@ class LoggedTask(TaskRunner):
         """Whether the task is open."""
         return self.task is not None
 
+    @property
+    def commit(self) -> Commit | None:
+        """The last commit of the open task."""
+        return None if self._commits is None else self._commits.last
+
     def next_tick(self) -> int | None:
         """Return when (ms) the open task's next wall-clock punctuator is due; None if there is none."""
         return None if self.task is None else self.task.next_wall_clock_punctuation()

@@ -94,6 +94,7 @@ def test_help_lists_what_there_is_in_the_order_of_use(console: Console) -> None:
         "changelog",
         "state",
         "stores",
+        "reshard",
         "dlq",
         "topics",
         "produce",

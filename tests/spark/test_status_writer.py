@@ -72,9 +72,9 @@ def test_a_driver_that_was_frozen_leaves_its_successors_status(
 ) -> None:
     topic = StatusTopic(surroundings.log, "app")
     partition = TopicPartition(status_topic("app"), 0)
-    with caplog.at_level(logging.DEBUG), StatusWriter(surroundings.log, RunStatistics("app", "0s"), 3_600):
+    with caplog.at_level(logging.DEBUG), StatusWriter(surroundings.log, "app", RunStatistics("app", "0s"), 3_600):
         wait_until(lambda: topic.read() is not None, "the first driver's status")
-        with StatusWriter(surroundings.log, RunStatistics("app", "continuous")):
+        with StatusWriter(surroundings.log, "app", RunStatistics("app", "continuous")):
             pass
         written = surroundings.log.end_offsets([partition])
     assert surroundings.log.end_offsets([partition]) == written

@@ -288,8 +288,9 @@ def suppress_step(name: str, store: str, table: Flow, options: Mapping[str, Any]
         }
 
     def buffer(writer: Writer) -> tuple[StoreBuilder]:
-        value = BufferedSerde(late(writer)["values"])
-        made = key_value_store(store, key_serde="bytes", value_serde=value, **kept)
+        serde = late(writer)
+        made = key_value_store(store, key_serde="bytes", value_serde=BufferedSerde(serde["values"]), **kept)
+        made = replace(made, record_key=serde["keys"].deserialize)
         return (replace(made, windows=_windows(table.step)) if isinstance(serdes.key, WindowedKey) else made,)
 
     return ProcessorStep(name, Suppress, {**options, "store": store}, stores=buffer, late=late)

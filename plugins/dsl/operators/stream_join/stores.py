@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, TypedDict
 
 from penstock import Duration, Serde, StoreSpec, TopologyError, WindowStoreSpec, duration_ms, list_store, window_store
@@ -104,12 +105,13 @@ def waiting_store(name: str, left: JoinStore, right: JoinStore) -> Callable[[Wri
         values: list[Serde[Any]] = [resolve_serde(each.value_serde, state, what) for each in specs]
         if has_headers(writer):
             values = [ValueAndHeadersSerde(each) for each in values]
-        return list_store(
+        made = list_store(
             name,
             key_serde=WaitingKeySerde(resolve_serde(specs[0].key_serde, state, what)),
             value_serde=SideSerde(*values),
             **left.shared_options(),
         )
+        return dataclasses.replace(made, record_key=itemgetter(2))
 
     return declared
 

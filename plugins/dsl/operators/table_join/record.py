@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from operator import itemgetter
 from typing import Any, TypedDict
 
 from penstock import Duration, StoreBuilder, TopologyError, duration_ms, list_store
@@ -129,6 +131,6 @@ def delayed_store(name: str, serdes: Serdes, options: TableJoinOptions) -> Store
             value_serde=ValueAndHeadersSerde(resolve_serde(value, state, what)),
             **kept_options(options),
         )
-        return (made,)
+        return (replace(made, record_key=itemgetter(1)),)
 
     return declared

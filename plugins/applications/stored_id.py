@@ -1,0 +1,79 @@
+"""The id under which a log has an application: its own one, or another one since it was resharded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from penstock import Application, IncompatibleStateError, Log
+
+_META = "stored-as"
+_BESIDE = ".layouts"
+"""The notes about an application's layouts have an id of their own: they stay when commits of the application go."""
+
+
+@dataclass(frozen=True)
+class StoredAs:
+    """Where an application is since its last resharding.
+
+    `id`: its commits, internal topics and state have this id. `before`: that of the layout before, "" once it was given
+    up. `sources`: by source topic that was replaced, the one that is read instead; `left`: those that were replaced
+    earlier. `starts`: the positions with which the tasks began, by topic and partition.
+    """
+
+    id: str
+    before: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    left: Sequence[str] = ()
+    starts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+def read_stored(application_id: str, log: Log) -> StoredAs:
+    """Return where an application is; one that was never resharded has its own id."""
+    saved = read_note_beside(application_id, log, _META)
+    return StoredAs(**saved) if saved else StoredAs(application_id)
+
+
+def write_stored(application_id: str, log: Log, stored: StoredAs) -> None:
+    """Say where an application is from now on, in one write. The caller holds the application's lease."""
+    write_note_beside(application_id, log, _META, asdict(stored))
+
+
+def read_note_beside(application_id: str, log: Log, name: str) -> dict[str, Any]:
+    """Return a note about the layouts of an application; empty if there is none."""
+    saved = log.get_meta(application_id + _BESIDE, name)
+    return {} if saved is None else dict(json.loads(saved))
+
+
+def write_note_beside(application_id: str, log: Log, name: str, note: Mapping[str, Any]) -> None:
+    """Write a note about the layouts of an application; durable when it returns."""
+    log.put_meta(application_id + _BESIDE, name, json.dumps(note).encode())
+
+
+def stored_application(application: Application, log: Log) -> Application:
+    """Return the application with the id that it has in the log; the same one if it was never resharded."""
+    return renamed(application, read_stored(application.id, log).id)
+
+
+def renamed(application: Application, application_id: str) -> Application:
+    """Return an application under another id."""
+    if application_id == application.id:
+        return application
+    made = copy(application)
+    made.id = application_id
+    made.given = application.given.without({"application_id"})
+    return made
+
+
+def check_sources(application: Application, log: Log) -> None:
+    """Raise IncompatibleStateError for a program that reads a topic which was replaced when it was resharded."""
+    sources = read_stored(application.id, log).sources
+    for old, new in sources.items():
+        if old in application.program.topics():
+            raise IncompatibleStateError(
+                f"application {application.id!r} was resharded, and reads topic {new!r} in place of {old!r} since: "
+                f"let its program read {new!r}"
+            )

@@ -1,0 +1,253 @@
+"""Resharding an application: drain the old layout, write the new one beside it, and switch by one write to the log."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock import Application, Assignment, Commit, IncompatibleStateError, Log, Subtopology, TaskId, TopicPartition
+from penstock.plugins.applications.preparation import Prepared, make_changelog_topics, prepare
+from penstock.plugins.applications.stored_id import (
+    StoredAs,
+    read_note_beside,
+    read_stored,
+    write_note_beside,
+    write_stored,
+)
+from penstock.plugins.runtime.locations import making_state_directory, state_directory
+from penstock.plugins.runtime.topic_ids import without_ids
+from penstock.plugins.upgrade.saved_program import read_note, write_note
+
+from .draining import Ends, Workers, drained, fixed_ends, source_partitions
+from .engine_state import merged_state, partition_times, with_partition_times
+from .layouts import delete_layout
+from .plan import ReshardPlan, moves, new_note
+from .splitting import split_state
+from .writing import NewTask
+
+_META = "resharding"
+
+
+@dataclass(frozen=True)
+class Resharded:
+    """What a resharding did: the id that the log has the application under now, its tasks, and their rows."""
+
+    id: str
+    rows: Mapping[str, int] = field(default_factory=dict)
+
+
+def reshard(
+    plan: ReshardPlan, log: Log, check_lease: Callable[[], None], on_step: Callable[[str], None] = lambda text: None
+) -> Resharded:
+    """Carry a plan out. The caller holds the application's lease; `check_lease` raises when it was lost.
+
+    Until its last step, which is one write to the log, the application goes on under its old layout; after it, under
+    the new one. A run that was killed is repeated: the ends that it noted stay, and what it wrote is written again. The
+    old layout stays until `accept`. `on_step` gets what is done, as text.
+
+    Raises IncompatibleStateError for state that is not divided by key, and for records that were written or read beyond
+    the ends; also what tasks raise, ChangelogError, StoreError and LogError.
+    """
+    resharding = _begin(plan, log)
+    check_lease()
+    on_step("processing what was written before")
+    with drained(plan, log, resharding.ends, check_lease) as workers, _work_directory(plan) as directory:
+        application, assignment = plan.under(resharding.id, log)
+        write_note(resharding.id, log, new_note(plan, application, assignment, log))
+        make_changelog_topics(application, assignment, log)
+        prepared = prepare(application, log)
+        starts = _starts(plan, log, prepared.assignment, resharding.ends)
+        rows: dict[str, int] = {}
+        for subtopology in prepared.application.program.subtopologies:
+            check_lease()
+            found = _write(plan, prepared, subtopology, log, workers, starts, directory)
+            for task, count in found:
+                rows[str(task)] = count
+                on_step(f"task {task}: {count} rows")
+        _check_unchanged(plan, log, resharding.ends)
+        check_lease()
+        write_stored(plan.id, log, _stored(plan, resharding.id, starts))
+    return Resharded(resharding.id, rows)
+
+
+def accept(application: Application, log: Log, check_lease: Callable[[], None]) -> bool:
+    """Give the layout before up, and delete what it has; return whether there was one.
+
+    The caller holds the application's lease. A call that was killed is repeated.
+    """
+    stored = read_stored(application.id, log)
+    if not stored.before:
+        return False
+    check_lease()
+    delete_layout(application.settings, log, stored.before)
+    write_stored(application.id, log, StoredAs(**{**asdict(stored), "before": ""}))
+    return True
+
+
+def undo(application: Application, log: Log, check_lease: Callable[[], None]) -> None:
+    """Go back to the layout before, by one write to the log; then delete what the new one has.
+
+    Raises IncompatibleStateError if there is none, or if the application has processed records since.
+    """
+    stored = read_stored(application.id, log)
+    if not stored.before:
+        raise IncompatibleStateError(f"application {application.id!r} keeps no layout before the present one")
+    starts = {
+        TopicPartition(topic, int(number)): at for topic, each in stored.starts.items() for number, at in each.items()
+    }
+    now = log.committed(stored.id, list(starts))
+    moved = sorted(str(each) for each, at in starts.items() if now[each] != at)
+    if moved:
+        raise IncompatibleStateError(
+            f"application {application.id!r} has processed records since it was resharded ({', '.join(moved[:5])}): "
+            "the layout before would process them again; reshard it to the earlier number instead"
+        )
+    check_lease()
+    write_stored(application.id, log, StoredAs(stored.before, left=stored.left))
+    delete_layout(application.settings, log, stored.id)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    id: str
+    ends: Ends
+
+
+def _begin(plan: ReshardPlan, log: Log) -> _Begun:
+    """Note the ends up to which the old layout processes; those of an interrupted run of this plan stay."""
+    noted = read_note_beside(plan.id, log, _META)
+    ends = _noted_ends(plan, log, noted) or fixed_ends(plan, log)
+    if noted and noted["id"] != plan.stored.id:
+        delete_layout(plan.before.settings, log, noted["id"])
+    number = noted["number"] + 1 if noted else 2
+    while read_note(f"{plan.id}.{number}", log):
+        number += 1
+    begun = _Begun(f"{plan.id}.{number}", ends)
+    note = {
+        "number": number,
+        "id": begun.id,
+        **_what(plan),
+        "ends": _by_topic(ends),
+    }
+    write_note_beside(plan.id, log, _META, note)
+    return begun
+
+
+def _what(plan: ReshardPlan) -> dict[str, Any]:
+    return {
+        "before": plan.stored.id,
+        "identity": plan.note["identity"],
+        "partitions": plan.partitions,
+        "sources": dict(plan.sources),
+        "grown": dict(plan.grown),
+    }
+
+
+def _noted_ends(plan: ReshardPlan, log: Log, noted: Mapping[str, Any]) -> Ends | None:
+    """Return the ends of an interrupted run, if it was of this plan and nothing was read or written beyond them."""
+    if not noted or any(noted[name] != value for name, value in _what(plan).items()):
+        return None
+    ends = {
+        TopicPartition(topic, int(number)): end for topic, each in noted["ends"].items() for number, end in each.items()
+    }
+    read = source_partitions(plan)
+    if set(read) != set(ends):
+        return None
+    positions = log.committed(plan.stored.id, read)
+    if any(at is not None and at > ends[each] for each, at in positions.items()):
+        return None
+    return None if _written_beyond(plan, log, ends) else ends
+
+
+def _written_beyond(plan: ReshardPlan, log: Log, ends: Ends) -> list[str]:
+    """Return the partitions of replaced topics that have records after their ends: nobody would process them."""
+    replaced = [each for each in ends if each.topic in plan.sources]
+    now = log.end_offsets(replaced, stable=False) if replaced else {}
+    return [f"{each} ({ends[each]} to {end})" for each, end in sorted(now.items()) if end != ends[each]]
+
+
+def _check_unchanged(plan: ReshardPlan, log: Log, ends: Ends) -> None:
+    if written := _written_beyond(plan, log, ends):
+        raise IncompatibleStateError(
+            f"application {plan.id!r}: records were written to {', '.join(written)} meanwhile, and the new layout "
+            "would not read them: let the writers write to the new topics, and run this again"
+        )
+
+
+def _stored(plan: ReshardPlan, new_id: str, starts: Ends) -> StoredAs:
+    left = (*plan.stored.left, *plan.stored.sources)
+    return StoredAs(new_id, plan.stored.id, dict(plan.sources), left, _by_topic(starts))
+
+
+def _by_topic(offsets: Ends) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for (topic, number), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(number)] = offset
+    return found
+
+
+def _starts(plan: ReshardPlan, log: Log, assignment: Assignment, ends: Ends) -> Ends:
+    """Return where the new layout begins to read: at the ends of the old one, and at the start of what is new."""
+    read = [each for partitions in assignment.tasks.values() for each in partitions]
+    new = [each for each in read if each not in ends]
+    return {**(log.start_offsets(new) if new else {}), **{each: ends[each] for each in read if each in ends}}
+
+
+def _write(
+    plan: ReshardPlan,
+    prepared: Prepared,
+    subtopology: Subtopology,
+    log: Log,
+    workers: Workers,
+    starts: Ends,
+    directory: Path,
+) -> Iterator[tuple[TaskId, int]]:
+    """Write and verify the tasks of one sub-topology; yield each with the number of its rows."""
+    application, assignment = prepared.application, prepared.assignment
+    tasks = [task for task in assignment.tasks if task.subtopology == subtopology.id]
+    states = _engine_states(plan, assignment, subtopology, workers)
+    before = plan.before.program.subtopology(subtopology.id)
+    with split_state(plan, before, workers, len(tasks), directory / str(subtopology.id)) as split:
+        for task in tasks:
+            partitions = assignment.tasks[task]
+            own = NewTask(application, task, partitions, log, directory / "unused" / str(task))
+            own.write(Commit({each: starts[each] for each in partitions}, "", states[task.partition]), split)
+            yield task, own.verify(split)
+
+
+def _engine_states(
+    plan: ReshardPlan, assignment: Assignment, subtopology: Subtopology, workers: Workers
+) -> list[bytes]:
+    """Return the engine state of each new task of a sub-topology."""
+    own = {task.partition: worker for task, worker in workers.items() if task.subtopology == subtopology.id}
+    states = {number: without_ids(worker.commit.engine_state) for number, worker in own.items() if worker.commit}
+    times = partition_times(list(states.values()))
+    made = []
+    merged = None
+    if moves(plan, assignment, subtopology.id):
+        where = f"application {plan.id!r} cannot be resharded: sub-topology {subtopology.id}"
+        merged = merged_state(where, list(states.values()), plan.dropped)
+    for task in (each for each in assignment.tasks if each.subtopology == subtopology.id):
+        state = merged
+        if state is None:
+            state = merged_state("", [states[task.partition]], plan.dropped)
+        names = [f"{topic}:{number}" for topic, number in assignment.tasks[task]]
+        made.append(with_partition_times(state, {name: times.get(name, -1) for name in names}))
+    return made
+
+
+@contextmanager
+def _work_directory(plan: ReshardPlan) -> Iterator[Path]:
+    """Return a directory of this machine for the state on its way; what a killed run left there is deleted."""
+    directory = state_directory(plan.before.settings) / f"{plan.id}.resharding"
+    shutil.rmtree(directory, ignore_errors=True)
+    with making_state_directory(directory):
+        directory.mkdir(parents=True)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

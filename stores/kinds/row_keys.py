@@ -1,0 +1,64 @@
+"""Where the key of an entry is in a row, for each kind of store: for a reader that has no store, only its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from struct import Struct
+
+from ..rows.envelope import PLAIN
+from ..rows.escaping import unescaped
+
+OWN_ROW = b""
+"""The key of a store's row of numbers, in the kinds that have one."""
+
+
+def _itself(row: bytes) -> bytes:
+    return row
+
+
+def _behind_bucket(row: bytes) -> bytes:
+    return unescaped(row, 8)[0]
+
+
+def _first_part(row: bytes) -> bytes:
+    return unescaped(row)[0]
+
+
+def _behind_clock(row: bytes) -> bytes:
+    return row[1:]
+
+
+_KEYS: Mapping[str, Callable[[bytes], bytes]] = {
+    "key_value": _itself,
+    "lru_map": _itself,
+    "window": _behind_bucket,
+    "session": _behind_bucket,
+    "versioned": _first_part,
+    "list": _first_part,
+    "timers": _behind_clock,
+}
+_HAVE_OWN_ROW = frozenset({"window", "session", "versioned", "list"})
+
+
+def key_of_row(kind: str) -> Callable[[bytes], bytes] | None:
+    """Return the function from the key of a row to that of its entry, as the serde writes it.
+
+    None for a kind that is not ours: its rows are known to its package alone.
+    """
+    return _KEYS.get(kind)
+
+
+def has_own_row(kind: str) -> bool:
+    """Return whether stores of a kind have a row of numbers, under `OWN_ROW`, that belongs to no key."""
+    return kind in _HAVE_OWN_ROW
+
+
+def merged_numbers(first: bytes, second: bytes) -> bytes:
+    """Return the row of numbers of a store that has the entries of two others: of each number the higher one.
+
+    They are the newest time, the time up to which everything has expired, and the last number given to an entry.
+    """
+    size = len(first) - len(PLAIN)
+    form = Struct(f">{size // 8}q")
+    pairs = zip(form.unpack_from(first, len(PLAIN)), form.unpack_from(second, len(PLAIN)), strict=True)
+    return PLAIN + form.pack(*map(max, pairs))

@@ -1,0 +1,40 @@
+"""An application that was resharded goes on as one that always had that number of partitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.plugins.reshard import accept
+
+from .programs import every_kind
+from .runs import new_log, outputs, produce, resharded, run
+
+KEYS = [f"key {number}" for number in range(23)]
+CHANGELOGS = ["directory:changes", "topic:"]
+
+
+def rounds(first: int, last: int) -> list[tuple[str, str, int]]:
+    """Return records in which all keys go on together."""
+    return [(key, f"{number},", number * 7) for number in range(first, last) for key in KEYS]
+
+
+@pytest.mark.parametrize("changelog", CHANGELOGS)
+def test_every_kind_of_store_from_4_to_7_to_3(tmp_path: Path, changelog: str) -> None:
+    log = new_log({"in": 4, "in7": 7, "in3": 3, "out": 1})
+    for before, topic, count, first in (("", "in", 4, 0), ("in", "in7", 7, 10), ("in7", "in3", 3, 20)):
+        if before:
+            app = every_kind(tmp_path, changelog, topic)
+            rows = resharded(app, log, count, sources={before: topic}).rows
+            assert len(rows) == count and all(rows.values())
+            assert accept(app, log, lambda: None)
+        produce(log, topic, rounds(first, first + 8))
+        run(every_kind(tmp_path, changelog, topic), log)
+        produce(log, topic, rounds(first + 8, first + 10))  # these are processed before the next change
+    run(every_kind(tmp_path, changelog, "in3"), log)
+
+    always = new_log({"in": 3, "out": 1})
+    produce(always, "in", rounds(0, 30))
+    run(every_kind(tmp_path / "always", changelog), always)
+    assert outputs(log) == outputs(always)
