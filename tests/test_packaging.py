@@ -43,7 +43,7 @@ LIBRARIES = {
     "hypothesis": {"plugins/testing"},
     "jsonschema": {"plugins/serdes"},
     "lmdb": {"stores", "plugins/logs"},
-    "msgpack": {"plugins/serdes", "plugins/logs", "plugins/changelogs"},
+    "msgpack": {"plugins/serdes", "plugins/logs", "plugins/changelogs", "plugins/backups"},
     "msgspec": {"plugins/serdes"},
     "numpy": {"plugins/spark", "plugins/logs"},
     "orjson": {"plugins/serdes", "plugins/cli"},

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from penstock import ConfigError, IncompatibleStateError, Log, Restore, StoreBackendFactory
+from penstock import ConfigError, IncompatibleStateError, Log, Restore, StoreBackend, StoreBackendFactory
 from penstock.hooks import registry
 from penstock.plugins.runtime.locations import open_deltas
+from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.settings.secret import hide
 
 from .changelog_location import committed_state, note_location, reaches, stateful_tasks, stores_of
@@ -66,7 +65,9 @@ def move_changelog(
                 continue
             with closing(open_deltas(from_settings, application.id, str(task))) as origin:
                 plan = origin.restore(commit.version, None)
-                with _restored(plan, stores_of(application, task)) as rows:
+                stores = stores_of(application, task)
+                with restored(plan, stores) as backend:
+                    rows = ((store, *row) for store in stores for row in backend.range(store))
                     target.snapshot(commit.version, rows, commit)
             target.restore(commit.version, None)
         copied.append(str(task))
@@ -77,14 +78,11 @@ def move_changelog(
 
 
 @contextmanager
-def _restored(plan: Restore, stores: Sequence[str]) -> Iterator[Iterator[tuple[str, bytes, bytes]]]:
-    """Restore a state on disk, because it need not fit into memory; the block gets its rows in store and key order."""
+def restored(plan: Restore, stores: Sequence[str]) -> Iterator[StoreBackend]:
+    """Restore a state on disk, because it need not fit into memory; the block gets the backend with its rows."""
     factory: StoreBackendFactory = registry().load("store backend", "lmdb")
-    with (
-        tempfile.TemporaryDirectory(prefix="penstock-move-") as directory,
-        closing(factory(Path(directory), stores)) as backend,
-    ):
+    with TemporaryDirectory("restored") as directory, closing(factory(directory, stores)) as backend:
         for changes, version in plan.steps:
             known = {store: rows for store, rows in changes.items() if store in stores}
             backend.write(known, backend.version(), version)
-        yield ((store, key, value) for store in stores for key, value in backend.range(store))
+        yield backend

@@ -33,6 +33,9 @@ from .status_topic import status_topic
 
 _log = logging.getLogger("penstock.applications")
 
+RESTORING = "restoring"
+"""The note that an application has while it is restored from a backup; empty afterwards."""
+
 _REPARTITION_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -115,6 +118,7 @@ def check(application: Application, log: Log) -> Checked:
     assignment = resolve(application, log)
     _check_sinks(application, log)
     _check_refills(application, log)
+    check_restored(application.id, log)
     before = read_note(application.id, log)
     now, application = check_saved(application, assignment, before, log)
     committed = CommittedPartitions(log, application.id, now["identity"])
@@ -125,6 +129,15 @@ def check(application: Application, log: Log) -> Checked:
         *_missing_changelog_topics(application, assignment, log, before),
     )
     return Checked(application, assignment, committed, positions, before, now, topics)
+
+
+def check_restored(application_id: str, log: Log) -> None:
+    """Raise IncompatibleStateError for an application of which only a part was restored from a backup."""
+    if log.get_meta(application_id, RESTORING):
+        raise IncompatibleStateError(
+            f"application {application_id!r} is being restored from a backup, or that was cut short: repeat `penstock "
+            "state restore`, which begins again"
+        )
 
 
 def prepare(application: Application, log: Log) -> Prepared:
@@ -167,11 +180,13 @@ def _create(topics: Iterable[NewTopic], log: Log) -> None:
 
 
 def _missing_repartition_topics(application: Application, assignment: Assignment) -> list[NewTopic]:
-    given = application.settings.topic_config
-    return [
-        NewTopic(topic, partitions, _merged("setting 'topic_config'", given, _REPARTITION_CONFIG, topic))
-        for topic, partitions in assignment.missing.items()
-    ]
+    missing = assignment.missing.items()
+    return [NewTopic(topic, partitions, repartition_config(application, topic)) for topic, partitions in missing]
+
+
+def repartition_config(application: Application, topic: str) -> Mapping[str, str]:
+    """Return the settings with which a repartition topic is created."""
+    return _merged("setting 'topic_config'", application.settings.topic_config, _REPARTITION_CONFIG, topic)
 
 
 def _warn_of_other_settings(topic: TopicInfo, wanted: TopicConfig) -> None:
@@ -186,9 +201,10 @@ def _warn_of_other_settings(topic: TopicInfo, wanted: TopicConfig) -> None:
         )
 
 
-def _changelog_config(
+def changelog_config(
     application: Application, changelog: type[LogChangelog], store: StoreBuilder, topic: str
 ) -> dict[str, str]:
+    """Return the settings with which a store's changelog topic is created."""
     needed = {**changelog.topic_config, **store.traits.topic_config}
     return {
         **_merged("setting 'topic_config'", application.settings.topic_config, needed, topic),
@@ -262,7 +278,7 @@ def _missing_changelog_topics(
             if not store.logged:
                 continue
             if name not in topics:
-                missing.append(NewTopic(name, tasks, _changelog_config(application, changelog, store, name)))
+                missing.append(NewTopic(name, tasks, changelog_config(application, changelog, store, name)))
                 continue
             found = topics[name]
             _warn_of_other_settings(found, {**application.settings.topic_config, **_own_config(store)})

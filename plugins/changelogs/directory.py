@@ -19,7 +19,7 @@ from .chain import Delta, Route, latest_of
 from .file_format import SNAPSHOT, TAIL_BYTES, DamagedError, Reader, check_tail, write_delta, write_snapshot
 from .listing import Listing, checked_version, delta_name, snapshot_name
 from .segments import Segments, further
-from .steps import WAYS_OUT, Steps
+from .steps import Steps
 from .storage import TEMPORARY, Storage, absolute, open_storage
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class DirectoryChangelog(DeltaChangelog):
         open_storage: Callable[..., Storage] = open_storage,
     ) -> None:
         """Open without reading or writing. Deltas of less than `snapshot_floor_bytes` in all need no snapshot."""
-        place, given = _options(location)
+        place, given = location_and_options(location)
         self._compress = given.get("compression") == "zlib"
         self._open_storage = partial(open_storage, absolute(place), application_id, task_id)
         self._chunk_bytes = int(given.get("chunk_bytes", chunk_bytes))
@@ -128,8 +128,8 @@ class DirectoryChangelog(DeltaChangelog):
             self._reached = {target: route.deltas[-1]}
         for torn in () if self.beside_writer else segments.torn(route):
             _log.warning(
-                "changelog at %s: %s; version %s needs nothing behind that",
-                self._storage.location, torn, target,
+                "%s: %s; version %s needs nothing behind that",
+                self._storage.named, torn, target,
             )  # fmt: skip
         steps = self._steps.of_deltas(route.deltas)
         if route.start is None or route.start == have:
@@ -140,7 +140,7 @@ class DirectoryChangelog(DeltaChangelog):
             older = segments.route(target, set(snapshots) - {start})
             if older.missing is None:
                 return f"Move {snapshot_name(start)} away, and restoring goes by the files before it"
-            return WAYS_OUT
+            return self._storage.ways_out
 
         return Restore(None, chain(self._steps.of_snapshot(start, way_out), steps))
 
@@ -279,8 +279,8 @@ class DirectoryChangelog(DeltaChangelog):
             if route.start is None or (reason := self._damage(route.start)) is None:
                 if unusable and route.missing is None:
                     _log.warning(
-                        "changelog at %s: going by older files, because a newer one is damaged: %s",
-                        self._storage.location, ", ".join(unusable),
+                        "%s: going by older files, because a newer one is damaged: %s",
+                        self._storage.named, ", ".join(unusable),
                     )  # fmt: skip
                 return route
             unusable.append(f"{snapshot_name(route.start)} ({reason})")
@@ -307,8 +307,8 @@ class DirectoryChangelog(DeltaChangelog):
     def _broken(self, target: str, missing: str, segments: Segments) -> str:
         lost = [*segments.files.unusable, *segments.lost(missing)]
         return (
-            f"changelog at {self._storage.location}: no way to version {target}, because files are lost or damaged: "
-            f"{', '.join(lost)}. {WAYS_OUT}"
+            f"{self._storage.named}: no way to version {target}, because files are lost or damaged: "
+            f"{', '.join(lost)}. {self._storage.ways_out}"
         )
 
 
@@ -349,7 +349,7 @@ _OPTIONS = {
 """By name: what is expected, and the pattern of that."""
 
 
-def _options(location: str) -> tuple[str, dict[str, str]]:
+def location_and_options(location: str) -> tuple[str, dict[str, str]]:
     """Return the location without options of this changelog, and these options; others belong to pyarrow."""
     place, mark, query = location.rpartition("?")
     pairs = [each.partition("=") for each in query.split("&")] if mark else []

@@ -17,10 +17,6 @@ from .file_format import DELTA, SNAPSHOT, DamagedError, Reader
 from .listing import snapshot_name
 from .storage import Storage
 
-WAYS_OUT = (
-    "Bring the file back from a backup or from the store's older object versions, or start on a host that still has a "
-    "local copy of the state at that version; to give up the state, use a new application id, or `penstock reset`"
-)
 _READ_AHEAD_BYTES = 16 * 1024 * 1024
 
 
@@ -66,9 +62,7 @@ class Steps:
                     chunk = {store: rows}
                 reader.end()
         except DamagedError as error:
-            raise ChangelogError(
-                f"changelog at {self._storage.location}: {name} is damaged: {error}. {way_out()}"
-            ) from error
+            raise ChangelogError(f"{self._storage.named}: {name} is damaged: {error}. {way_out()}") from error
         # The last step: the file has turned out to be complete.
         yield chunk, version
 
@@ -105,7 +99,7 @@ class Steps:
                     at, previous = at + reader.size, reader.version
         except DamagedError as error:
             raise ChangelogError(
-                f"changelog at {self._storage.location}: {delta.file} is damaged at byte {at}: {error}. {WAYS_OUT}"
+                f"{self._storage.named}: {delta.file} is damaged at byte {at}: {error}. {self._storage.ways_out}"
             ) from error
 
     @contextmanager
@@ -116,8 +110,8 @@ class Steps:
                     yield file
             except FileNotFoundError as error:
                 raise ChangelogError(
-                    f"changelog at {self._storage.location}: {name} was deleted while it was needed "
-                    f"(did another process clean up while this one was paused?): start again. {WAYS_OUT}"
+                    f"{self._storage.named}: {name} was deleted while it was needed "
+                    f"(did another process clean up while this one was paused?): start again. {self._storage.ways_out}"
                 ) from error
 
 

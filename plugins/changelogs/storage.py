@@ -24,6 +24,16 @@ class Storage(ABC):
 
     location: str
     """The name of the folder in messages."""
+    what: str = "changelog"
+    """What the folder is, in messages."""
+    elsewhere: str = "name another place in the setting 'changelog'"
+    """How to choose another place, in messages."""
+    ways_out: str = (
+        "Bring the file back from a backup or from the store's older object versions, or start on a host that still "
+        "has a local copy of the state at that version; to give up the state, use a new application id, or "
+        "`penstock reset`"
+    )
+    """What to do if a file is lost or damaged, in messages."""
     world: World
     """Its threads, random tokens and files."""
     parallel_reads: int = 1
@@ -69,7 +79,20 @@ class Storage(ABC):
             yield
         except OSError as error:
             reason = error.strerror or str(error)
-            raise ChangelogError(f"changelog at {self.location}: cannot {doing}: {reason}; {_advice(error)}") from error
+            raise ChangelogError(f"{self.named}: cannot {doing}: {reason}; {self._advice(error)}") from error
+
+    @property
+    def named(self) -> str:
+        """What the folder is, and where."""
+        return f"{self.what} at {self.location}"
+
+    def _advice(self, error: OSError) -> str:
+        known = what_to_do(error, self.elsewhere)
+        if known is not None and error.errno != errno.ENOENT:
+            return f"{known}; what was {'committed' if self.what == 'changelog' else 'written'} before is safe"
+        if self.what == "changelog":
+            return "check that the place in the setting 'changelog' exists and can be reached from this host"
+        return "check that the place exists and can be reached from this host"
 
 
 def absolute(location: str) -> str:
@@ -295,10 +318,3 @@ def _write_all(file: WrittenFile, data: bytes) -> int:
     while view:
         view = view[file.write(view) :]
     return len(data)
-
-
-def _advice(error: OSError) -> str:
-    known = what_to_do(error, "name another place in the setting 'changelog'")
-    if known is not None and error.errno != errno.ENOENT:
-        return f"{known}; what was committed before is safe"
-    return "check that the place in the setting 'changelog' exists and can be reached from this host"

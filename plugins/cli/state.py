@@ -15,6 +15,7 @@ from penstock import ConfigError, StoreError
 from .command import Group
 from .options import application_options, find_application, open_application
 from .output import count, note, print_json, print_table, print_text
+from .state_backup import backup, backups, restore
 from .state_reading import StoreReading
 from .stores import accept, drop
 
@@ -318,8 +319,8 @@ def _show_comparison(found: Comparison, as_json: bool) -> None:
     )
 
 
-state.add_command(drop)
-state.add_command(accept)
+for _command in (backup, backups, restore, drop, accept):
+    state.add_command(_command)
 
 
 @contextmanager

@@ -164,6 +164,19 @@ class Replica:
             return True
         return False
 
+    def bring_to(self, commit: Commit) -> bool:
+        """Bring the copy to a commit of the task; return False if later ones have made that impossible.
+
+        Raises as `catch_up`. With a changelog in a directory an earlier commit can be reached for a while; with one in
+        topics only the last one.
+        """
+        self.opening.begin()
+        self._follow_program(commit)
+        if self.version != commit.version and not self._bring_to(commit, lambda: None):
+            return False
+        self.commit = commit
+        return True
+
     def _bring_to(self, commit: Commit, between: Callable[[], None]) -> bool:
         """Return False if the task has committed meanwhile."""
         check_commit(self._where, commit.version, commit.engine_state)

@@ -37,19 +37,26 @@ def saved_tasks(application_id: str, log: Log) -> Mapping[str, SavedTask]:
         return {}
     changelog = noted_location(application_id, log, note["identity"])
     found = {}
-    for number, topics in sorted(note["reads"].items(), key=lambda each: int(each[0])):
-        layouts = _layouts(note, number)
-        if not layouts.now:
-            continue
-        counts = {topic: note["fingerprint"]["partitions"][topic] for topic in topics}
-        for partition in range(max(counts.values(), default=0)):
-            read = tuple(TopicPartition(topic, partition) for topic in topics if partition < counts[topic])
-            task = f"{number}_{partition}"
+    for task, read in task_partitions(note).items():
+        layouts = saved_layouts(note, task.partition("_")[0])
+        if layouts.now:
             found[task] = SavedTask(task, read, layouts, note["identity"], changelog)
     return found
 
 
-def _layouts(note: Note, number: str) -> Layouts:
+def task_partitions(note: Note) -> Mapping[str, tuple[TopicPartition, ...]]:
+    """Return the partitions that each task of the saved program reads, also those of tasks without stores."""
+    found = {}
+    for number, topics in sorted(note["reads"].items(), key=lambda each: int(each[0])):
+        counts = {topic: note["fingerprint"]["partitions"][topic] for topic in topics}
+        for partition in range(max(counts.values(), default=0)):
+            read = tuple(TopicPartition(topic, partition) for topic in topics if partition < counts[topic])
+            found[f"{number}_{partition}"] = read
+    return found
+
+
+def saved_layouts(note: Note, number: str) -> Layouts:
+    """Return how the tasks of a sub-topology keep their stores, now and before."""
     saved = note["layouts"].get(number, {"now": {}, "earlier": {}})
     earlier = {name: layout_from_data(layout) for name, layout in saved["earlier"].items()}
     return Layouts(layout_from_data(saved["now"]), earlier)

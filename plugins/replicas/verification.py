@@ -100,7 +100,7 @@ def _newest(directory: Path) -> Path | None:
 
 def _compared(result: Comparison, view: StoreView, replica: Replica) -> Comparison:
     frees = _may_free(replica.layout[result.store])
-    for key, local, kept in _beside(view.range(result.store), replica.backend(result.store).range(result.store)):
+    for key, local, kept in beside(view.range(result.store), replica.backend(result.store).range(result.store)):
         if local == kept:
             result.rows += 1
         elif local is None and frees:
@@ -114,7 +114,7 @@ def _may_free(kept: KeptStore) -> bool:
     return kept.has_index or kept.kind in _FREEING
 
 
-def _beside(
+def beside(
     first: Iterator[tuple[bytes, bytes]], second: Iterator[tuple[bytes, bytes]]
 ) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
     """Yield each key of two sorted iterators with both values, None where one has none."""

@@ -11,7 +11,7 @@ from pyarrow import fs
 
 from penstock import World
 from penstock.errors import ChangelogError
-from penstock.plugins.changelogs.directory import DirectoryChangelog, _options
+from penstock.plugins.changelogs.directory import DirectoryChangelog, location_and_options
 from penstock.plugins.changelogs.storage import ArrowStorage, Storage
 from penstock.plugins.testing.contracts.changelog import ChangelogContract
 from penstock.plugins.testing.contracts.changelog_tests import restored
@@ -167,9 +167,9 @@ def test_sizes_are_options_of_the_location(tmp_path: Path) -> None:
 
 
 def test_other_options_of_a_location_stay() -> None:
-    found = _options("s3://bucket/folder?region=here&chunk_bytes=7&scheme=http")
+    found = location_and_options("s3://bucket/folder?region=here&chunk_bytes=7&scheme=http")
     assert found == ("s3://bucket/folder?region=here&scheme=http", {"chunk_bytes": "7"})
-    assert _options("/a place?of=mine") == ("/a place?of=mine", {})
+    assert location_and_options("/a place?of=mine") == ("/a place?of=mine", {})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,161 @@
+"""Catalog: the backups of one application in one place. A backup is there once its entry is; entries come last."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from penstock import Commit, ConfigError, StoreError, TopicPartition, World
+from penstock.plugins.changelogs.directory import DirectoryChangelog, location_and_options
+from penstock.plugins.changelogs.storage import Storage, absolute, open_storage
+from penstock.plugins.replicas.saved_tasks import saved_layouts
+from penstock.plugins.upgrade.saved_program import Note
+
+FORMAT = 1
+IN_TRANSIT = "in-transit"
+"""The folder of the records that waited in repartition topics; the others have the ids of tasks."""
+_ENTRIES, _END = "backups", ".json"
+
+
+@dataclass(frozen=True)
+class Backup:
+    """A consistent set of commits of all tasks of an application, whose state is beside it.
+
+    `name`: begins with the time, so that names are in the order of time. `note`: of the program that ran last.
+    `commits` by task; None for a task without a commit. `in_transit`: the version of the records that waited in
+    repartition topics; None if there are no such topics. `topic_ids`: of the topics that the tasks read.
+    """
+
+    name: str
+    application_id: str
+    made_at_ms: int
+    note: Note
+    commits: Mapping[str, Commit | None]
+    in_transit: str | None
+    topic_ids: Mapping[str, str]
+
+    @property
+    def identity(self) -> str:
+        """The incarnation of the application in its log."""
+        found: str = self.note["identity"]
+        return found
+
+
+class Catalog:
+    """The backups of one application in `location`: a directory, or a URL that pyarrow.fs knows.
+
+    Under LOCATION/APPLICATION ID there is a folder for each task, with the files of a changelog in a directory, and the
+    folder `backups` with an entry for each backup. Methods raise ChangelogError that names the place.
+    """
+
+    def __init__(self, location: str, application_id: str, world: World | None = None) -> None:
+        self._world = world or World()
+        self.location = location
+        self._place = absolute(location_and_options(location)[0])
+        self.application_id = application_id
+        self._entries = _open(self._place, application_id, _ENTRIES, world=self._world)
+
+    @property
+    def where(self) -> str:
+        """The place, as messages name it."""
+        return self._entries.location.removesuffix(f"/{_ENTRIES}")
+
+    def changelog(self, folder: str) -> DirectoryChangelog:
+        """Return the changelog in which the backups of a task are, one version each."""
+        found = DirectoryChangelog(self.location, self.application_id, folder, open_storage=_open)
+        found.world = self._world
+        return found
+
+    def names(self) -> list[str]:
+        """Return the names of all backups, the oldest first."""
+        with self._entries.explaining("list the backups"):
+            return sorted(each.name.removesuffix(_END) for each in self._entries.files() if each.name.endswith(_END))
+
+    def read(self, name: str | None = None) -> Backup:
+        """Return a backup, or the last one. Raises ConfigError if there is none, StoreError for a damaged entry."""
+        names = self.names()
+        if not names:
+            raise ConfigError(
+                f"there is no backup of application {self.application_id!r} in {self.where}: check the place; --of "
+                "names the application whose backup it is, if that is another one"
+            )
+        if name is not None and name not in names:
+            raise ConfigError(f"{self.where} has no backup {name!r}; it has: {', '.join(names[-5:])}")
+        file = f"{name or names[-1]}{_END}"
+        with self._entries.explaining(f"read {file}"), self._entries.open(file) as opened:
+            data = opened.read()
+        try:
+            entry = json.loads(data)
+            is_whole = entry["sha256"] == _digest(entry["backup"])
+        except (ValueError, KeyError, TypeError):
+            is_whole = False
+        if not is_whole:
+            raise StoreError(f"{self.where}/{_ENTRIES}/{file} is damaged: its checksum does not match what it has")
+        return _backup(entry["backup"], f"{self.where}/{_ENTRIES}/{file}")
+
+    def write(self, backup: Backup) -> None:
+        """Write the entry of a backup, whose files are all there."""
+        data = _data(backup)
+        entry = json.dumps({"backup": data, "sha256": _digest(data)}, indent=1).encode()
+        with self._entries.explaining(f"write {backup.name}{_END}"):
+            self._entries.write(f"{backup.name}{_END}", [entry])
+
+
+def stores_of(note: Note, task: str) -> list[str]:
+    """Return the names of the stores that a task's backups may have, earlier ones included."""
+    layouts = saved_layouts(note, task.partition("_")[0])
+    return sorted({store for layout in (layouts.now, *layouts.earlier.values()) for store in layout})
+
+
+def _open(location: str, *folders: str, world: World) -> Storage:
+    found = open_storage(location, *folders, world=world)
+    found.what, found.elsewhere = "backup", "name another place"
+    return found
+
+
+def _digest(data: Any) -> str:
+    return sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def _data(backup: Backup) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "name": backup.name,
+        "application_id": backup.application_id,
+        "made_at_ms": backup.made_at_ms,
+        "note": backup.note,
+        "commits": {task: None if each is None else _commit_data(each) for task, each in backup.commits.items()},
+        "in_transit": backup.in_transit,
+        "topic_ids": dict(backup.topic_ids),
+    }
+
+
+def _commit_data(commit: Commit) -> dict[str, Any]:
+    return {
+        "version": commit.version,
+        "positions": [[*each, position] for each, position in commit.positions.items()],
+        "engine_state": b64encode(commit.engine_state).decode(),
+    }
+
+
+def _backup(data: dict[str, Any], where: str) -> Backup:
+    if data["format"] != FORMAT:
+        raise StoreError(f"{where} has format {data['format']}, and this penstock reads {FORMAT}: install a newer one")
+    return Backup(
+        data["name"],
+        data["application_id"],
+        data["made_at_ms"],
+        data["note"],
+        {task: None if each is None else _commit(each) for task, each in data["commits"].items()},
+        data["in_transit"],
+        data["topic_ids"],
+    )
+
+
+def _commit(data: dict[str, Any]) -> Commit:
+    positions = {TopicPartition(topic, partition): at for topic, partition, at in data["positions"]}
+    return Commit(positions, data["version"], b64decode(data["engine_state"]))

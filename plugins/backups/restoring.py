@@ -1,0 +1,221 @@
+"""Restores an application from a backup: into its log and its changelog, where it then continues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from typing import Any
+
+from penstock import (
+    Application,
+    Commit,
+    DeltaChangelog,
+    Log,
+    LogChangelog,
+    PenstockError,
+    StoreBackend,
+    TopicPartition,
+    World,
+    version_counter,
+)
+from penstock.plugins.applications.changelog_location import note_location
+from penstock.plugins.applications.changelog_move import restored
+from penstock.plugins.applications.checkpoint_files import delete_checkpoint
+from penstock.plugins.applications.committed import CommittedPartitions
+from penstock.plugins.applications.preparation import RESTORING, changelog_config, repartition_config
+from penstock.plugins.replicas.saved_tasks import saved_layouts, task_partitions
+from penstock.plugins.runtime.locations import open_changelog, open_deltas
+from penstock.plugins.runtime.topic_ids import without_ids
+from penstock.plugins.upgrade.saved_program import write_note
+from penstock.program.layouts import id_of_version
+
+from .catalog import IN_TRANSIT, stores_of
+from .cut import batches_of, partition_name
+from .restore_plan import RestorePlan, changelog_topics, names_under
+
+_PORTION = 10_000
+
+
+def restore_backup(
+    application: Application,
+    log: Log,
+    plan: RestorePlan,
+    check_lease: Callable[[], None] = lambda: None,
+    *,
+    world: World | None = None,
+    say: Callable[[str], object] = lambda text: None,
+) -> list[str]:
+    """Carry a plan out; return remarks. The caller holds the application's lease, and `check_lease` raises without it.
+
+    Until the end the application refuses to start. After an error, what was written is deleted; after a kill, the next
+    restore does that. Raises ChangelogError that names a damaged file of the backup, or the place that cannot be
+    written, and LogError.
+    """
+    restoring = _Restoring(application, log, plan, world or World(), say)
+    check_lease()
+    log.put_meta(application.id, RESTORING, plan.backup.name.encode())
+    try:
+        if plan.is_repeated:
+            restoring.clear()
+        remark = delete_checkpoint(application.settings, application.id)
+        commits = restoring.write(check_lease)
+        check_lease()
+        restoring.commit(commits)
+    except PenstockError:
+        with suppress(PenstockError):
+            check_lease()
+            restoring.clear()
+            log.put_meta(application.id, RESTORING, b"")
+        raise
+    return [] if remark is None else [remark]
+
+
+class _Restoring:
+    def __init__(
+        self, application: Application, log: Log, plan: RestorePlan, world: World, say: Callable[[str], object]
+    ) -> None:
+        self._application, self._log, self._plan, self._world, self._say = application, log, plan, world, say
+        self._backup = plan.backup
+        self._names = names_under(plan.backup, application.id)
+
+    def clear(self) -> None:
+        """Delete what a restore has written, but for the note that it has begun."""
+        topics = self._log.topics()
+        for name in (*self._names.values(), *changelog_topics(self._plan, self._application)):
+            if name in topics:
+                self._log.delete_topic(name)
+        if self._application.settings.log_changelog is None:
+            for task in self._backup.commits:
+                with closing(open_deltas(self._application.settings, self._application.id, task)) as changelog:
+                    changelog.destroy()
+        self._log.delete_commits(self._application.id)
+        self._log.put_meta(self._application.id, RESTORING, self._backup.name.encode())
+
+    def write(self, check_lease: Callable[[], None]) -> Mapping[str, Commit]:
+        """Write state and records; return the commits with which they count."""
+        positions = self._write_records()
+        self._make_topics()
+        commits = {}
+        for task, commit in self._backup.commits.items():
+            if commit is None:
+                continue
+            check_lease()
+            moved = {
+                TopicPartition(self._names.get(each.topic, each.topic), each.partition): positions.get(each, at)
+                for each, at in commit.positions.items()
+            }
+            commits[task] = self._write_state(task, replace(commit, positions=moved, engine_state=self._state(commit)))
+            self._say(f"task {task} is restored")
+        return commits
+
+    def _state(self, commit: Commit) -> bytes:
+        """Return an engine state with the names of this application's topics."""
+        state: dict[str, Any] = json.loads(without_ids(commit.engine_state) or b"{}")
+        if times := state.get("partitions"):
+            split = {name: name.rpartition(":") for name in times}
+            state["partitions"] = {
+                f"{self._names.get(split[name][0], split[name][0])}:{split[name][2]}": at for name, at in times.items()
+            }
+        return json.dumps(state, separators=(",", ":")).encode() if state else b""
+
+    def _write_records(self) -> Mapping[TopicPartition, int]:
+        """Make the repartition topics, with the records that waited; return where these begin, by the former names."""
+        counts = self._backup.note["fingerprint"]["partitions"]
+        before = [TopicPartition(topic, number) for topic in self._names for number in range(counts[topic])]
+        now = {each: TopicPartition(self._names[each.topic], each.partition) for each in before}
+        topics = self._log.topics()
+        for topic in self._names.values():
+            if topic not in topics:
+                count = self._plan.note["fingerprint"]["partitions"][topic]
+                config = repartition_config(self._application, topic)
+                self._log.create_topic(topic, count, config, internal=True)
+        ends = self._log.end_offsets(list(now.values())) if now else {}
+        if self._backup.in_transit is not None:
+            named = {partition_name(each): found for each, found in now.items()}
+            with closing(self._plan.catalog.changelog(IN_TRANSIT)) as kept:
+                rows = (
+                    (name, key, value or b"")
+                    for changes, _ in kept.restore(self._backup.in_transit, None).steps
+                    for name, found in changes.items()
+                    for key, value in found
+                )
+                for batch in batches_of(rows, named):
+                    self._log.append(batch)
+        return {each: ends[found] for each, found in now.items()}
+
+    def _make_topics(self) -> None:
+        changelog, topics, program = (
+            self._application.settings.log_changelog,
+            self._log.topics(),
+            self._application.program,
+        )
+        builders = {store.name: store for each in program.subtopologies for store in each.stores}
+        for name, (store, tasks) in changelog_topics(self._plan, self._application).items():
+            if name not in topics:
+                assert changelog is not None
+                builder = builders.get(store)
+                config = (
+                    changelog.topic_config
+                    if builder is None
+                    else changelog_config(self._application, changelog, builder, name)
+                )
+                self._log.create_topic(name, tasks, config, internal=True)
+
+    def _write_state(self, task: str, commit: Commit) -> Commit:
+        """Write the state of a task to its changelog; return the commit that names the version there."""
+        application, stores = self._application, stores_of(self._backup.note, task)
+        if not stores:
+            return commit
+        layout = id_of_version(commit.version)
+        version = (
+            f"{version_counter(commit.version):012d}-{self._world.token(4)}{'' if layout is None else f'_{layout}'}"
+        )
+        layouts = saved_layouts(self._backup.note, task.partition("_")[0])
+        every = {name: kept for name, kept in layouts.now.items() if kept.logged}
+        with (
+            closing(self._plan.catalog.changelog(task)) as kept,
+            restored(kept.restore(commit.version, None), stores) as backend,
+            closing(open_changelog(application.settings, application.id, task, self._log, every)) as changelog,
+        ):
+            changelog.world = self._world
+            if isinstance(changelog, LogChangelog):
+                commit = replace(commit, version=version + changelog.version_suffix(None))
+                self._append(changelog, backend, sorted(every))
+            elif isinstance(changelog, DeltaChangelog):
+                commit = replace(commit, version=version)
+                changelog.snapshot(version, ((store, *row) for store in stores for row in backend.range(store)), commit)
+        return commit
+
+    def _append(self, changelog: LogChangelog, backend: StoreBackend, stores: Sequence[str]) -> None:
+        for store in stores:
+            for rows in _chunks(backend.range(store)):
+                for batch in changelog.records({store: rows}):
+                    self._log.append(batch)
+
+    def commit(self, commits: Mapping[str, Commit]) -> None:
+        """Make the commits of all tasks, then the notes with which the application may start."""
+        application, log, note = self._application, self._log, self._plan.note
+        reads = task_partitions(note)
+        for task, commit in commits.items():
+            with closing(log.open_committer(application.id, task, reads[task])) as committer:
+                committer.commit(commit, [])
+        identity = note["identity"]
+        positions = [each for commit in commits.values() for each in commit.positions]
+        CommittedPartitions(log, application.id, identity).add(positions)
+        if application.settings.log_changelog is None:
+            note_location(application, log, identity)
+        write_note(application.id, log, note)
+        log.put_meta(application.id, RESTORING, b"")
+
+
+def _chunks(rows: Iterator[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    found = []
+    for row in rows:
+        found.append(row)
+        if len(found) == _PORTION:
+            yield found
+            found = []
+    if found:
+        yield found

@@ -1,0 +1,117 @@
+"""An application with a repartition topic, run by hand: its tasks process portions in any order, between backups."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from penstock import Application, Log, Processor, Record, Topology, key_value_store
+from penstock.plugins.applications.preparation import Prepared, prepare
+from penstock.plugins.replicas import Replica
+from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.record import OutputBatch, TopicPartition
+
+PARTITIONS = 2
+TEXT: dict[str, Any] = {"key_serde": "str", "value_serde": "str"}
+
+
+class Pass(Processor):
+    """Counts the records of each sender, and passes each on to the task of its word."""
+
+    def process(self, record: Record) -> None:
+        sent = self.context.get_store("sent")
+        sent.put(record.key, (sent.get(record.key) or 0) + 1)
+        self.context.forward(record.with_key(record.value))
+
+
+class Count(Processor):
+    """Counts each word."""
+
+    def process(self, record: Record) -> None:
+        counts = self.context.get_store("counts")
+        counts.put(record.key, (counts.get(record.key) or 0) + 1)
+        self.context.forward(record.with_value(str(counts.get(record.key))))
+
+
+def counting(directory: Path, application_id: str = "app", log: str = "memory:x", **settings: Any) -> Application:
+    """Return the application; `directory` is where it keeps everything."""
+    numbers: dict[str, Any] = {"key_serde": "str", "value_serde": "int"}
+    topology = (
+        Topology()
+        .add_source("in", "words", **TEXT)
+        .add_processor("pass", Pass, "in", stores=[key_value_store("sent", **numbers)])
+        .add_repartition("by-word", "pass", **TEXT)
+        .add_processor("count", Count, "by-word", stores=[key_value_store("counts", **numbers)])
+        .add_sink("out", "totals", "count", **TEXT)
+    )
+    given = {"log": log, "data_dir": str(directory), "store_backend": "memory", "commit_interval": "1h", **settings}
+    return Application(application_id, topology, **given)
+
+
+class Tasks:
+    """The tasks of the application, which process what they are told."""
+
+    def __init__(self, application: Application, log: Log) -> None:
+        self.log = log
+        for topic in ("words", "totals"):
+            if topic not in log.topics():
+                log.create_topic(topic, PARTITIONS)
+        self.prepared: Prepared = prepare(application, log)
+        self.application = self.prepared.application
+        self._resources = ProcessResources()
+        self.workers = {
+            str(task): TaskWorker(self.application, task, partitions, log, resources=self._resources)
+            for task, partitions in self.prepared.assignment.tasks.items()
+        }
+
+    def process(self, task: str, most: int = 1_000_000) -> None:
+        """Process at most so many records of each partition of a task, and commit."""
+        worker = self.workers[task]
+        ends = self.log.end_offsets(worker.partitions)
+        positions = self.log.committed(self.application.id, worker.partitions)
+        worker.run_batch({each: min(end, (positions[each] or 0) + most) for each, end in ends.items()}, 0)
+
+    def process_later(self, task: str) -> Callable[[], None]:
+        """Return a function that processes all that a task has then."""
+        return lambda: self.process(task)
+
+    def finish(self) -> None:
+        """Process everything."""
+        for task in self.workers:
+            self.process(task)
+
+    def close(self) -> None:
+        """Close all tasks."""
+        for worker in self.workers.values():
+            worker.close()
+        self._resources.close()
+
+    def content(self, directory: Path) -> dict[str, Counter[str]]:
+        """Return what the stores have after the last commits, restored from the changelog."""
+        found: dict[str, Counter[str]] = {"sent": Counter(), "counts": Counter()}
+        for task in self.workers:
+            with closing(Replica(self.application, task, self.log, directory / task)) as replica:
+                assert replica.catch_up()
+                for store in replica.layout:
+                    for key, value in replica.backend(store).range(store):
+                        found[store][key.decode()] += int.from_bytes(value[-8:], "big")
+        return found
+
+
+def send(log: Log, words: list[tuple[str, str]]) -> None:
+    """Append records: the sender and the word of each."""
+    log.append(OutputBatch("words", [a.encode() for a, _ in words], [b.encode() for _, b in words], [1] * len(words)))
+
+
+def expected(words: list[tuple[str, str]]) -> dict[str, Counter[str]]:
+    """Return what the stores have once each record has been processed once."""
+    return {"sent": Counter(sender for sender, _ in words), "counts": Counter(word for _, word in words)}
+
+
+def ends(log: Log, topic: str) -> dict[TopicPartition, int]:
+    """Return the ends of a topic's partitions."""
+    return dict(log.end_offsets([TopicPartition(topic, number) for number in range(PARTITIONS)]))

@@ -1,0 +1,149 @@
+"""Backups and restores: what continues from a backup has processed each record once, whatever happened before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import RLock
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from penstock import Commit
+from penstock.plugins.backups import back_up, plan_restore, restore_backup
+from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.testing.contracts.histories import run_histories
+from penstock.record import TopicPartition
+
+from .counting import Tasks, counting, expected, send
+
+Sent = tuple[str, str]
+ONE = st.tuples(st.sampled_from("abc"), st.sampled_from("uvwxyz"))
+WORDS = st.lists(ONE, max_size=12)
+TASKS = st.sampled_from(["0_0", "0_1", "1_0", "1_1"])
+
+
+class BusyLog(MemoryLog):
+    """A log in which something happens while a backup looks at the commits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: list[Callable[[], object]] = []
+        self._one = RLock()
+
+    def _happens(self) -> None:
+        with self._one:
+            meanwhile = self.meanwhile.pop() if self.meanwhile else None
+            if meanwhile is not None:
+                following, self.meanwhile = self.meanwhile, []
+                meanwhile()
+                self.meanwhile = following
+
+    def last_commit(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> Commit | None:
+        self._happens()
+        return super().last_commit(application_id, task_id, partitions)
+
+    def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool = True) -> Mapping[TopicPartition, int]:
+        self._happens()
+        return super().end_offsets(partitions, stable=stable)
+
+    def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        self._happens()
+        return super().start_offsets(partitions)
+
+
+class Histories(RuleBasedStateMachine):
+    """Tasks that process in any order, backups between their commits, and restores under other ids.
+
+    `changelog` is what a subclass runs with.
+    """
+
+    changelog = "directory:changes?snapshot_floor_bytes=300"
+
+    @initialize()
+    def begin(self) -> None:
+        self.directory = TemporaryDirectory()
+        self.root = Path(self.directory.name)
+        self.log = BusyLog()
+        self.tasks = Tasks(counting(self.root, changelog=self.changelog), self.log)
+        self.sent: list[Sent] = []
+        self.restores = 0
+
+    @rule(words=WORDS)
+    def send(self, words: list[Sent]) -> None:
+        send(self.log, words)
+        self.sent += words
+
+    @rule(task=TASKS, most=st.integers(1, 5))
+    def process(self, task: str, most: int) -> None:
+        self.tasks.process(task, most)
+
+    @rule()
+    def back_up(self) -> None:
+        back_up(self.tasks.application, self.log, str(self.root / "backups"))
+
+    @rule(same_kind=st.booleans(), busy=st.lists(st.none() | st.tuples(ONE, TASKS), max_size=20))
+    def restore_under_another_id(self, same_kind: bool, busy: list[tuple[Sent, str] | None]) -> None:
+        """What it then processes gives each record once. The first application goes on during the backup and after."""
+        self.log.meanwhile = [self._working(each) for each in busy]
+        made = back_up(self.tasks.application, self.log, str(self.root / "backups"))
+        self.log.meanwhile = []
+        self.tasks.process("0_0")
+        self.restores += 1
+        other = "topic:" if self.changelog.startswith("directory") else "directory:changes"
+        changelog = self.changelog if same_kind else other
+        application = counting(self.root / "elsewhere", f"copy-{self.restores}", changelog=changelog)
+        plan = plan_restore(application, self.log, str(self.root / "backups"), of="app")
+        assert plan.backup == made.backup
+        restore_backup(application, self.log, plan)
+        tasks = Tasks(application, self.log)
+        tasks.finish()
+        tasks.close()
+        assert tasks.content(self.root / f"content-{self.restores}") == expected(self.sent)
+
+    def _working(self, work: tuple[Sent, str] | None) -> Callable[[], object]:
+        def do() -> None:
+            if work is not None:
+                self.send([work[0]])
+                self.tasks.process(work[1])
+
+        return do
+
+    def teardown(self) -> None:
+        if hasattr(self, "tasks"):
+            self.tasks.close()
+            self.directory.cleanup()
+
+
+class TopicHistories(Histories):
+    changelog = "topic:"
+
+
+@pytest.mark.parametrize("histories", [Histories, TopicHistories])
+def test_each_record_counts_once(histories: type[Histories]) -> None:
+    run_histories(histories, examples=6, steps=10)
+
+
+@pytest.mark.parametrize("changelog", ["directory:changes", "topic:"])
+def test_a_commit_at_any_moment_of_a_backup(changelog: str, tmp_path: Path) -> None:
+    """The backup is of the time before it, or after it: what is counted and what waits fit each other."""
+    for moment in range(24):
+        log, sent = BusyLog(), [("a", "u"), ("b", "v"), ("c", "w")]
+        root = tmp_path / str(moment)
+        tasks = Tasks(counting(root, changelog=changelog), log)
+        send(log, sent)
+        tasks.process("0_0")
+        tasks.process("0_1")
+        log.meanwhile = [*map(tasks.process_later, ("1_1", "1_0", "0_1", "0_0")), *[lambda: None] * moment]
+        send(log, more := [("a", "w"), ("b", "u"), ("c", "x")])
+        back_up(tasks.application, log, str(root / "backups"))
+        log.meanwhile = []
+        application = counting(root / "elsewhere", "copy", changelog=changelog)
+        restore_backup(application, log, plan_restore(application, log, str(root / "backups"), of="app"))
+        copies = Tasks(application, log)
+        copies.finish()
+        for each in (tasks, copies):
+            each.close()
+        assert copies.content(root / "content") == expected(sent + more), moment
