@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from penstock.errors import LeaseTakenError
@@ -21,6 +21,7 @@ from penstock.settings.application import Application
 
 from .query import EmbeddedQuery
 from .settings import PROCESSES
+from .waiting_standbys import WaitingStandbys
 
 _OF_SPARK = {"parallelism": "; 'processes' spreads its tasks over processes", "checkpoint_dir": ""}
 """Settings that only Spark reads, and what to set instead."""
@@ -46,7 +47,11 @@ class EmbeddedEngine(Engine):
             raise
 
     def _run(self, application: Application, order: RunOrder) -> RunSummary:
-        with begun(application, order, opened(application, order.is_waiting_wanted)) as (running, stop, statistics):
+        waiting = WaitingStandbys(application)
+        is_wanted = lambda: order.is_waiting_wanted() and waiting.keep()  # noqa: E731
+        with closing(waiting), begun(application, order, opened(application, is_wanted)) as begun_run:
+            running, stop, statistics = begun_run
+            waiting.close()
             order.note_start()
             if threading.current_thread() is threading.main_thread():
                 # The process is the run's own. In a service the collector is left as it is.

@@ -2,5 +2,6 @@
 
 from .replica import Replica
 from .saved_tasks import SavedTask, saved_tasks
+from .standbys import Standbys, StandbyStatus
 
-__all__ = ["Replica", "SavedTask", "saved_tasks"]
+__all__ = ["Replica", "SavedTask", "StandbyStatus", "Standbys", "saved_tasks"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from penstock import Application, StoreError
 from penstock.changelog import is_version
 from penstock.hooks import registry
+from penstock.plugins.runtime.local_state.backends import OF_REPLICA
 from penstock.plugins.runtime.locations import state_directory
 
 from .saved_tasks import SavedTask
@@ -22,8 +23,8 @@ _log = logging.getLogger("penstock.replicas")
 class LocalCopy:
     """A copy of stores of a task, as one store backend has them.
 
-    `kind`: "local state" or "replica". `version`: None while it is restored. `entries`: about how many each store has.
-    `bytes`: of the files in `directory`.
+    `kind`: "local state", "standby" (which its task has not opened since) or "replica". `version`: None while it is
+    restored. `entries`: about how many each store has. `bytes`: of the files in `directory`.
     """
 
     kind: str
@@ -44,7 +45,8 @@ def local_copies(application: Application, task: SavedTask) -> list[LocalCopy]:
     Left out: those on a backend that only one process can open, while it is open, and those in the memory of others.
     """
     root = state_directory(application.settings) / application.id
-    places = [("local state", root / task.id, sorted(task.layouts.now))]
+    first = "standby" if (root / task.id / OF_REPLICA).exists() else "local state"
+    places = [(first, root / task.id, sorted(task.layouts.now))]
     places += [
         ("replica", replica_directory(application, task.id, store), [store])
         for store, kept in sorted(task.layouts.now.items())

@@ -17,14 +17,14 @@ from penstock import (
     Log,
     LogChangelog,
     StoreBackend,
-    StoreLockedError,
     UnknownTopicError,
     World,
     version_counter,
 )
 from penstock.changelog import is_version
 from penstock.plugins.applications.changelog_location import shown_location
-from penstock.plugins.runtime.local_state.backends import Backends
+from penstock.plugins.runtime.local_state.backends import OF_REPLICA, Backends
+from penstock.plugins.runtime.local_state.directories import SoleUse
 from penstock.plugins.runtime.local_state.stretch import Stretch
 from penstock.plugins.runtime.locations import making_state_directory, open_changelog
 from penstock.plugins.runtime.lost_commits import NO_COMMIT
@@ -33,7 +33,6 @@ from penstock.plugins.upgrade.older import check_commit
 from penstock.program.layouts import Layouts, id_of_version
 from penstock.settings.secret import HIDDEN
 from penstock.store.kept_store import Layout
-from penstock.support.file_lock import FileLock
 from penstock.support.names import did_you_mean
 from penstock.support.private_files import make_private_directory, write_private_text
 
@@ -44,8 +43,6 @@ _log = logging.getLogger("penstock.replicas")
 
 _MOST_PASSES = 100
 """So often one call of `catch_up` reads on, because the task has committed meanwhile."""
-_LOCK_SECONDS = 10.0
-"""How long an object waits for another one that has its directory open."""
 _LOOK_SECONDS = 10.0
 """Seconds between two looks at the note of the program that ran last."""
 
@@ -57,7 +54,7 @@ class Replica:
     nothing to the log or the changelog: the task does not notice it. `catch_up` brings it to the last commit; at any
     time its content is that of one committed version, `version`, or it shows none. It continues where it was after
     a restart of its process. From `application` it takes the id and the settings. Which stores the task has, it reads
-    from the log. `stores`: only these.
+    from the log. `stores`: only these. It waits up to `lock_seconds` for another object that has the directory open.
 
     One process has a directory open, and one thread calls all methods but those of `opening`.
 
@@ -74,6 +71,7 @@ class Replica:
         *,
         stores: Collection[str] | None = None,
         world: World | None = None,
+        lock_seconds: float = 10.0,
     ) -> None:
         self.task = task
         self.opening = Stretch(f"the replica of task {task}")
@@ -87,21 +85,13 @@ class Replica:
         self._world = world or World()
         self._where = f"application {application.id!r}, replica of task {task}"
         self._backends: Backends | None = None
+        self._restored = 0
         self._place: str | None = None
-        self._held: FileLock | None = None
         self._looked_at = 0.0
-        self._saved = self._look()
         self._layouts = Layouts({})
-        with making_state_directory(directory):
-            make_private_directory(directory)
-            lock = FileLock(str(directory / "replica.lock"))
-            if not lock.acquire(_LOCK_SECONDS):
-                raise StoreLockedError(
-                    f"replica directory {directory}: {lock.holder()} has it open: try again when that has ended, "
-                    "or choose another directory"
-                )
-        self._held = lock
+        self._held = SoleUse(directory, self._world, lock_seconds)
         try:
+            self._saved = self._look()
             self._open()
         except BaseException:
             self.close()
@@ -137,6 +127,15 @@ class Replica:
         if last is None:
             return 0
         return version_counter(last.version) - (-1 if version is None else version_counter(version))
+
+    @property
+    def restored(self) -> int:
+        """How many entries this object has written to the copy."""
+        return self._restored + (0 if self._backends is None else self._backends.restored_changes)
+
+    def is_wanted(self) -> bool:
+        """Return whether a task waits to use the directory as its local state, or does: close this object then."""
+        return self._held.is_wanted()
 
     # ------------------------------------------------------------------ following
 
@@ -275,34 +274,35 @@ class Replica:
         found = open_changelog(settings, self._application.id, self.task, self._log, every)
         found.world, found.beside_writer = self._world, True
         changelog = LogHistory(found, self._is_last) if isinstance(found, LogChangelog) else found
-        self._backends = Backends(self._directory, self._layouts, changelog, self._where, self.task, self._world.clock)
+        self._backends = Backends(self._directory, self._layouts, changelog, self._where, self.task, self._world)
         is_ours = self._is_ours()
         self._backends.open_as_found(Coverage(self._layouts, ""))
         version = self.version
         if not is_ours:
             self._backends.destroy()
-            self._backends.end_use()
             self._backends.open_as_found(Coverage(self._layouts, ""))
             write_private_text(self._incarnation, saved.identity)
         elif version is not None and (gone := (coverage := Coverage(self._layouts, version)).gone):
             self._backends.close()
-            self._backends.end_use()
             self._backends.open_as_found(coverage)
             self._backends.end_transition(gone, version)
 
     @property
     def _incarnation(self) -> Path:
-        return self._directory / "incarnation"
+        return self._directory / OF_REPLICA
 
     def _is_ours(self) -> bool:
         """Return whether the copy is of this incarnation; delete those on backends that no store uses any more."""
-        used = {kept.backend for kept in self._layouts.now.values()}
+        used = {kept.backend for kept in self._saved.layouts.now.values()}
         with making_state_directory(self._directory):
             make_private_directory(self._directory)
             for path in self._directory.iterdir():
                 if path.is_dir() and path.name not in used:
                     shutil.rmtree(path)
             if not self._incarnation.exists():
+                # What a task of an earlier incarnation has left here is no version of a task without a commit.
+                if self._log.last_commit(self._application.id, self.task, self._saved.partitions) is None:
+                    return False
                 write_private_text(self._incarnation, self._saved.identity)
             return self._incarnation.read_text() == self._saved.identity
 
@@ -328,13 +328,9 @@ class Replica:
     def close(self) -> None:
         """Release everything; idempotent. The copy stays, for the next object with its directory."""
         self._close_backends()
-        lock, self._held = self._held, None
-        if lock is not None:
-            lock.release()
-            lock.close()
+        self._held.close()
 
     def _close_backends(self) -> None:
-        backends, self._backends = self._backends, None
+        self._restored, backends, self._backends = self.restored, self._backends, None
         if backends is not None:
             backends.close()
-            backends.end_use()

@@ -19,6 +19,7 @@ def penstock_settings() -> Components:
         "max_records_per_batch": f"{planning}:MAX_RECORDS_PER_BATCH",
         "metrics_host": f"{metrics}:METRICS_HOST",
         "metrics_port": f"{metrics}:METRICS_PORT",
+        "num_standby_replicas": "penstock.plugins.replicas.settings:NUM_STANDBY_REPLICAS",
         "parallelism": "penstock.plugins.spark.settings:PARALLELISM",
         "punctuation_interval": f"{planning}:PUNCTUATION_INTERVAL",
     }

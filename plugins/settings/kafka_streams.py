@@ -151,6 +151,7 @@ KAFKA_STREAMS: Mapping[str, tuple[str, Convert]] = {
     "task.timeout.ms": ("task_timeout", _milliseconds),
     "replication.factor": ("replication_factor", _whole),
     "state.cleanup.delay.ms": ("state_cleanup_delay", _milliseconds),
+    "num.standby.replicas": ("num_standby_replicas", _whole),
     "num.stream.threads": ("parallelism", _whole),
     "schema.registry.url": ("schema_registry", lambda value: value),
     "basic.auth.user.info": ("schema_registry_user_info", lambda value: value),
@@ -186,10 +187,6 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "metrics.num.samples": (_NO_METRICS, ()),
     "metrics.recording.level": (_NO_METRICS, ()),
     "metrics.sample.window.ms": (_NO_METRICS, ()),
-    "num.standby.replicas": (
-        "there are no standby tasks: a task restores from the changelog where Spark places it",
-        ("0",),
-    ),
     "poll.ms": ("Spark starts the batches: `penstock run --trigger`", ()),
     "probing.rebalance.interval.ms": (_NO_GROUP, ()),
     "processing.exception.handler.global.enabled": (

@@ -191,20 +191,20 @@ def test_its_world_is_what_it_is_given(tmp_path: Path) -> None:
     assert next(times) > 1
 
 
-def test_two_processes_do_not_share_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.plugins.replicas.replica._LOCK_SECONDS", 0)
+def test_two_processes_do_not_share_a_directory(tmp_path: Path) -> None:
     writer, replica = made(tmp_path, "directory:changes")
     replica.close()
     holding = (
-        "import sys; from penstock.support.file_lock import FileLock\n"
-        "print(FileLock(sys.argv[1]).acquire(0), flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from penstock import World\n"
+        "from penstock.plugins.runtime.local_state.directories import SoleUse\n"
+        "use = SoleUse(Path(sys.argv[1]), World(), 0); print('open', flush=True); sys.stdin.read()"
     )
-    command = [sys.executable, "-c", holding, str(tmp_path / "replica" / "replica.lock")]
+    command = [sys.executable, "-c", holding, str(tmp_path / "replica")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
-        assert other.stdout.readline() == "True\n"
-        with pytest.raises(StoreLockedError, match=rf"replica directory .*: process {other.pid} has it open"):
-            Replica(writer.application, "0_0", writer.log, tmp_path / "replica")
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(StoreLockedError, match=rf"replica: process {other.pid} has it open"):
+            Replica(writer.application, "0_0", writer.log, tmp_path / "replica", lock_seconds=0)
         other.communicate()
     with Replica(writer.application, "0_0", writer.log, tmp_path / "replica") as replica:
         assert replica.catch_up()

@@ -26,7 +26,7 @@ NOW = 10_000_000_000
 
 def used_at(directory: Path, time_ms: int) -> None:
     directory.mkdir(parents=True)
-    DirectoryUse(directory, ManualClock(NOW)).close()
+    DirectoryUse(directory, World(clock=ManualClock(NOW))).close()
     os.utime(f"{directory}.lock", (time_ms / 1000, time_ms / 1000))
 
 
@@ -40,7 +40,7 @@ def test_old_ones_go_and_recent_ones_stay(tmp_path: Path) -> None:
 
 def test_one_in_use_stays_also_for_another_process(tmp_path: Path) -> None:
     used_at(tmp_path / "0_0", 0)
-    use = DirectoryUse(tmp_path / "0_0", ManualClock(NOW))
+    use = DirectoryUse(tmp_path / "0_0", World(clock=ManualClock(NOW)))
     os.utime(tmp_path / "0_0.lock", (0, 0))
     script = (
         "import sys; from pathlib import Path\n"
@@ -60,7 +60,7 @@ def test_the_age_counts_from_the_last_use_however_the_process_ends(tmp_path: Pat
         "import sys; from pathlib import Path\n"
         "from penstock.clock import SystemClock\n"
         "from penstock.plugins.runtime.local_state.directories import DirectoryUse\n"
-        "use = DirectoryUse(Path(sys.argv[1]), SystemClock()); print('open', flush=True); sys.stdin.read()"
+        "use = DirectoryUse(Path(sys.argv[1]), World()); print('open', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "0_0")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as user:
@@ -89,7 +89,7 @@ def test_a_process_that_is_frozen_while_it_deletes_keeps_nobody_out(
         patch.setattr(shutil, "rmtree", frozen)
         assert remove_unused(tmp_path, 1_000, NOW, "token") == ["0_0"]
     assert len(list(tmp_path.glob("0_0.*.removed"))) == 1
-    DirectoryUse(tmp_path / "0_0", ManualClock(NOW)).close()
+    DirectoryUse(tmp_path / "0_0", World(clock=ManualClock(NOW))).close()
     os.utime(tmp_path / "0_0.lock", (NOW / 1000, NOW / 1000))
     assert remove_unused(tmp_path, 1_000, NOW, "token") == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0_0", "0_0.lock"]

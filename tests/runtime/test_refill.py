@@ -20,10 +20,13 @@ from penstock import (
     TopologyError,
     check_compatible,
     key_value_store,
+    run,
     skip,
 )
 from penstock.errors import PenstockError
 from penstock.plugins.testing import TopologyTestDriver
+
+from ..spark.surroundings import Surroundings
 
 TEXTS: dict[str, Any] = {"key_serde": "str", "value_serde": "str"}
 RATES = key_value_store("rates", **TEXTS)
@@ -133,6 +136,22 @@ def test_a_crash_while_it_is_filled_again_leaves_no_half_store(monkeypatch: pyte
             driver.store("rates")
         left[0] = 100
         assert len(dict(driver.store("rates").all())) == 6
+
+
+def test_one_that_a_deployment_moves_to_another_backend_where_local_state_is_behind(tmp_path: Path) -> None:
+    with Surroundings(tmp_path) as surroundings:
+        surroundings.create(**{"in": 1, "rates": 1, "out": 1})
+
+        def run_on(machine: str, program: Topology) -> None:
+            surroundings.put("in", [("a", "x", 2)])
+            run(surroundings.application("app", program, engine="embedded", state_dir=machine))
+
+        surroundings.put("rates", [("a", "1", 1)])
+        in_memory = topology(key_value_store("rates", backend="memory", **TEXTS))
+        for machine in ("one", "two"):
+            run_on(machine, in_memory)
+        run_on("one", topology())
+        assert surroundings.values_by_key("out") == {"a": ["1 1", "1 2", "1 3"]}
 
 
 def test_others_only_read_it() -> None:

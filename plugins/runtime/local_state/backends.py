@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from penstock.changelog import RESTORING, Restore, TaskChangelog
-from penstock.clock import Clock
 from penstock.errors import IncompatibleStateError, StoreLockedError
 from penstock.hooks import registry
 from penstock.plugins.upgrade.coverage import Coverage
@@ -18,6 +17,7 @@ from penstock.program.layouts import Layouts
 from penstock.store import Change, Changes, StoreBackend, StoreView
 from penstock.support.names import index_name
 from penstock.support.private_files import make_private_directory, write_private_text
+from penstock.world import World
 
 from ..locations import making_state_directory
 from .directories import DirectoryUse
@@ -25,12 +25,14 @@ from .stretch import Stretch
 
 _log = logging.getLogger("penstock.state")
 
+OF_REPLICA = "incarnation"
+"""The file in a directory whose content a replica wrote: it has nothing of stores that are not in the changelog."""
+
 
 class Backends:
     """One backend per backend name, each in a directory of its own under `directory`.
 
-    `where` names the application and the task in errors; `clock` says when the directory was
-    used. Called by one thread at a time; `opening` is for any thread.
+    `where` names the application and the task in errors. Called by one thread at a time; `opening` is for any thread.
     """
 
     def __init__(
@@ -40,14 +42,15 @@ class Backends:
         changelog: TaskChangelog | None,
         where: str,
         task_id: str,
-        clock: Clock,
+        world: World,
     ) -> None:
         self._directory = directory
         self._layouts = layouts
         self._changelog = changelog
         self._where = where
         self._task_id = task_id
-        self._clock = clock
+        self._world = world
+        self._is_of_replica = False
         self._names: dict[str, list[str]] = {}
         for store, kept in layouts.now.items():
             self._names.setdefault(kept.backend, []).extend(kept.tables(store))
@@ -65,10 +68,13 @@ class Backends:
         """Bring every backend to `version`. Raises ChangelogError when it cannot be reached."""
         gone = coverage.gone
         if self._names or gone:
-            self._use = DirectoryUse(self._directory, self._clock)
+            self._use = DirectoryUse(self._directory, self._world)
+        self._is_of_replica = (self._directory / OF_REPLICA).exists()
         for name, stores in self._names.items():
             self._opened[name] = self._open_backend(name, [*stores, *gone.get(name, ())], version, coverage)
         self._take_over(version, coverage)
+        if self._is_of_replica:
+            (self._directory / OF_REPLICA).unlink()
 
     def open_empty(self, version: str) -> None:
         """Open new, empty backends at `version`."""
@@ -79,9 +85,9 @@ class Backends:
     def open_as_found(self, coverage: Coverage) -> None:
         """Open every backend with the content that this machine has, for `bring_to`; nothing is read.
 
-        Raises StoreLockedError where another process has a backend open that only one process can have open.
+        The caller has the directory (`SoleUse`). Raises StoreLockedError where another process has a backend open that
+        only one process can have open.
         """
-        self._use = DirectoryUse(self._directory, self._clock)
         for name, stores in self._names.items():
             tables = [*stores, *coverage.gone.get(name, ())]
             self._opened[name] = self._opening(name, self._latest(name), tables)()
@@ -158,8 +164,11 @@ class Backends:
                 at = reached
             if refilled := self._names_to_refill(name):
                 at = self._refill(backend, refilled, at, version)
+                missing = missing.difference(refilled)
             if at != version:
                 backend.write({}, at, version)
+        elif self._is_of_replica:
+            missing = missing.union(self._names_to_refill(name))
         if missing:
             self._fill(backend, missing, version, coverage)
             if have == version and (lacking := sorted(missing.intersection(self._names_to_refill(name)))):

@@ -7,36 +7,48 @@ import os
 import shutil
 from pathlib import Path
 
-from penstock.clock import Clock
-from penstock.errors import StoreError
+from penstock.errors import StoreError, StoreLockedError
 from penstock.support.file_lock import lock_open_file
 from penstock.support.private_files import FILE_MODE, make_private_directory
 from penstock.support.system_errors import what_to_do
+from penstock.world import World
 
 from ..locations import making_state_directory
 
 _log = logging.getLogger("penstock.state")
 
-_SUFFIX = ".lock"
-_REMOVED = ".removed"
+_SUFFIX, _WANTED, _REMOVED = ".lock", ".wanted", ".removed"
+_LEAVE_SECONDS = 5.0
+"""How long a task waits for a standby to give way: it does at its next portion."""
+_LOOK_SECONDS = 0.01
+_HOLDER_BYTES = 20
 
 
-class DirectoryUse:
-    """Marks a directory as used, from now until `close`: `remove_unused` of no process on this machine removes it.
+class _Use:
+    """A lock file beside a directory, locked until `close`: `remove_unused` of no process removes the directory then.
 
-    A lock file beside the directory is locked (shared) while it is in use; its time says when it last was: it is set
-    when the use begins and ends, and by `remove_unused` meanwhile. It is not inside: the file must outlive the
-    directory, or one process could lock a file that another has just deleted.
+    The file's time says when the directory was used last: it is set when the use begins and ends, and by
+    `remove_unused` meanwhile. It is not inside: the file must outlive the directory, or one process could lock a file
+    that another has just deleted.
     """
 
-    def __init__(self, directory: Path, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, directory: Path, world: World) -> None:
+        self._clock = world.clock
         self._path = directory.with_name(directory.name + _SUFFIX)
+        self._wanted = directory.with_name(directory.name + _WANTED)
         with making_state_directory(directory):
             make_private_directory(directory.parent)
-            self._file: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        lock_open_file(self._file, shared=True, wait=True)
-        self._set_time(self._file)
+            self._file: int | None = self._open()
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+
+    def _is_there(self) -> bool:
+        """Return whether the open file still is the lock file: a task replaces it where a standby does not answer."""
+        try:
+            return self._file is not None and os.path.samestat(os.fstat(self._file), os.stat(self._path))
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Note the time, and release the lock; idempotent."""
@@ -51,6 +63,68 @@ class DirectoryUse:
             os.utime(file, (now, now))
         except OSError as error:
             _log.debug("%s: %s", self._path, error)
+
+
+class DirectoryUse(_Use):
+    """A task's use of the directory of its local state. Tasks share the lock: a frozen process may have it as well.
+
+    A standby that has the directory gives way: the task leaves a file that asks for it, and waits some seconds. If the
+    standby does not answer, the task makes a new lock file. What the standby writes when it wakes, the backend refuses.
+    """
+
+    def __init__(self, directory: Path, world: World) -> None:
+        super().__init__(directory, world)
+        assert self._file is not None
+        until = world.seconds() + _LEAVE_SECONDS
+        while not (lock_open_file(self._file, shared=True) and self._is_there()):
+            is_late = world.seconds() >= until and self._is_there()
+            os.close(self._file)
+            with making_state_directory(directory):
+                if is_late:
+                    until = world.seconds() + _LEAVE_SECONDS
+                    _log.warning("%s: a standby has this directory and does not answer: using it anyway", directory)
+                    self._path.unlink(missing_ok=True)
+                self._wanted.touch(FILE_MODE)
+                self._file = self._open()
+            world.sleep(_LOOK_SECONDS)
+        self._wanted.unlink(missing_ok=True)
+        self._set_time(self._file)
+
+
+class SoleUse(_Use):
+    """A replica's use of its directory: no other process, or object, uses it.
+
+    Waits up to about `seconds` for another one's end. Raises StoreLockedError if it has not ended by then.
+    """
+
+    def __init__(self, directory: Path, world: World, seconds: float) -> None:
+        super().__init__(directory, world)
+        assert self._file is not None
+        until = world.seconds() + seconds
+        while not (lock_open_file(self._file) and self._is_there()):
+            holder = os.pread(self._file, _HOLDER_BYTES, 0).decode(errors="replace").strip()
+            os.close(self._file)
+            if world.seconds() >= until:
+                self._file = None
+                raise StoreLockedError(
+                    f"{directory}: {f'process {holder}' if holder else 'a task'} has it open: try again when that has "
+                    "ended, or choose another directory"
+                )
+            world.sleep(_LOOK_SECONDS)
+            with making_state_directory(directory):
+                self._file = self._open()
+        os.pwrite(self._file, b"%-*d" % (_HOLDER_BYTES, os.getpid()), 0)
+        self._wanted.unlink(missing_ok=True)
+        self._set_time(self._file)
+
+    def is_wanted(self) -> bool:
+        """Return whether a task waits for the directory, or has taken it."""
+        return self._wanted.exists() or not self._is_there()
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.truncate(self._file, 0)
+        super().close()
 
 
 def remove_all(root: Path) -> tuple[list[str], list[str]]:

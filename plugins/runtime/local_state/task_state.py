@@ -83,7 +83,7 @@ class TaskState:
         self._layouts = layouts or Layouts.of_program(self._builders, self._settings.store_backend)
         self._logged = frozenset(store for store, kept in self._layouts.now.items() if kept.logged)
         self._where = f"application {application.id!r}, task {task_id}"
-        self._backends = Backends(directory, self._layouts, changelog, self._where, self.task_id, self._world.clock)
+        self._backends = Backends(directory, self._layouts, changelog, self._where, self.task_id, self._world)
         self._coverage = Coverage(Layouts(self._layouts.now), "")
         self._buffers: dict[str, CommitBuffer] = {}
         self._indexes: dict[str, CommitBuffer] = {}

@@ -1,0 +1,46 @@
+"""WaitingStandbys: the copies of all tasks that a run keeps while another driver runs the application."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.log import Log
+from penstock.plugins.replicas.settings import NUM_STANDBY_REPLICAS
+from penstock.plugins.runtime.locations import open_log
+from penstock.settings.application import Application
+
+if TYPE_CHECKING:
+    from penstock.plugins.replicas.standbys import Standbys
+
+_log = logging.getLogger("penstock.embedded")
+
+
+class WaitingStandbys:
+    """Keeps copies from the first call of `keep` to `close`, if the setting `num_standby_replicas` is 1 or more."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+        self._log: Log | None = None
+        self._standbys: Standbys | None = None
+
+    def keep(self) -> bool:
+        """Begin, unless it has begun. Returns True."""
+        if self._standbys is None and NUM_STANDBY_REPLICAS.of(self._application.settings):
+            from penstock.plugins.replicas.standbys import Standbys  # few runs need it
+
+            self._log = open_log(self._application.settings)
+            self._standbys = Standbys(self._application, self._log)
+            _log.info("application %r: keeping copies of its tasks' state while it waits", self._application.id)
+        return True
+
+    def close(self) -> None:
+        """Leave the copies to the tasks; idempotent."""
+        standbys, self._standbys = self._standbys, None
+        if standbys is not None:
+            standbys.close()
+            for each in standbys.status():
+                _log.info("standby of task %s: %s, at version %s", each.task, each.state, each.version)
+        log, self._log = self._log, None
+        if log is not None:
+            log.close()

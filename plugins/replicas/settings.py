@@ -1,0 +1,14 @@
+"""The setting of standbys."""
+
+from __future__ import annotations
+
+from penstock.settings.settings import Setting
+from penstock.settings.types import whole_number
+
+NUM_STANDBY_REPLICAS = Setting(
+    "num_standby_replicas",
+    whole_number(0, expected="a number of copies, 0 for none"),
+    0,
+    "How many warm copies of each task's stores are kept on other machines. Embedded engine: with 1 or more, each run "
+    "that waits (`--wait`) keeps copies of all tasks, and takes over with them. See [standbys](replicas.md#standbys).",
+)
