@@ -1,6 +1,6 @@
 """Names for authors of plugins, and for annotations; each can be imported from `penstock`, or from its own module."""
 
-from .changelog import Changelog, DeltaChangelog, LogChangelog, Restore, TaskChangelog, version_counter
+from .changelog import Changelog, DeltaChangelog, LogChangelog, Restore, TaskChangelog, Work, version_counter
 from .clock import Clock, Duration, ManualClock, Punctuator, SystemClock, duration_ms
 from .context import NodeMetrics
 from .errors import (
@@ -48,6 +48,7 @@ from .program.nodes import (
 )
 from .program.wrapping import ProcessorWrapper, WrappingProcessor, WrappingTransformer
 from .record import Header, Headers, OutputBatch, RecordBatch, TopicPartition
+from .restoring import RestoreEvent, RestoreListener, RestorePhase
 from .serde import (
     BoolSerde,
     BytesSerde,
@@ -157,6 +158,9 @@ __all__ = [
     "RecordBatch",
     "RecordRefusedError",
     "Restore",
+    "RestoreEvent",
+    "RestoreListener",
+    "RestorePhase",
     "RetryAfter",
     "RuntimeUnavailableError",
     "SendToDeadLetter",
@@ -198,6 +202,7 @@ __all__ = [
     "VersionedRecord",
     "VersionedStoreSpec",
     "WindowStoreSpec",
+    "Work",
     "World",
     "WrappingProcessor",
     "WrappingSerde",

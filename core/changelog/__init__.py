@@ -1,6 +1,6 @@
 """Changelogs: the history of a task's state, kept where any host can read it, in a place of its own or in the log."""
 
-from .changelog import RESTORING, Restore, TaskChangelog, is_version, version_counter
+from .changelog import RESTORING, Restore, TaskChangelog, Work, is_version, version_counter
 from .delta_changelog import Changelog, DeltaChangelog
 from .log_changelog import LogChangelog
 
@@ -11,6 +11,7 @@ __all__ = [
     "LogChangelog",
     "Restore",
     "TaskChangelog",
+    "Work",
     "is_version",
     "version_counter",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..store import Changes
 from ..world import World
@@ -28,6 +28,14 @@ def is_version(name: str) -> bool:
     return ":" not in name
 
 
+@dataclass
+class Work:
+    """How much of a restore is done, of how much: bytes of files, or records of topics. `total` is 0 if unknown."""
+
+    total: int = 0
+    done: int = 0
+
+
 @dataclass(frozen=True)
 class Restore:
     """How to bring a copy of the state to a version.
@@ -36,11 +44,12 @@ class Restore:
     (changes, version after them), in order; the last one ends in the target. Each version on the way is one of the
     chain. Between the parts of a snapshot it is `RESTORING` and more, which no chain contains: a copy that crashed
     there is at no known version, and is restored afresh. Iterating over `steps` raises ChangelogError, naming the file,
-    for a damaged one; the copy is then at the version of the step before.
+    for a damaged one; the copy is then at the version of the step before. `work` is counted by iterating.
     """
 
     base: str | None
     steps: Iterator[tuple[Changes, str]]
+    work: Work = field(default_factory=Work)
 
 
 class TaskChangelog(ABC):

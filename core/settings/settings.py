@@ -18,6 +18,7 @@ from ..program.extractors import EXTRACTORS, TimestampExtractor, fail_on_invalid
 from ..program.offset_reset import offset_reset_text
 from ..program.serdes import DEFAULTS, SerdeLike
 from ..program.wrapping import ProcessorWrapper
+from ..restoring import RestoreListener
 from ..support.topic_config import checked_topic_config
 from .layers import CODE, Layer, add_origin_to_errors
 from .names import unknown
@@ -135,6 +136,8 @@ class Settings:
     """Decides about records that cannot be produced."""
     processor_wrapper: Annotated[ProcessorWrapper | None, optional(function(("node", "processor")))] = None
     """Wraps every processor, e.g. to trace it: a function of the node's name and its new processor."""
+    restore_listener: Annotated[RestoreListener | None, optional(function(("event",)))] = None
+    """Called with a RestoreEvent when a restore of a task's state begins, after each portion, and when it ends."""
     commit_interval: Annotated[Duration | None, optional(DURATION)] = None
     """The time between two commits of a task. None: 30s, inside a long batch; with the trigger `continuous` 100ms, and
     1s with `at_least_once`."""

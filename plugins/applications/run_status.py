@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
+from penstock.plugins.runtime.local_state.restoring import RestoreProgress
 from penstock.plugins.runtime.report import Counts, DetailedCounts
 
 LOST_AFTER_SECONDS = 20.0
@@ -20,7 +21,8 @@ class TaskStatus(Counts):
 
     `slot`, `host` and `process` say where it runs. `is_open`: False while it is being opened, which may be a long
     restore. `restore_seconds`: time spent opening it. `records_per_second`: records in, over the last minute.
-    `last_commit_ms`: when the driver heard of its last commit.
+    `last_commit_ms`: when the driver heard of its last commit. `restoring`: how far its state is restored, while that
+    lasts.
     """
 
     task: str
@@ -31,6 +33,7 @@ class TaskStatus(Counts):
     restore_seconds: float = 0.0
     records_per_second: float = 0.0
     last_commit_ms: int | None = None
+    restoring: RestoreProgress | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,12 @@ class RunStatus(DetailedCounts):
         data = json.loads(text)
         for name, kind in (("tasks", TaskStatus), ("hosts", SlotHost), ("events", Event)):
             data[name] = tuple(_made(kind, each) for each in data.get(name, ()))
+        data["tasks"] = tuple(
+            replace(each, restoring=_made(RestoreProgress, each.restoring))
+            if isinstance(each.restoring, dict)
+            else each
+            for each in data["tasks"]
+        )
         return _made(cls, data)
 
 

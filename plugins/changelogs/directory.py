@@ -12,7 +12,7 @@ from itertools import chain
 from math import ceil
 from statistics import median
 
-from penstock import ChangelogError, Commit, ConfigError, DeltaChangelog, Restore, version_counter
+from penstock import ChangelogError, Commit, ConfigError, DeltaChangelog, Restore, Work, version_counter
 from penstock.store import Changes
 
 from .chain import Delta, Route, latest_of
@@ -117,7 +117,8 @@ class DirectoryChangelog(DeltaChangelog):
         reached = self._reached.get(have or "")
         if reached is not None and (found := further(self._storage, reached, target)) is not None:
             self._reached = {reached.version: reached, target: found}
-            return Restore(have, self._steps.of_deltas([found]))
+            work = Work(found.size)
+            return Restore(have, self._steps.of_deltas([found], work), work)
         segments = self._look()
         route = None if have is None else segments.route_from(have, target)
         if route is None:
@@ -131,9 +132,10 @@ class DirectoryChangelog(DeltaChangelog):
                 "%s: %s; version %s needs nothing behind that",
                 self._storage.named, torn, target,
             )  # fmt: skip
-        steps = self._steps.of_deltas(route.deltas)
+        work = Work(sum(delta.size for delta in route.deltas))
+        steps = self._steps.of_deltas(route.deltas, work)
         if route.start is None or route.start == have:
-            return Restore(route.start, steps)
+            return Restore(route.start, steps, work)
         start, snapshots = route.start, segments.files.snapshots
 
         def way_out() -> str:
@@ -142,7 +144,8 @@ class DirectoryChangelog(DeltaChangelog):
                 return f"Move {snapshot_name(start)} away, and restoring goes by the files before it"
             return self._storage.ways_out
 
-        return Restore(None, chain(self._steps.of_snapshot(start, way_out), steps))
+        work.total += snapshots[start].size
+        return Restore(None, chain(self._steps.of_snapshot(start, way_out, work), steps), work)
 
     def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]], commit: Commit | None = None) -> None:
         """Write the whole state at `version`, about `chunk_bytes` of it in memory at a time."""

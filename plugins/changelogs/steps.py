@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import BinaryIO, NamedTuple
 
-from penstock import ChangelogError
+from penstock import ChangelogError, Work
 from penstock.changelog import RESTORING
 from penstock.store import Change, Changes
 
@@ -35,28 +35,34 @@ class Steps:
         self._storage = storage
         self._chunk_bytes = chunk_bytes
 
-    def of_deltas(self, deltas: list[Delta]) -> Iterator[tuple[Changes, str]]:
-        """Yield deltas; runs of small ones as one step, because a write to a store costs more than what is in them."""
+    def of_deltas(self, deltas: list[Delta], work: Work) -> Iterator[tuple[Changes, str]]:
+        """Yield deltas; runs of small ones as one step, because a write to a store costs more than what is in them.
+
+        Adds to `work` the bytes that are read.
+        """
         group: list[Changes] = []
         size, version = 0, ""
         for changes, version, length in self._read_all(deltas):
             group.append(changes)
             size += length
+            work.done += length
             if size >= self._chunk_bytes:
                 yield _merged(group), version
                 group, size = [], 0
         if group:
             yield _merged(group), version
 
-    def of_snapshot(self, version: str, way_out: Callable[[], str]) -> Iterator[tuple[Changes, str]]:
-        """Yield a snapshot in parts; `way_out` is asked what to do if it is damaged."""
+    def of_snapshot(self, version: str, way_out: Callable[[], str], work: Work) -> Iterator[tuple[Changes, str]]:
+        """Yield a snapshot in parts; `way_out` is asked what to do if it is damaged. Adds to `work` the bytes read."""
         name = snapshot_name(version)
         chunk: Changes = {}
         try:
             with self._open(name) as file:
                 reader = Reader(file, SNAPSHOT)
                 reader.expect(version, None)
+                before = work.done
                 for number, (store, rows) in enumerate(reader.chunks()):
+                    work.done = before + reader.size
                     if number:
                         yield chunk, f"{RESTORING}{version}:{number}"
                     chunk = {store: rows}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
-from penstock import ChangelogError, Log, LogChangelog, OutputBatch, Restore, TopicPartition
+from penstock import ChangelogError, Log, LogChangelog, OutputBatch, Restore, TopicPartition, Work
 from penstock.changelog import RESTORING
 from penstock.store import Changes
 from penstock.store.kept_store import Layout
@@ -153,7 +153,8 @@ class TopicChangelog(LogChangelog):
             reached = dict(zip(self._stores, _VersionName.of(base, self._where).offsets, strict=True))
             starts = {store: max(start, reached[store]) for store, start in starts.items()}
         self._end_offsets = dict(ends)
-        return Restore(base, self._steps(target, starts, ends))
+        work = Work(sum(ends[store] - start for store, start in starts.items()))
+        return Restore(base, self._steps(target, starts, ends, work), work)
 
     def _can_catch_up(self, have: str, wanted: _VersionName) -> bool:
         try:
@@ -167,9 +168,10 @@ class TopicChangelog(LogChangelog):
             and self._now_ms() / 1000 - place.seconds < _TRUSTED_SECONDS
         )
 
-    def _steps(self, target: str, starts: Mapping[str, int], ends: Mapping[str, int]) -> Iterator[tuple[Changes, str]]:
-        total = sum(ends[store] - start for store, start in starts.items())
-        progress = _Progress(self._where, total, self.world.seconds)
+    def _steps(
+        self, target: str, starts: Mapping[str, int], ends: Mapping[str, int], work: Work
+    ) -> Iterator[tuple[Changes, str]]:
+        progress = _Progress(self._where, work, self.world.seconds)
         part = 0
         for store in self._partitions:
             for rows in self._read(store, starts[store], ends[store], progress):
@@ -253,27 +255,27 @@ class _VersionName:
 class _Progress:
     """Logs the progress of a restore every few seconds."""
 
-    def __init__(self, where: str, total: int, seconds: Callable[[], float]) -> None:
+    def __init__(self, where: str, work: Work, seconds: Callable[[], float]) -> None:
         self._seconds = seconds
         self._where = where
-        self._total = total
-        self._done = 0
+        self._work = work
         self._began = seconds()
         self._next = self._began + _PROGRESS_SECONDS
         self._has_logged = False
 
     def add(self, count: int, store: str) -> None:
-        self._done += count
+        self._work.done += count
         now = self._seconds()
         if now >= self._next:
             self._next = now + _PROGRESS_SECONDS
             self._has_logged = True
-            rate = self._done / (now - self._began)
+            work = self._work
             _log.warning(
                 "%s: restoring from the changelog, store %r: %d of %d records (%.0f%%), %.0f/s",
-                self._where, store, self._done, self._total, 100 * self._done / max(1, self._total), rate,
+                self._where, store, work.done, work.total, 100 * work.done / max(1, work.total),
+                work.done / (now - self._began),
             )  # fmt: skip
 
     def end(self) -> None:
         write = _log.warning if self._has_logged else _log.info
-        write("%s: restored %d records in %.1f s", self._where, self._done, self._seconds() - self._began)
+        write("%s: restored %d records in %.1f s", self._where, self._work.done, self._seconds() - self._began)

@@ -14,6 +14,7 @@ from .failures import INTERRUPTED, ended_by_sigterm
 from .log_lines import FORMATS, TEXT, cli_log, log_lines
 from .options import application_options, find_application
 from .output import Meter, count, note, print_json
+from .restoring import restoring_text
 
 if TYPE_CHECKING:
     from penstock.plugins.runs.progress import RunProgress, RunSummary
@@ -168,7 +169,8 @@ def _show(meter: Meter, progress: RunProgress, trigger: str) -> None:
         lag=progress.lag,
         rate=progress.records_per_second,
         rate_out=progress.records_out_per_second,
-        text=count(progress.tasks, "task") if trigger == CONTINUOUS else f"batch {progress.batches}",
+        text=restoring_text(progress.restoring.values())
+        or (count(progress.tasks, "task") if trigger == CONTINUOUS else f"batch {progress.batches}"),
     )
 
 

@@ -141,13 +141,22 @@ def _row(name: str, task: TaskStatus | None, lag: int | None, is_running: bool, 
         return [name, "-", "-", behind, *["-"] * 7]
     where = f"{task.host}/{task.process}" if task.process is not None and is_running else "-"
     return [
-        name, task.slot, where if task.is_open or not is_running else "opening", behind,
+        name, task.slot, where if task.is_open or not is_running else _opening(task), behind,
         f"{task.records_per_second:,.0f}" if is_running else "-",
         f"{task.records_in:,}", f"{task.records_out:,}", f"{task.dropped:,}",
         "-" if task.last_commit_ms is None else _ago(task.last_commit_ms, now_ms),
         f"{task.restored:,}",
         ", ".join(f"{reason} {times}" for reason, times in task.openings.items()) or "-",
     ]  # fmt: skip
+
+
+def _opening(task: TaskStatus) -> str:
+    restoring = task.restoring
+    if restoring is None:
+        return "opening"
+    share = "" if restoring.share is None else f" {restoring.share:.0%}"
+    left = "" if restoring.seconds_left is None else f", {_length(restoring.seconds_left)} to go"
+    return f"restoring{share}, {restoring.entries_per_second:,.0f}/s{left}"
 
 
 def _age(at_ms: int, now_ms: int) -> float:

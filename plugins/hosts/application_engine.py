@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from math import inf
 
 from penstock.errors import StaleStoreError
@@ -20,6 +21,9 @@ from .reports import SlotMessage, TaskResult
 from .slot_engine import SlotCargo, SlotEngine, SlotRequest
 
 _OPENING_THREADS = 16
+_RESTORING_THREADS = 4
+_RESTORE_SECONDS = 1.0
+"""How long a batch waits for tasks whose state is restored; then the others have their next one."""
 _LEAST_SECONDS = 0.1
 """How long a task may read at least, however many share a slot: a batch of nothing but commits gets nowhere."""
 _GLOBALS = ""
@@ -29,13 +33,18 @@ _log = logging.getLogger("penstock.hosts")
 
 
 class ApplicationEngine(SlotEngine):
-    """Runs the tasks of its slot, one after the other, and keeps them open until the host ends."""
+    """Runs the tasks of its slot, one after the other, and keeps them open until the host ends.
+
+    Their state is restored in threads beside it; other tasks run meanwhile.
+    """
 
     def __init__(self, cargo: SlotCargo, host: HostInfo) -> None:
         super().__init__(cargo, host)
         self._tasks: dict[str, TaskWorker] = {}
         self._wait_until: dict[str, float] = {}
         """By task, and for the global stores, the time before which a failed record is not tried again."""
+        self._restores = self._resources.world.threads(_RESTORING_THREADS, "penstock-restores")
+        self._restoring: dict[str, Future[None]] = {}
 
     def handle(self, request: SlotRequest) -> SlotMessage:
         """Run one batch."""
@@ -58,6 +67,10 @@ class ApplicationEngine(SlotEngine):
         )
 
     def close(self) -> None:
+        for name in self._restoring:
+            if (opening := self._tasks[name].opening) is not None:
+                opening.end()
+        self._restores.shutdown(cancel_futures=True)
         for task in self._tasks.values():
             task.close()
         super().close()
@@ -76,8 +89,9 @@ class ApplicationEngine(SlotEngine):
             return False
         except StaleStoreError as error:
             _log.warning("%s; it is built again, and the tasks are opened again", error)
-            for task in self._tasks.values():
-                task.abandon("taken over")
+            for name, task in self._tasks.items():
+                if name not in self._restoring:
+                    task.abandon("taken over")
             self._resources.close_globals(self._application)
         except Exception:
             _log.debug("each task that needs the global stores raises this error, with its name", exc_info=True)
@@ -86,17 +100,30 @@ class ApplicationEngine(SlotEngine):
     def _run_all(self, names: Sequence[str], plan: SlotPlan, known: Mapping[str, Commit]) -> list[TaskResult]:
         failed = self._prepare(names, plan.clock_ms, known)
         current = self._are_current(names)
-        results = []
         seconds_now = self._resources.world.seconds
         until = seconds_now() + (inf if plan.seconds is None else plan.seconds)
-        for left, name in zip(range(len(names), 0, -1), names, strict=True):
-            if name in failed:
-                results.append(self._failure(name, failed[name]))
-            else:
+        results = [self._failure(name, error) for name, error in failed.items()]
+        ready = [name for name in names if name not in failed and name not in self._restoring]
+        waiting = [name for name in names if name in self._restoring]
+        while True:
+            for left, name in zip(range(len(ready) + len(waiting), 0, -1), ready, strict=False):
                 # What a task does not need of its share is for those after it.
                 seconds = max(_LEAST_SECONDS, (until - seconds_now()) / left)
                 results.append(self._run(name, plan, known.get(name), current.get(name), seconds))
+            if not (ready := self._restored(waiting, None if plan.drains or until == inf else _RESTORE_SECONDS)):
+                break
+        results += [TaskResult(name, restoring=self._tasks[name].restoring) for name in waiting]
         return results
+
+    def _restored(self, waiting: list[str], seconds: float | None) -> list[str]:
+        """Wait for the restores of tasks, at most so many seconds; take those that are done from the list."""
+        if waiting:
+            self._resources.world.wait([self._restoring[name] for name in waiting], seconds)
+        done = [name for name in waiting if self._restoring[name].done()]
+        for name in done:
+            waiting.remove(name)
+            del self._restoring[name]
+        return done
 
     def _due(self, plan: SlotPlan) -> Iterable[str]:
         """Return open tasks without records whose punctuator is due, or whose commit has to be repeated."""
@@ -116,13 +143,12 @@ class ApplicationEngine(SlotEngine):
             task = self._tasks.get(name)
             if task is None:
                 task = self._tasks[name] = self._make(name)
-            if not task.is_open and not self._waits(name):
+            if not (task.is_open or name in self._restoring or self._waits(name)):
                 opening.append(name)
-        if opening:
-            is_open = sum(task.is_open for task in self._tasks.values())
-            check_open_files_of_process(self._application, self._log, is_open + len(opening))
-        if len(opening) < 2:
+        if not opening:
             return {}
+        is_open = sum(task.is_open for task in self._tasks.values())
+        check_open_files_of_process(self._application, self._log, is_open + len(opening))
         failed: dict[str, Exception] = {}
 
         def prepare(name: str) -> None:
@@ -137,6 +163,11 @@ class ApplicationEngine(SlotEngine):
             world.wait(prepared)
         for each in prepared:
             each.result()
+        if len(opening) == 1:
+            failed.clear()  # the batch tries once more, and knows what to do with its error
+        for name in opening:
+            if name not in failed and self._tasks[name].opening is not None:
+                self._restoring[name] = self._restores.submit(self._tasks[name].restore_ahead)
         return failed
 
     def _make(self, name: str) -> TaskWorker:

@@ -144,6 +144,9 @@ class ContinuousEngine(SlotEngine):
         """Return reports and failures of the tasks since the last message."""
         with self._lock:
             results, self._results = self._results, []
+        loop = self._loop
+        restoring = {} if loop is None else loop.restoring()
+        results += [TaskResult(task, restoring=progress) for task, progress in restoring.items()]
         stuck = self._stuck_seconds()
         return SlotMessage(
             self._slot,

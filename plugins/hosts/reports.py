@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock import errors
 from penstock.errors import PenstockError
+from penstock.plugins.runtime.local_state.restoring import RestoreProgress
 from penstock.plugins.runtime.report import TaskReport
 from penstock.support.system_errors import what_to_do
 
@@ -56,11 +57,16 @@ class TaskFailure:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The end of a task's batch: `report` or `failure`; neither if the task waits to try a failed record again."""
+    """The end of a task's batch: `report` or `failure`.
+
+    Neither if the task waits to try a failed record again, or is being opened; `restoring`: how far its state is
+    restored.
+    """
 
     task_id: str
     report: TaskReport | None = None
     failure: TaskFailure | None = None
+    restoring: RestoreProgress | None = None
 
     def to_data(self) -> dict[str, Any]:
         """Return this as data for JSON."""
@@ -70,7 +76,8 @@ class TaskResult:
             report["positions"] = offsets_to_json(self.report.positions)
             report["purgeable"] = offsets_to_json(self.report.purgeable)
         failure = None if self.failure is None else asdict(self.failure)
-        return {"task_id": self.task_id, "report": report, "failure": failure}
+        restoring = None if self.restoring is None else asdict(self.restoring)
+        return {"task_id": self.task_id, "report": report, "failure": failure, "restoring": restoring}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> TaskResult:
@@ -83,6 +90,7 @@ class TaskResult:
             data["task_id"],
             None if report is None else TaskReport(**report),
             None if failure is None else TaskFailure(**failure),
+            None if (restoring := data["restoring"]) is None else RestoreProgress(**restoring),
         )
 
 

@@ -50,10 +50,10 @@ class LogHistory(TaskChangelog):
         if kept is not None and kept.have == have:
             plan = self._below.restore(target, kept.reached)
             if plan.base is not None:
-                return Restore(have, self._steps(plan, target, have, kept.rows))
+                return Restore(have, self._steps(plan, target, have, kept.rows), plan.work)
         plan = self._below.restore(target, known)
         base = None if plan.base is None else have
-        return Restore(base, self._steps(plan, target, base, {}))
+        return Restore(base, self._steps(plan, target, base, {}), plan.work)
 
     def _steps(
         self, plan: Restore, target: str, base: str | None, rows: dict[str, dict[bytes, bytes | None]]

@@ -131,7 +131,7 @@ class Replica:
     @property
     def restored(self) -> int:
         """How many entries this object has written to the copy."""
-        return self._restored + (0 if self._backends is None else self._backends.restored_changes)
+        return self._restored + (0 if self._backends is None else self._backends.restoring.entries)
 
     def is_wanted(self) -> bool:
         """Return whether a task waits to use the directory as its local state, or does: close this object then."""

@@ -1,9 +1,9 @@
-"""The setting of standbys."""
+"""The settings of standbys."""
 
 from __future__ import annotations
 
 from penstock.settings.settings import Setting
-from penstock.settings.types import whole_number
+from penstock.settings.types import function, optional, whole_number
 
 NUM_STANDBY_REPLICAS = Setting(
     "num_standby_replicas",
@@ -11,4 +11,11 @@ NUM_STANDBY_REPLICAS = Setting(
     0,
     "How many warm copies of each task's stores are kept on other machines. Embedded engine: with 1 or more, each run "
     "that waits (`--wait`) keeps copies of all tasks, and takes over with them. See [standbys](replicas.md#standbys).",
+)
+STANDBY_LISTENER = Setting(
+    "standby_listener",
+    optional(function(("event",))),
+    None,
+    "Called with a RestoreEvent when a standby of a task begins, after each portion that it writes, and when it is "
+    "suspended.",
 )

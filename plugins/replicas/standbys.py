@@ -8,11 +8,21 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock import Application, Log, PenstockError, StaleStoreError, StoreLockedError, World
+from penstock import (
+    Application,
+    Log,
+    PenstockError,
+    RestoreEvent,
+    RestorePhase,
+    StaleStoreError,
+    StoreLockedError,
+    World,
+)
 from penstock.plugins.runtime.locations import state_directory
 
 from .replica import Replica
 from .saved_tasks import saved_tasks
+from .settings import STANDBY_LISTENER
 
 _log = logging.getLogger("penstock.standbys")
 
@@ -149,7 +159,7 @@ class _Copy:
         self._directory = directory
         self._world = world
         self._replica: Replica | None = None
-        self._restored = 0
+        self._restored = self._before = 0
         self._version: str | None = None
         self._behind: int | None = None
         self._current_at: float | None = None
@@ -176,7 +186,8 @@ class _Copy:
                 self._replica = Replica(
                     self._application, self._task, self._log, self._directory, world=self._world, lock_seconds=0
                 )
-                self.state = RESTORING
+                self.state, self._before = RESTORING, self._restored
+                self._tell(RestorePhase.START)
             self._follow(self._replica)
         except StoreLockedError:
             self.take_away()
@@ -198,7 +209,10 @@ class _Copy:
         self._behind = 0
 
     def _note(self, replica: Replica) -> None:
-        self._version, self._restored = replica.version, replica.restored
+        before, self._restored = self._restored, self._before + replica.restored
+        self._version = replica.version
+        if self._restored > before:
+            self._tell(RestorePhase.BATCH)
         if self.ends or replica.is_wanted():
             replica.opening.end()
 
@@ -206,17 +220,28 @@ class _Copy:
         """Leave the directory to its task."""
         if self.state != TAKEN:
             _log.info("standby of task %s: the task has its local state on this machine now", self._task)
-        self.leave()
+        self.leave("the task has taken it")
         self.state, self._error = TAKEN, ""
         self.due = self._world.seconds() + _AWAY_SECONDS
 
-    def leave(self) -> None:
+    def leave(self, reason: str = "the standby was closed") -> None:
         replica, self._replica = self._replica, None
         if replica is not None:
             replica.close()
+            self._tell(RestorePhase.SUSPENDED, reason)
+
+    def _tell(self, phase: RestorePhase, reason: str = "") -> None:
+        listener = STANDBY_LISTENER.of(self._application.settings)
+        if listener is None:
+            return
+        stores = () if self._replica is None else tuple(sorted(self._replica.layout))
+        try:
+            listener(RestoreEvent(phase, self._task, stores, self._version or "", self._restored, reason=reason))
+        except Exception:
+            _log.exception("standby of task %s: its listener failed", self._task)
 
     def _fail(self, error: Exception) -> None:
-        self.leave()
+        self.leave(f"{type(error).__name__}: {error}")
         if str(error) != self._error:
             trace = None if isinstance(error, PenstockError) else error
             _log.warning("standby of task %s: %s", self._task, error, exc_info=trace)

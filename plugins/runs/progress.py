@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.plugins.hosts.status import HostStatus
+from penstock.plugins.runtime.local_state.restoring import RestoreProgress
 from penstock.plugins.runtime.report import DetailedCounts, TaskReport
 from penstock.record import TopicPartition
 
@@ -38,7 +39,8 @@ class RunProgress(RunSummary):
 
     `records_per_second` and `records_out_per_second`: over the last batch that read something; in continuous mode over
     the last seconds. `reports`: the tasks' reports of the last batch, or of heartbeats since the last progress; empty
-    for progress within a batch. `batch_seconds`: how long that batch took.
+    for progress within a batch. `batch_seconds`: how long that batch took. `restoring`: by task, how far the state of
+    tasks is restored that are being opened.
     """
 
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -47,6 +49,7 @@ class RunProgress(RunSummary):
     records_out_per_second: float = 0.0
     reports: tuple[TaskReport, ...] = ()
     batch_seconds: float = 0.0
+    restoring: Mapping[str, RestoreProgress] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

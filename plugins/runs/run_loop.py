@@ -176,6 +176,7 @@ class RunLoop(ABC):
                 records_out_per_second=rate.records_out,
                 reports=reports,
                 batch_seconds=seconds,
+                restoring={} if self._query is None else dict(self._query.slots.restoring),
             )
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.status import HostStatus
+from penstock.plugins.runtime.local_state.restoring import RestoreProgress
 from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.report import TaskReport
 
@@ -28,6 +29,8 @@ class Slots:
         """The host of each slot, as of its last answer."""
         self.processes: dict[str, int] = {}
         """The process that ran each task last."""
+        self.restoring: dict[str, RestoreProgress] = {}
+        """How far the state of tasks is restored that are being opened, as of the last message."""
         self._gone: set[str] = set()
         self._early: dict[str, set[str]] = {}
         """By the token of a host that no batch has named yet: the tasks that it has open."""
@@ -90,6 +93,9 @@ class Slots:
         for result in message.results:
             task, report = result.task_id, result.report
             opened.discard(task)
+            self.restoring.pop(task, None)
+            if result.restoring is not None:
+                self.restoring[task] = result.restoring
             if result.failure is not None:
                 failures.append(result.failure)
             if report is None:

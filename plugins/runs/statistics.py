@@ -157,6 +157,7 @@ class RunStatistics:
                     is_open=is_open and not ended,
                     restore_seconds=round(counts.restore_seconds, 3),
                     records_per_second=round(rates.get(task, 0.0), 3),
+                    restoring=None if is_open or ended else slots.restoring.get(task),
                 )
             )
         return tuple(found)

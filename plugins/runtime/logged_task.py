@@ -27,6 +27,7 @@ from penstock.settings.application import Application
 from penstock.task.failures import RetryRequested
 
 from .commit import TaskCommits
+from .local_state.restoring import RestoreProgress
 from .local_state.stretch import Stretch
 from .local_state.task_state import TaskState
 from .locations import open_changelog
@@ -72,6 +73,7 @@ class LoggedTask(TaskRunner):
         self._refusals: dict[str, RecordRefusedError] = {}
         self._grace = duration_ms(self._settings.changelog_grace)
         self._has_adopted = False
+        self._failed_restore: BaseException | None = None
         self._phases = Phases(resources.world.seconds)
         self._opened = ""
         self._begin_counting()
@@ -97,6 +99,12 @@ class LoggedTask(TaskRunner):
         """The work of `restore`, which any thread may watch and end; None before the last commit is known."""
         state = self._state
         return None if state is None else state.opening
+
+    @property
+    def restoring(self) -> RestoreProgress | None:
+        """How far `restore` is; None if it restores nothing now. Any thread may ask."""
+        state = self._state
+        return None if state is None else state.restoring()
 
     def commit_expires(self) -> bool:
         """Return whether the open task must repeat its last commit soon, because the log deletes old ones."""
@@ -125,6 +133,9 @@ class LoggedTask(TaskRunner):
             self.abandon("taken over")
         why = self._why_closed
         self.prepare(wall_clock_ms, known)
+        failed, self._failed_restore = self._failed_restore, None
+        if failed is not None:
+            raise failed
         self.restore()
         self._start(wall_clock_ms)
         return why
@@ -184,6 +195,16 @@ class LoggedTask(TaskRunner):
             self._has_adopted = adopted != last
             commits.settle(adopted)
             state.release()
+
+    def restore_ahead(self) -> None:
+        """Do what `restore` does, in a thread beside the one that runs the task.
+
+        The next opening raises its error, so that it ends as that of an opening does.
+        """
+        try:
+            self.restore()
+        except BaseException as error:
+            self._failed_restore = error
 
     def _start(self, wall_clock_ms: int) -> None:
         """Do the rest of opening: processors belong to one thread."""

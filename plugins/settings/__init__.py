@@ -13,6 +13,7 @@ def penstock_settings() -> Components:
     return {
         "engine": "penstock.plugins.runs.settings:ENGINE",
         "processes": "penstock.plugins.embedded.settings:PROCESSES",
+        "standby_listener": "penstock.plugins.replicas.settings:STANDBY_LISTENER",
         "schema_registry": f"{registry}:SCHEMA_REGISTRY",
         "schema_registry_user_info": f"{registry}:SCHEMA_REGISTRY_USER_INFO",
         "checkpoint_dir": "penstock.plugins.applications.checkpoint_files:CHECKPOINT_DIR",

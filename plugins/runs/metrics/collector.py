@@ -68,6 +68,19 @@ def _of_tasks(made: _Families, status: RunStatus) -> Iterator[Metric]:
     yield made.gauge(
         "task_open", "1 if a task host has the task open.", ["task"], [((t.task,), t.is_open) for t in tasks]
     )
+    restoring = [(t.task, t.restoring) for t in tasks if t.restoring is not None]
+    yield made.gauge(
+        "task_restoring_share",
+        "How much of its changelog a task has read whose state is restored.",
+        ["task"],
+        [((task,), each.share) for task, each in restoring if each.share is not None],
+    )
+    yield made.gauge(
+        "task_restoring_seconds_left",
+        "How long that will take, at the rate so far.",
+        ["task"],
+        [((task,), each.seconds_left) for task, each in restoring if each.seconds_left is not None],
+    )
     for name, text, values in (
         ("task_records_in", "Records that the task read.", [t.records_in for t in tasks]),
         ("task_records_out", "Records that the task produced.", [t.records_out for t in tasks]),

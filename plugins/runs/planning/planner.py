@@ -222,6 +222,7 @@ class BatchPlanner:
                 ids,
                 step,
                 seconds=self._batch_seconds if step < 0 else None,
+                drains=self._drains_only,
                 is_settled=end.get("settled_in") == self._plan.control,
             )
             for number in range(self._plan.parallelism)

@@ -14,6 +14,7 @@ from penstock.errors import IncompatibleStateError, StoreLockedError
 from penstock.hooks import registry
 from penstock.plugins.upgrade.coverage import Coverage
 from penstock.program.layouts import Layouts
+from penstock.restoring import RestoreListener
 from penstock.store import Change, Changes, StoreBackend, StoreView
 from penstock.support.names import index_name
 from penstock.support.private_files import make_private_directory, write_private_text
@@ -21,6 +22,7 @@ from penstock.world import World
 
 from ..locations import making_state_directory
 from .directories import DirectoryUse
+from .restoring import Restoring
 from .stretch import Stretch
 
 _log = logging.getLogger("penstock.state")
@@ -32,7 +34,8 @@ OF_REPLICA = "incarnation"
 class Backends:
     """One backend per backend name, each in a directory of its own under `directory`.
 
-    `where` names the application and the task in errors. Called by one thread at a time; `opening` is for any thread.
+    `where` names the application and the task in errors; `listener` is told of restores. Called by one thread at a
+    time; `opening` is for any thread.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Backends:
         where: str,
         task_id: str,
         world: World,
+        listener: RestoreListener | None = None,
     ) -> None:
         self._directory = directory
         self._layouts = layouts
@@ -57,7 +61,7 @@ class Backends:
         self._opened: dict[str, StoreBackend] = {}
         self._replaced: dict[str, StoreBackend] = {}
         self._use: DirectoryUse | None = None
-        self.restored_changes = 0
+        self.restoring = Restoring(task_id, world.seconds, listener)
         self.opening = Stretch(f"task {task_id}")
         self.refills: Mapping[str, Callable[[StoreBackend], Iterator[Changes]]] = {}
         """By read-only store: makes what to write to its backend, where it is empty."""
@@ -158,10 +162,11 @@ class Backends:
                 missing = frozenset()
             at = plan.base
             stores = coverage.in_history.intersection(self._names[name])
-            for changes, reached in plan.steps:
-                backend.write(self._restored(changes, stores), at, reached)
-                self.opening.pause()
-                at = reached
+            with self.restoring.of(self._names[name], version, plan.work):
+                for changes, reached in plan.steps:
+                    backend.write(own := self._restored(changes, stores), at, reached)
+                    self._note(own)
+                    at = reached
             if refilled := self._names_to_refill(name):
                 at = self._refill(backend, refilled, at, version)
                 missing = missing.difference(refilled)
@@ -204,9 +209,12 @@ class Backends:
         return self._changelog.restore(version, have)
 
     def _restored(self, changes: Changes, stores: frozenset[str]) -> Changes:
-        own = {store: rows for store, rows in changes.items() if store in stores}
-        self.restored_changes += sum(map(len, own.values()))
-        return self._with_indexes(own)
+        return self._with_indexes({store: rows for store, rows in changes.items() if store in stores})
+
+    def _note(self, written: Changes) -> None:
+        """Count a portion that was restored, and let others work."""
+        self.restoring.add(sum(len(rows) for store, rows in written.items() if store in self._layouts.now))
+        self.opening.pause()
 
     def _with_indexes(self, changes: Mapping[str, Sequence[Change]]) -> Changes:
         """Return rows that come from elsewhere, with the mark that the indexes of their stores do not have them."""
@@ -221,9 +229,11 @@ class Backends:
         _empty(backend, [table for store in stores for table in self._layouts.now[store].tables(store)], version)
         wanted = stores & coverage.in_history
         if wanted:
-            for changes, _ in self._plan(version, None).steps:
-                backend.write(self._restored(changes, wanted), version, version)
-                self.opening.pause()
+            plan = self._plan(version, None)
+            with self.restoring.of(sorted(wanted), version, plan.work):
+                for changes, _ in plan.steps:
+                    backend.write(own := self._restored(changes, wanted), version, version)
+                    self._note(own)
 
     # ------------------------------------------------------------------ another layout
 

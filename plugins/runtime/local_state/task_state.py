@@ -29,6 +29,7 @@ from .backends import Backends
 from .closed_store import close_store
 from .content import StateContent
 from .refill import Refill
+from .restoring import RestoreProgress
 from .store_context import TaskStoreContext
 from .stretch import Stretch
 
@@ -83,13 +84,17 @@ class TaskState:
         self._layouts = layouts or Layouts.of_program(self._builders, self._settings.store_backend)
         self._logged = frozenset(store for store, kept in self._layouts.now.items() if kept.logged)
         self._where = f"application {application.id!r}, task {task_id}"
-        self._backends = Backends(directory, self._layouts, changelog, self._where, self.task_id, self._world)
+        self._backends = Backends(
+            directory, self._layouts, changelog, self._where, self.task_id, self._world,
+            self._settings.restore_listener,
+        )  # fmt: skip
         self._coverage = Coverage(Layouts(self._layouts.now), "")
         self._buffers: dict[str, CommitBuffer] = {}
         self._indexes: dict[str, CommitBuffer] = {}
         self.stores: dict[str, StateStore] = {}
         self.version: str | None = None
         self._progress = Progress(0)
+        self._taken = 0
         self.dropped: Callable[[str, str, int], None] = lambda store, reason, count: None
 
     # ------------------------------------------------------------------ opening
@@ -236,8 +241,12 @@ class TaskState:
 
     def take_restored(self) -> int:
         """Return how many changes were restored since the last call."""
-        restored, self._backends.restored_changes = self._backends.restored_changes, 0
-        return restored
+        before, self._taken = self._taken, self._backends.restoring.entries
+        return self._taken - before
+
+    def restoring(self) -> RestoreProgress | None:
+        """Return how far the restoring is; None if nothing is restored now. Any thread may call it."""
+        return self._backends.restoring.progress()
 
     @property
     def keeps_commits(self) -> bool:

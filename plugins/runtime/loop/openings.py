@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from penstock.log import Commit
 from penstock.world import World
 
+from ..local_state.restoring import RestoreProgress
 from ..local_state.stretch import Stretch
 from .continuous_worker import ContinuousWorker
 from .pools import Pools
@@ -63,7 +64,7 @@ class _Opening:
 
 
 class Openings:
-    """Prepares tasks. The loop's thread calls all methods; any thread may call `still`.
+    """Prepares tasks. The loop's thread calls all methods; any thread may call `still` and `restoring`.
 
     Fences wait for the log, many at once. Restoring works: a few tasks at once, in turns, a portion each, so that a
     task with little to restore does not wait for one with much.
@@ -112,6 +113,11 @@ class Openings:
             task.restore(self._turnstile.let_others_in)
         finally:
             self._turnstile.leave()
+
+    def restoring(self) -> dict[str, RestoreProgress]:
+        """Return how far the restoring of each task is. Any thread may call it."""
+        found = {name: opening.task.restoring for name, opening in list(self._all.items())}
+        return {name: progress for name, progress in found.items() if progress is not None}
 
     def still(self) -> tuple[float, str]:
         """Return for how long the restoring of a task has made no step, and of which; 0.0 if none is restored.

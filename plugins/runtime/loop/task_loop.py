@@ -17,6 +17,7 @@ from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.task.failures import RetryRequested
 
+from ..local_state.restoring import RestoreProgress
 from ..process_resources import ProcessResources
 from ..report import TaskReport
 from .alarm import Alarm
@@ -50,7 +51,7 @@ class FailedTask:
 
 
 class TaskLoop:
-    """Runs tasks of one process. All methods are called by one thread, but for `still`.
+    """Runs tasks of one process. All methods are called by one thread, but for `still` and `restoring`.
 
     Processors belong to that thread, and stores of open tasks. What waits or may take long is done by others: taking
     fences, restoring, filling stores from topics, writing commits and snapshots, cleaning up.
@@ -139,6 +140,10 @@ class TaskLoop:
     def still(self) -> tuple[float, str]:
         """Return for how long what other threads restore or fill has made no step, and what; any thread may call it."""
         return max(self._preparing.still(), self._globals.still())
+
+    def restoring(self) -> dict[str, RestoreProgress]:
+        """Return how far the restoring of each task is; any thread may call it."""
+        return self._preparing.restoring()
 
     # ------------------------------------------------------------------ a turn
 

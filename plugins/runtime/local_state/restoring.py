@@ -1,0 +1,96 @@
+"""Restoring: how far the restoring of a task's stores is; tells the listener."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from penstock.changelog import Work
+from penstock.restoring import RestoreEvent, RestoreListener, RestorePhase
+
+_log = logging.getLogger("penstock.state")
+
+
+@dataclass(frozen=True)
+class RestoreProgress:
+    """A task whose state is restored: entries so far, entries a second, and seconds since the first one.
+
+    `share`: how much of the history is read, from 0 to 1. `seconds_left`: until all is read, at this rate. None where
+    that is unknown.
+    """
+
+    entries: int
+    entries_per_second: float
+    seconds: float
+    share: float | None
+    seconds_left: float | None
+
+
+class Restoring:
+    """Watches what one thread restores at a time. Any thread may call `progress`. `seconds` is a stopwatch."""
+
+    def __init__(self, task_id: str, seconds: Callable[[], float], listener: RestoreListener | None) -> None:
+        self._task_id = task_id
+        self._seconds = seconds
+        self._listener = listener
+        self._now: tuple[RestoreEvent, Work, float] | None = None
+        self.entries = 0
+        """Entries restored so far."""
+
+    @contextmanager
+    def of(self, stores: Sequence[str], version: str, work: Work) -> Iterator[None]:
+        """Watch the restoring of stores to a version, until the end of the block."""
+        event = RestoreEvent(RestorePhase.START, self._task_id, tuple(stores), version)
+        began, entries = self._seconds(), self.entries
+        self._now = event, work, began
+
+        def last(phase: RestorePhase, reason: str = "") -> None:
+            self._now = None
+            if self.entries > entries:
+                self._tell(replace(self._event(event, work, phase, entries), reason=reason))
+
+        try:
+            yield
+        except BaseException as error:
+            last(RestorePhase.SUSPENDED, f"{type(error).__name__}: {error}")
+            raise
+        last(RestorePhase.END)
+
+    def add(self, entries: int) -> None:
+        """Count entries that were written, one portion."""
+        before, self.entries = self.entries, self.entries + entries
+        if self._now is None or not entries:
+            return
+        event, work, began = self._now
+        if event.phase is RestorePhase.START:
+            self._tell(replace(event, total=work.total))
+            event = replace(event, phase=RestorePhase.BATCH, restored=before)
+            self._now = event, work, began
+        self._tell(self._event(event, work, RestorePhase.BATCH, event.restored))
+
+    def _event(self, event: RestoreEvent, work: Work, phase: RestorePhase, before: int) -> RestoreEvent:
+        return replace(event, phase=phase, restored=self.entries - before, done=work.done, total=work.total)
+
+    def _tell(self, event: RestoreEvent) -> None:
+        if self._listener is None:
+            return
+        try:
+            self._listener(event)
+        except Exception:
+            _log.exception("task %s: the listener of restores failed at %s", self._task_id, event)
+
+    def progress(self) -> RestoreProgress | None:
+        """Return how far the restoring is; None if nothing is restored now."""
+        now = self._now
+        if now is None:
+            return None
+        event, work, began = now
+        seconds = max(self._seconds() - began, 0.001)
+        entries = self.entries - event.restored if event.phase is RestorePhase.BATCH else 0
+        share = min(1.0, work.done / work.total) if work.total else None
+        left = seconds * (1 - share) / share if share else None
+        return RestoreProgress(
+            entries, round(entries / seconds, 1), round(seconds, 3), share and round(share, 4), left and round(left, 1)
+        )
