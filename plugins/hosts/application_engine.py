@@ -50,6 +50,7 @@ class ApplicationEngine(SlotEngine):
         """Run one batch."""
         plan = request.plan
         self._claim(plan, request.executor)
+        self._keep_standbys(plan)
         self._resources.is_settled = plan.is_settled
         names = [*plan.ends, *self._due(plan)]
         if names and not self._update_globals(plan):

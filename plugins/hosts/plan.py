@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,8 @@ class SlotPlan:
     dead (`SILENT`, or `STUCK` and the number of its process, "stuck 123"); "" if it does not. `seconds`: for how long
     the tasks read together; what is left then is for the next batch. None: up to the ends. `drains`: no batch follows
     unless something is left to read, so this one waits for tasks whose state is restored. `is_settled`: every task of
-    the application is open, so that local state which nobody uses belongs to tasks that have moved away.
+    the application is open, so that local state which nobody uses belongs to tasks that have moved away. `standbys`:
+    the tasks of other slots of which the host keeps warm copies.
     """
 
     slot: int
@@ -46,6 +47,7 @@ class SlotPlan:
     seconds: float | None = None
     drains: bool = False
     is_settled: bool = False
+    standbys: Sequence[str] = ()
 
     def to_json(self) -> str:
         """Return this as text."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from penstock.log import Commit, Log
+from penstock.plugins.replicas.standbys import Standbys
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.record import TopicPartition
@@ -68,6 +69,8 @@ class SlotEngine(Engine):
         self._log: Log = open_log(cargo.application.settings, sends_at_once=self.sends_at_once)
         self._claims = None if cargo.layout is None else Claims(self._log, self._application.id, cargo.layout)
         self._has_claimed = False
+        self._standbys: Standbys | None = None
+        self._standby_log: Log | None = None
 
     def _claim(self, plan: SlotPlan, executor: str) -> None:
         """Note in the log that the executor has the slot, if the plan names no owner yet."""
@@ -75,10 +78,23 @@ class SlotEngine(Engine):
             self._claims.write(plan.slot, executor)
             self._has_claimed = True
 
+    def _keep_standbys(self, plan: SlotPlan) -> None:
+        """Keep warm copies of the tasks that the plan names, in threads of their own."""
+        if self._standbys is not None:
+            self._standbys.choose(plan.standbys)
+        elif plan.standbys:
+            # Not the tasks' log: its readers are tuned for them.
+            self._standby_log = open_log(self._application.settings)
+            self._standbys = Standbys(self._application, self._standby_log, plan.standbys, world=self._host.world)
+
     def _failure(self, name: str, error: BaseException) -> TaskResult:
         return TaskResult(name, failure=TaskFailure.of(self._application.id, name, error))
 
     def close(self) -> None:
         """Close what tasks share, and the log."""
+        if self._standbys is not None:
+            self._standbys.close()
+        if self._standby_log is not None:
+            self._standby_log.close()
         self._resources.close()
         self._log.close()

@@ -10,7 +10,8 @@ NUM_STANDBY_REPLICAS = Setting(
     whole_number(0, expected="a number of copies, 0 for none"),
     0,
     "How many warm copies of each task's stores are kept on other machines. Embedded engine: with 1 or more, each run "
-    "that waits (`--wait`) keeps copies of all tasks, and takes over with them. See [standbys](replicas.md#standbys).",
+    "that waits (`--wait`) keeps copies of all tasks, and takes over with them. Spark on a cluster: task hosts keep "
+    "copies of tasks that run on other machines, and a slot whose executor is lost goes there.",
 )
 STANDBY_LISTENER = Setting(
     "standby_listener",

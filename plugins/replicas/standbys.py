@@ -85,8 +85,9 @@ class Standbys:
 
     def choose(self, tasks: Collection[str]) -> None:
         """Keep copies of these tasks from now on; what is here of others stays as it is."""
-        if self._wanted != tasks:
-            self._wanted, self._tasks_at = frozenset(tasks), 0.0
+        chosen = frozenset(tasks)
+        if self._wanted != chosen:
+            self._wanted, self._tasks_at = chosen, 0.0
 
     def status(self) -> list[StandbyStatus]:
         """Return the state of each copy, by task."""

@@ -23,6 +23,7 @@ from penstock.plugins.hosts.life import LEASE_SECONDS
 from penstock.plugins.hosts.log_lines import HostLogReader
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import SlotCargo
+from penstock.plugins.replicas.settings import NUM_STANDBY_REPLICAS
 from penstock.plugins.runs.host_messages import HostMessages
 from penstock.plugins.runs.planning import renewals
 from penstock.plugins.runs.planning.control import (
@@ -106,7 +107,8 @@ class ApplicationQuery(Query):
         self._last_batch = -1
         self._stops = Stops(prepared.application.id, self.parallelism, renewals.LEASE_SECONDS)
         self._last_progress = ""
-        self.slots = Slots(slots(prepared.tasks(), self.parallelism))
+        self._by_slot = slots(prepared.tasks(), self.parallelism)
+        self.slots = Slots(self._by_slot)
         self._messages = HostMessages(self.slots, repeats)
         self._layout = SlotLayout(secrets.token_hex(8), self.parallelism, claims.WAIT_SECONDS)
         self.placement = SlotPlacement(
@@ -333,7 +335,18 @@ class ApplicationQuery(Query):
         """Let the source plan for the present owners; the tasks of a slot without one are opened again."""
         owners = {str(slot): executor for slot, executor in self.placement.owners.items()}
         self.slots.move(slot for slot in range(self.parallelism) if str(slot) not in owners)
-        self.set_control(next_tick=self.slots.next_tick(), unopened=self.slots.unopened(), owners=owners)
+        self.set_control(
+            next_tick=self.slots.next_tick(), unopened=self.slots.unopened(), owners=owners, standbys=self._standbys()
+        )
+
+    def _standbys(self) -> dict[str, list[str]]:
+        """Return the tasks of which each slot's host keeps copies."""
+        copies = NUM_STANDBY_REPLICAS.of(self._prepared.application.settings)
+        kept: dict[str, list[str]] = {}
+        for slot, keepers in self.placement.standbys(copies).items():
+            for keeper in keepers:
+                kept.setdefault(str(keeper), []).extend(self._by_slot.get(slot, ()))
+        return kept
 
     def _progress_since_last_batch(self) -> list[dict[str, Any]]:
         """Return Spark's progress events, the oldest first. Each is fetched once: they are long."""

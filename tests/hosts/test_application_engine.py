@@ -38,6 +38,7 @@ from penstock.record import TopicPartition
 from tests.small_disk import small_disk
 from tests.spark import apps
 from tests.spark.surroundings import Surroundings
+from tests.waiting import wait_until
 
 
 @dataclass
@@ -447,3 +448,21 @@ def test_a_batch_without_work_says_that_local_state_is_in_use(make_world: MakeWo
     clock.advance("61s")
     world.batch(engine)
     assert lock.stat().st_mtime == clock.now_ms() / 1000
+
+
+def test_the_host_keeps_the_standbys_that_its_plan_names(make_world: MakeWorld) -> None:
+    """They give way to the tasks themselves, in a host of this machine too."""
+    world = make_world(apps.count(), partitions=3)
+    for partition in range(3):
+        put(world, partition, "v")
+    world.batch(world.engine(), "0_0", "0_1", "0_2")
+    world.stack.close()
+    shutil.rmtree(world.surroundings.directory / "state")
+    state, keeper = world.surroundings.directory / "state" / "app", world.engine()
+    world.batch(keeper, "0_0", standbys=["0_1"])
+    wait_until(lambda: (state / "0_1" / "lmdb").exists())
+    assert not (state / "0_2").exists()
+    world.batch(keeper, "0_0", standbys=["0_2"])
+    wait_until(lambda: (state / "0_2" / "lmdb").exists())
+    found = world.batch(world.engine(), "0_1", "0_2", drains=True)
+    assert all(each.report is not None for each in found.values())

@@ -22,7 +22,7 @@ class Control:
     punctuators do not cause any. `owners`: the identity of the executor that has each slot, by the slot's number as
     text; a slot that is not named may go anywhere. `unopened`: ids of the tasks that no host has open; None for all.
     In continuous mode each new number `renewal` asks for one batch, and `suspects` says why hosts seem to be dead, by
-    the slot's number as text.
+    the slot's number as text. `standbys`: by the slot's number as text, the tasks of which its host keeps copies.
     """
 
     stopping: bool = False
@@ -33,6 +33,7 @@ class Control:
     unopened: list[str] | None = None
     renewal: int = 0
     suspects: Mapping[str, str] = field(default_factory=dict)
+    standbys: Mapping[str, list[str]] = field(default_factory=dict)
 
 
 class ControlFile:

@@ -212,6 +212,7 @@ class BatchPlanner:
                 tasks[self._slots[task]].setdefault(task, {})[partition] = up_to
         owners, ids, global_ends = end.get("owners", {}), end.get("topics", {}), _flat(end.get("globals", {}))
         step = _step(end)
+        standbys = ControlFile(self._plan.control).read().standbys  # `self._control` notices changes since its own look
         return [
             SlotPlan(
                 number,
@@ -224,6 +225,7 @@ class BatchPlanner:
                 seconds=self._batch_seconds if step < 0 else None,
                 drains=self._drains_only,
                 is_settled=end.get("settled_in") == self._plan.control,
+                standbys=standbys.get(str(number), ()),
             )
             for number in range(self._plan.parallelism)
         ]

@@ -85,6 +85,7 @@ class RenewalPlanner:
     def plans(self, end: Offset) -> list[SlotPlan]:
         """Return the plans of the batch that ends at `end`: one for every slot."""
         owners, suspects = end.get("owners", {}), end.get("suspects", {})
+        standbys = ControlFile(self._directory).read().standbys
         return [
             SlotPlan(
                 number,
@@ -94,6 +95,7 @@ class RenewalPlanner:
                 stopping=end.get("stopping", False),
                 suspect=suspects.get(str(number), ""),
                 is_settled=end.get("settled_in") == self._directory,
+                standbys=standbys.get(str(number), ()),
             )
             for number, tasks in self._slots.items()
         ]

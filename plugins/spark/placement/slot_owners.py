@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.plugins.hosts.executor_identity import executor_id
+from penstock.plugins.hosts.executor_identity import executor_id, host_name
 from penstock.plugins.hosts.reports import SlotMessage
+
+from .standby_slots import standby_slots
 
 LOST = "executor lost"
 REBALANCED = "rebalanced"
@@ -58,6 +60,9 @@ class SlotOwners:
         self._patience: Counter[int] = Counter()
         self._avoided: dict[int, str] = {}
         """By slot, the executor from which Spark has kept it away."""
+        self._keepers: dict[int, list[int]] = {}
+        self._warm: dict[int, set[str]] = {}
+        """By slot, the machines with copies of its tasks."""
         self._left: dict[int, str] = {}
         """By slot without an owner, the last one."""
 
@@ -89,20 +94,41 @@ class SlotOwners:
                 moves.append(self._clear(slot, REBALANCED))
         return moves
 
+    def keep_copies(self, copies: int) -> dict[int, list[int]]:
+        """Return the slots whose hosts keep copies of each slot's tasks (`standby_slots`); remember on which machines.
+
+        While a slot has no owner, its copies stay where they were.
+        """
+        if not copies:
+            return {}
+        if len(self.owners) == self.slots:
+            self._keepers = standby_slots(self.owners, copies)
+            self._warm = {
+                slot: {host_name(self.owners[each]) for each in keepers} for slot, keepers in self._keepers.items()
+            }
+        return self._keepers
+
     def targets(self) -> dict[int, str]:
         """Return, for each slot, Spark's id of the executor that should get it: its owner, or the one with most room.
 
-        Empty while nothing is known of executors.
+        One on a machine with copies of the slot's tasks comes first. Empty while nothing is known of executors.
         """
         fit, counts = self._fit(), self._counts()
         if not fit:
             return {}
         targets = {slot: executor_id(owner) for slot, owner in self.owners.items()}
+        machines = {executor_id(owner): host_name(owner) for owner in self.owners.values()}
         for slot in range(self.slots):
             if slot not in targets:
-                avoided = self._avoided.get(slot)
+                avoided, warm = self._avoided.get(slot), self._warm.get(slot, ())
                 targets[slot] = min(
-                    fit, key=lambda name: (name == avoided, (counts[name] + 1) / max(1, fit[name].cores), name)
+                    fit,
+                    key=lambda name: (
+                        name == avoided,
+                        machines.get(name) not in warm,
+                        (counts[name] + 1) / max(1, fit[name].cores),
+                        name,
+                    ),
                 )
                 counts[targets[slot]] += 1
         return targets

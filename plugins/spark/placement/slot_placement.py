@@ -55,6 +55,10 @@ class SlotPlacement:
         """How many slots have moved, by reason."""
         return self._owners.moves
 
+    def standbys(self, copies: int) -> dict[int, list[int]]:
+        """Return the slots whose hosts keep copies of each slot's tasks, each on another machine."""
+        return {} if self._executors is None else self._owners.keep_copies(copies)
+
     def started(self, query: StreamingQuery) -> None:
         """Note that the query runs; Spark forgets at each start what it prefers."""
         if self._executors is None:

@@ -1,0 +1,161 @@
+"""Restoring state: the rate for one task and for several, and what a failover takes with and without a standby."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from penstock import Log, OutputBatch, Settings, TopicPartition, run
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.testing.kafka_broker import KafkaBroker
+
+from .restore_app import ID, application
+from .result import Table
+
+ENTRIES = 1_000_000
+_PORTION = 20_000
+
+
+def restore(
+    entries: int = ENTRIES, tasks: Sequence[int] = (1, 8), rounds: int = 3, changelog: str = "", processes: int = 0
+) -> Table:
+    """Restore `entries` in all, in so many tasks, from a directory and from topics of a broker, on an empty machine."""
+    kinds = [changelog] if changelog else ["directory:changes", "topic:"]
+    made = []
+    for kind in kinds:
+        for number in tasks:
+            with _filled(kind, entries, number) as (settings, directory):
+                for _ in range(rounds):
+                    shutil.rmtree(directory / "elsewhere", ignore_errors=True)
+                    found = _app("restored", {**settings, "state_dir": "elsewhere", "processes": processes})
+                    made.append({"name": f"restore {kind}", "tasks": number, **_rounded(json.loads(found))})
+                    made[-1]["entries_per_s"] = round(made[-1]["entries"] / made[-1]["seconds"])
+    return Table("restore", made)
+
+
+def failover(entries: int = ENTRIES, tasks: Sequence[int] = (8,), rounds: int = 1, changelog: str = "") -> Table:
+    """Kill an embedded application; measure until a waiting one of another machine has its first new output.
+
+    `lease_seconds`: until the waiting one has the lease of the killed one. `takeover_seconds`: from then on.
+    """
+    made = []
+    for kind in [changelog] if changelog else ["directory:changes", "topic:"]:
+        for number in tasks:
+            with _filled(kind, entries, number) as (settings, directory):
+                for _ in range(rounds):
+                    made += [
+                        {"name": f"failover {kind}", "tasks": number, "entries": entries, "standby": copies}
+                        | _rounded(_failover(settings, directory, copies, number))
+                        for copies in (0, 1)
+                    ]
+    return Table("failover", made)
+
+
+def _failover(settings: dict[str, Any], directory: Path, copies: int, tasks: int) -> dict[str, Any]:
+    shutil.rmtree(directory / "elsewhere", ignore_errors=True)
+    other = {**settings, "state_dir": "elsewhere", "num_standby_replicas": copies}
+    with ExitStack() as stack:
+        log = stack.enter_context(closing(open_log(Settings(**_of_log(settings)))))
+        first, waiting = (stack.enter_context(_following(each)) for each in (settings, other))
+        assert first.stdout is not None
+        assert waiting.stdout is not None
+        first.stdout.readline()
+        before = _send(log, tasks)
+        _wait(log, before)
+        if copies:
+            deadline = time.monotonic() + 300
+            while len(list((directory / "elsewhere" / ID).glob("*/incarnation"))) < tasks:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            time.sleep(_SETTLE_SECONDS)
+        before = _send(log, tasks)
+        _wait(log, before)
+        os.kill(first.pid, signal.SIGKILL)
+        killed = time.time()
+        before = _send(log, tasks)
+        has_lease = json.loads(waiting.stdout.readline())["at"]
+        _wait(log, before, some=True)
+        some = time.time()
+        _wait(log, before)
+        return {
+            "lease_seconds": has_lease - killed,
+            "takeover_seconds": some - has_lease,
+            "all_tasks_seconds": time.time() - has_lease,
+            "first_output_seconds": some - killed,
+        }
+
+
+_SETTLE_SECONDS = 30.0
+"""How long a standby has for its first copies."""
+
+
+@contextmanager
+def _filled(changelog: str, entries: int, tasks: int) -> Iterator[tuple[dict[str, Any], Path]]:
+    """Run the application on entries; yield its settings, and its directory."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
+        settings: dict[str, Any] = {"data_dir": str(directory), "log": "local:log", "changelog": changelog}
+        if changelog.startswith("topic"):
+            settings["log"] = f"kafka:{stack.enter_context(KafkaBroker()).bootstrap}"
+        with closing(open_log(Settings(**_of_log(settings)))) as log:
+            for topic in ("in", "out"):
+                log.create_topic(f"{ID}-{topic}", tasks)
+            for first in range(0, entries, _PORTION):
+                keys = [b"user%08d" % number for number in range(first, min(first + _PORTION, entries))]
+                log.append(OutputBatch(f"{ID}-in", list[bytes | None](keys), [b"x" * 100] * len(keys), [1] * len(keys)))
+        run(application(**settings))
+        yield settings, directory
+
+
+def _of_log(settings: dict[str, Any]) -> dict[str, str]:
+    return {name: settings[name] for name in ("data_dir", "log")}
+
+
+def _send(log: Log, tasks: int) -> Mapping[TopicPartition, int]:
+    """Write a record to each partition that is passed on; return the ends of the outputs before."""
+    outputs = [TopicPartition(f"{ID}-out", number) for number in range(tasks)]
+    before = log.end_offsets(outputs)
+    partitions: list[Sequence[int] | None] = [(number,) for number in range(tasks)]
+    log.append(OutputBatch(f"{ID}-in", [b"user"] * tasks, [b"news"] * tasks, [2] * tasks, partitions=partitions))
+    return before
+
+
+def _wait(log: Log, before: Mapping[TopicPartition, int], *, some: bool = False) -> None:
+    """Wait until every task has written since, or the first one."""
+    deadline = time.monotonic() + 300
+    while True:
+        new = log.end_offsets(list(before))
+        # Each task writes to the partition of the key, so count them together.
+        if sum(new.values()) - sum(before.values()) >= (1 if some else len(before)):
+            return
+        assert time.monotonic() < deadline, "no output within 300 s"
+        time.sleep(0.005)
+
+
+def _app(verb: str, settings: dict[str, Any]) -> str:
+    command = [sys.executable, "-m", "bench.restore_app", verb, json.dumps(settings)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+@contextmanager
+def _following(settings: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "bench.restore_app", "follow", json.dumps(settings)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _rounded(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in found.items()}

@@ -1,0 +1,72 @@
+"""The application of the benchmarks of restores: it keeps the last value of each key. `python -m bench.restore_app`."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from typing import Any
+
+from penstock import Application, Processor, Record, RestoreEvent, Topology, key_value_store, run
+
+ID = "bench-restore"
+
+
+class Keep(Processor):
+    """Puts each record into the store, and passes it on if its value is short."""
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        self._store = context.get_store("kept")
+
+    def process(self, record: Record) -> None:
+        self._store.put(record.key, record.value)
+        if len(record.value) < 10:
+            self.context.forward(record)
+
+
+def application(**settings: Any) -> Application:
+    """Return the application; all serdes are bytes."""
+    raw: dict[str, Any] = {"key_serde": "bytes", "value_serde": "bytes"}
+    topology = (
+        Topology()
+        .add_source("in", f"{ID}-in", **raw)
+        .add_processor("keep", Keep, "in", stores=[key_value_store("kept", **raw)])
+        .add_sink("out", f"{ID}-out", "keep", **raw)
+    )
+    return Application(ID, topology, engine="embedded", **settings)
+
+
+def restored(settings: dict[str, Any]) -> dict[str, Any]:
+    """Run it where nothing is to be processed; return the seconds of the restores, and what the process took."""
+    times: list[float] = []
+
+    def note(event: RestoreEvent) -> None:
+        times.append(time.perf_counter())
+
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    found = run(application(restore_listener=note, **settings))
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "entries": found.restored,
+        "seconds": times[-1] - times[0],
+        "whole_seconds": found.seconds,
+        "cpu_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "peak_mb": after.ru_maxrss / 1024,
+    }
+
+
+def follow(settings: dict[str, Any]) -> None:
+    """Run it until it is killed; print a line when its tasks begin to run."""
+    with application(**settings).start("continuous", wait=True) as running:
+        print(json.dumps({"at": time.time()}), flush=True)
+        running.wait()
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[2])
+    if sys.argv[1] == "restored":
+        print(json.dumps(restored(given)), flush=True)
+    else:
+        follow(given)

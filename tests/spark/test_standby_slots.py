@@ -1,0 +1,60 @@
+"""Where the copies of a slot's tasks are, and that a lost slot goes there; without Spark."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.plugins.hosts.executor_identity import host_name
+from penstock.plugins.hosts.reports import SlotMessage
+from penstock.plugins.spark.placement.slot_owners import LOST, Executor, SlotOwners
+from penstock.plugins.spark.placement.standby_slots import standby_slots
+
+OWNERS = st.dictionaries(
+    st.integers(0, 20), st.builds(lambda number: f"{number}@node-{number // 2}/1/2/b", st.integers(0, 9)), min_size=1
+)
+
+
+@given(OWNERS, st.integers(1, 3))
+def test_each_slot_has_copies_on_other_machines(owners: dict[int, str], copies: int) -> None:
+    found = standby_slots(owners, copies)
+    machines = {host_name(owner) for owner in owners.values()}
+    assert found.keys() == owners.keys()
+    for slot, keepers in found.items():
+        places = [host_name(owners[each]) for each in keepers]
+        assert len(set(places)) == len(places) == min(copies, len(machines) - 1)
+        assert host_name(owners[slot]) not in places
+
+
+@given(OWNERS, st.integers(1, 2))
+def test_a_machine_that_goes_changes_only_what_concerns_it(owners: dict[int, str], copies: int) -> None:
+    gone = host_name(next(iter(owners.values())))
+    left = {slot: owner for slot, owner in owners.items() if host_name(owner) != gone}
+    before, after = standby_slots(owners, copies), standby_slots(left, copies)
+    for slot in left:
+        places = {host_name(owners[each]) for each in before[slot]}
+        if gone not in places:
+            assert {host_name(owners[each]) for each in after[slot]} == places
+
+
+def test_a_lost_slot_goes_where_its_copies_are() -> None:
+    """Also where another executor has more room."""
+    identities = {str(number): f"{number}@node-{number}/1/2/b" for number in range(4)}
+    executors = {number: Executor(2) for number in identities}
+    owners = SlotOwners(4)
+    owners.note_executors(executors)
+    owners.note_batch([SlotMessage(int(number), identity) for number, identity in identities.items()], 0)
+    copies = owners.keep_copies(1)
+    assert copies == standby_slots(owners.owners, 1)
+    assert owners.keep_copies(0) == {}
+    for slot in range(4):
+        [keeper] = copies[slot]
+        roomy = next(str(each) for each in range(4) if each not in (slot, keeper))
+        present = {name: each for name, each in executors.items() if name != str(slot)} | {roomy: Executor(8)}
+        moves = owners.note_executors(present)
+        assert [(each.slot, each.reason) for each in moves] == [(slot, LOST)]
+        assert owners.targets()[slot] == str(keeper)
+        assert owners.keep_copies(1) == copies, "its copies stay until it has an owner"
+        owners.note_executors(executors)
+        owners.note_batch([SlotMessage(slot, identities[str(slot)])], 1)
+        assert len(owners.owners) == 4
