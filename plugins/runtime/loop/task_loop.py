@@ -115,17 +115,13 @@ class TaskLoop:
                 self._open_at.setdefault(name, 0.0)
 
     def _add(self, name: str) -> None:
-        partitions, task_id = self._partitions[name], TaskId.parse(name)
+        partitions = self._partitions[name]
         self._names.update(dict.fromkeys(partitions, name))
         task = ContinuousWorker(
-            self._application,
-            task_id,
-            partitions,
-            self._log,
-            resources=self._resources,
-            task_count=len(self._partitions),
+            self._application, TaskId.parse(name), partitions, self._log,
+            resources=self._resources, task_count=len(self._partitions),
             phase=list(self._partitions).index(name) / len(self._partitions),
-        )
+        )  # fmt: skip
         for each in self._tasks.values():
             for one, other in ((task, each), (each, task)):
                 if one.id.subtopology in self._upstream[other.id.subtopology]:
