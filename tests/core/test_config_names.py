@@ -266,7 +266,7 @@ def test_a_vocabulary_of_a_plugin() -> None:
         "acme.threads": "^'acme.threads' of Acme has no counterpart here: set `parallelism`$",
         "acme.flush.second": "^unknown setting 'acme.flush.second'; did you mean 'acme.flush.seconds'",
         "zzz": "^unknown setting 'zzz'; known: data_dir, .*, and the names of Acme ",
-        "num.standby.replicas": "^unknown setting 'num.standby.replicas'",
+        "max.warmup.replicas": "^unknown setting 'max.warmup.replicas'",
     }.items():
         with pytest.raises(ConfigError, match=message):
             make({name: 1})

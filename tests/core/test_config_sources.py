@@ -90,7 +90,7 @@ def test_each_value_says_its_line() -> None:
             "my.toml, line 2: unknown setting 'comit_interval'; did you mean 'commit_interval'",
         ),
         ("[consumer]\nfetch.min.byte = 1", "my.toml, line 2: unknown setting 'consumer.fetch.min.byte'; did you mean"),
-        ("num.standby.replicas = 1", "my.toml, line 1: 'num.standby.replicas' of Kafka Streams has no counterpart"),
+        ("max.warmup.replicas = 1", "my.toml, line 1: 'max.warmup.replicas' of Kafka Streams has no counterpart"),
         ("commit_interval = 5", "my.toml, line 1: setting 'commit_interval': expected .*bare number does not say"),
         (
             "parallelism = 'many'",
