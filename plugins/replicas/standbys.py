@@ -189,7 +189,7 @@ class _Copy:
                 )
                 self.state, self._before = RESTORING, self._restored
                 self._tell(RestorePhase.START)
-            self._follow(self._replica)
+            is_current = self._follow(self._replica)
         except StoreLockedError:
             self.take_away()
         except StaleStoreError:
@@ -197,17 +197,19 @@ class _Copy:
         except Exception as error:
             self._fail(error)
         else:
-            self.state, self._error, self._failures = FOLLOWING, "", 0
+            self._error, self._failures = "", 0
+            if not is_current:
+                return  # the task commits faster than it can be read: others have their turn first
+            self.state, self._behind = FOLLOWING, 0
             now = self._current_at = self._world.seconds()
             self.due = now + max(_LOOK_SECONDS, _COST_SHARE * (now - began))
 
-    def _follow(self, replica: Replica) -> None:
+    def _follow(self, replica: Replica) -> bool:
+        """Return whether the copy is at the task's last commit."""
         self._behind = replica.behind()
-        is_current = False
-        while not is_current:
-            is_current = replica.catch_up(lambda: self._note(replica))
-            self._note(replica)
-        self._behind = 0
+        is_current = replica.catch_up(lambda: self._note(replica))
+        self._note(replica)
+        return is_current
 
     def _note(self, replica: Replica) -> None:
         before, self._restored = self._restored, self._before + replica.restored

@@ -18,6 +18,7 @@ from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.applications.run_status import RunStatus, SlotHost, TaskStatus
 from penstock.plugins.runs.metrics.collector import RunCollector
 from penstock.plugins.runs.metrics.endpoint import metrics_endpoint
+from penstock.plugins.runtime.local_state.restoring import RestoreProgress
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 STATUS = RunStatus(
@@ -28,7 +29,7 @@ STATUS = RunStatus(
             "0_0", 0, "node", 8, True, 0.5, last_commit_ms=1_750,
             records_in=50, records_out=40, dropped=5, commits=6, restored=7,
         ),
-        TaskStatus("0_1", 1),
+        TaskStatus("0_1", 1, restoring=RestoreProgress(70, 35.0, 2.0, 0.25, 6.0)),
     ],
     hosts=[SlotHost(0, "node", 8, 1, 2**20, 1.5, 30, 4)],
     nodes={"count": {"in": 45, "out": 40, "dropped": {"late": 3, "null_key": 2}}},
@@ -67,6 +68,8 @@ def test_the_counts_of_a_run(free_port: int) -> None:
         ("penstock_task_openings_total", "shop", "moved"): 2,
         ("penstock_slot_moves_total", "shop", "rebalanced"): 1,
         ("penstock_phase_seconds_total", "shop", "read"): 0.25,
+        ("penstock_task_restoring_share", "shop", "0_1"): 0.25,
+        ("penstock_task_restoring_seconds_left", "shop", "0_1"): 6.0,
         ("penstock_task_open", "shop", "0_0"): 1,
         ("penstock_task_open", "shop", "0_1"): 0,
         ("penstock_task_records_in_total", "shop", "0_0"): 50,

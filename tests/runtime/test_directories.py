@@ -58,7 +58,7 @@ def test_the_age_counts_from_the_last_use_however_the_process_ends(tmp_path: Pat
     used_at(tmp_path / "0_0", 0)
     script = (
         "import sys; from pathlib import Path\n"
-        "from penstock.clock import SystemClock\n"
+        "from penstock import World\n"
         "from penstock.plugins.runtime.local_state.directories import DirectoryUse\n"
         "use = DirectoryUse(Path(sys.argv[1]), World()); print('open', flush=True); sys.stdin.read()"
     )
