@@ -84,6 +84,8 @@ def _check_tasks(application: Application, log: Log, tasks: tuple[str, ...]) -> 
     unknown = [task for task in tasks if task not in known]
     if unknown:
         raise ConfigError(f"--task {unknown[0]}: {application.id!r} has the tasks {', '.join(known) or 'none'}")
+    if not known:
+        note(f"{application.id} has saved no stores")
 
 
 def _are_done(standbys: Standbys) -> bool:
