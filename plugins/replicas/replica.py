@@ -190,7 +190,9 @@ class Replica:
             # What an earlier commit needed, the task may have deleted.
             if not self._is_last(commit.version):
                 return False
-            raise self._explained(error) from error
+            if (explained := self._explained(error)) is error:
+                raise  # with its own cause
+            raise explained from error
         return True
 
     def _pause(self, between: Callable[[], None]) -> None:

@@ -49,6 +49,19 @@ def test_a_task_opens_a_replica_as_its_own(tmp_path: Path, changelog: str) -> No
     task.close()
 
 
+@pytest.mark.parametrize("backend", ["memory", "lmdb"])
+def test_a_replica_shows_no_version_between_the_portions_in_which_it_is_rebuilt(tmp_path: Path, backend: str) -> None:
+    writer, replica = made(tmp_path, "directory:changes?chunk_bytes=1", store_backend=backend)
+    with replica:
+        assert replica.catch_up()
+        writer.commit(ROWS)
+        last = writer.commit(ROWS)
+        writer.snapshot_and_clean(snapshot=True)  # the copy is not on the way any more
+        versions: list[str | None] = []
+        assert replica.catch_up(lambda: versions.append(replica.version))
+        assert len(versions) > 1 and set(versions[:-1]) == {None} and replica.version == last
+
+
 @CHANGELOGS
 def test_some_stores(tmp_path: Path, changelog: str) -> None:
     writer, _ = made(tmp_path, changelog)

@@ -26,6 +26,7 @@ from penstock.log import Log
 from penstock.plugins.applications.changelog_move import Moved, move_changelog
 from penstock.plugins.applications.preparation import check_program
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.runtime.local_state import backends
 from penstock.plugins.runtime.local_state.backends import Backends
 from penstock.plugins.runtime.local_state.task_state import TaskState
 from penstock.plugins.testing.contracts.log_tests import read
@@ -398,6 +399,26 @@ def test_a_killed_switch_is_done_again(world: World, monkeypatch: pytest.MonkeyP
     assert world.run(counts(), more(logged=False), records=1) == "counts=11 more=11"
     world.lose_host()
     assert world.run(counts(), more(logged=False), records=1) == "counts=12 more=1"
+
+
+def test_a_host_that_is_killed_while_it_gets_a_store_of_a_newer_program_gets_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy is of before that store. It must not have the name of a version that has the store."""
+    world = World(tmp_path, "directory:changelog")
+    here, there = ({"state_dir": str(tmp_path / name)} for name in ("here", "there"))
+    world.run(counts(), **here)
+    world.run(counts(), more(), **there)
+    empty = backends._empty
+
+    def killed(*given: Any) -> None:
+        empty(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(backends, "_empty", killed)
+        world.run(counts(), more(), records=0, **here)
+    assert world.run(counts(), more(), records=1, **here) == "counts=11 more=6"
 
 
 # ---------------------------------------------------------------- sub-topologies and internal topics

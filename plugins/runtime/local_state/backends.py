@@ -102,8 +102,14 @@ class Backends:
         Raises ChangelogError when it cannot be reached; each backend is then at a version on the way, or at none.
         """
         for name, stores in self._names.items():
-            reopen = self._opening(name, self._latest(name), [*stores, *coverage.gone.get(name, ())])
-            self._opened[name] = self._bring_to(self._opened[name], reopen, name, version, coverage)
+            opening = self._opening(name, self._latest(name), [*stores, *coverage.gone.get(name, ())])
+            reopen = partial(self._reopen, name, opening)
+            self._bring_to(self._opened[name], reopen, name, version, coverage)
+
+    def _reopen(self, name: str, opening: Callable[[], StoreBackend]) -> StoreBackend:
+        # Before its first portion is written: whoever is called between portions asks for versions.
+        backend = self._opened[name] = opening()
+        return backend
 
     def versions(self) -> set[str | None]:
         """Return the versions of the open backends: one, unless a process was killed between two writes."""
@@ -147,8 +153,10 @@ class Backends:
     ) -> StoreBackend:
         have = backend.version() if backend.trusted() else None
         missing = frozenset[str]() if have is None else coverage.missing(name, have)
+        at, filling = have, f"{RESTORING}{version}:fill"
         if have is not None and [have, version] == self._transition():
-            backend.write({}, have, version)
+            at = filling if missing else version
+            backend.write({}, have, at)
         elif have != version:
             plan = self._plan(version, have) if coverage.had_changelog else Restore(None, iter(()))
             if plan.base is None and (found := backend.version()) is not None:
@@ -164,20 +172,24 @@ class Backends:
             stores = coverage.in_history.intersection(self._names[name])
             with self.restoring.of(self._names[name], version, plan.work):
                 for changes, reached in plan.steps:
-                    backend.write(own := self._restored(changes, stores), at, reached)
+                    # The name of a version says which stores a copy has: it gets none before it has all.
+                    following = filling if missing else reached
+                    backend.write(own := self._restored(changes, stores), at, following)
                     self._note(own)
-                    at = reached
+                    at = following
             if refilled := self._names_to_refill(name):
                 at = self._refill(backend, refilled, at, version)
                 missing = missing.difference(refilled)
-            if at != version:
-                backend.write({}, at, version)
         elif self._is_of_replica:
             missing = missing.union(self._names_to_refill(name))
         if missing:
-            self._fill(backend, missing, version, coverage)
+            backend.write({}, at, filling)
+            self._fill(backend, missing, filling, version, coverage)
+            at = filling
             if have == version and (lacking := sorted(missing.intersection(self._names_to_refill(name)))):
-                backend.write({}, self._refill(backend, lacking, version, version), version)
+                at = self._refill(backend, lacking, at, version)
+        if at != version:
+            backend.write({}, at, version)
         return backend
 
     def _names_to_refill(self, name: str) -> list[str]:
@@ -224,15 +236,18 @@ class Backends:
                 made[index_name(store)] = [(b"", None)]
         return made
 
-    def _fill(self, backend: StoreBackend, stores: frozenset[str], version: str, coverage: Coverage) -> None:
-        """Replace the content of `stores`, which the local copy at `version` lacks or has from another time."""
-        _empty(backend, [table for store in stores for table in self._layouts.now[store].tables(store)], version)
+    def _fill(self, backend: StoreBackend, stores: frozenset[str], at: str, version: str, coverage: Coverage) -> None:
+        """Replace the content of `stores`, which the copy lacks or has from another time, by that of `version`.
+
+        Meanwhile the copy is at `at`, a name that no chain contains: after a crash it is restored afresh.
+        """
+        _empty(backend, [table for store in stores for table in self._layouts.now[store].tables(store)], at)
         wanted = stores & coverage.in_history
         if wanted:
             plan = self._plan(version, None)
             with self.restoring.of(sorted(wanted), version, plan.work):
                 for changes, _ in plan.steps:
-                    backend.write(own := self._restored(changes, wanted), version, version)
+                    backend.write(own := self._restored(changes, wanted), at, at)
                     self._note(own)
 
     # ------------------------------------------------------------------ another layout

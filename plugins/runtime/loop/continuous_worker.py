@@ -281,6 +281,11 @@ class ContinuousWorker(LoggedTask):
 
     # ------------------------------------------------------------------ upkeep
 
+    @property
+    def upkeep(self) -> Upkeep | None:
+        """The upkeep of the open task, another object after each opening; None if the task is closed."""
+        return self._upkeep
+
     def next_upkeep(self) -> Callable[[], Upkept] | None:
         """Return the next step of upkeep, for another thread while the task works; None if there is none.
 

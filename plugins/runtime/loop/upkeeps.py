@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from penstock.world import World
 
 from .continuous_worker import ContinuousWorker
-from .upkeep import Upkept
+from .upkeep import Upkeep, Upkept
 
 _MOST = 2
 """How many changelogs are worked on at once."""
@@ -25,7 +25,7 @@ class Upkeeps:
         self._fail = fail
         self._wait = world.wait
         self._threads = world.threads(_MOST, "penstock-upkeep")
-        self._steps: dict[str, tuple[ContinuousWorker, Future[Upkept]]] = {}
+        self._steps: dict[str, tuple[ContinuousWorker, Upkeep | None, Future[Upkept]]] = {}
 
     @property
     def are_running(self) -> bool:
@@ -38,13 +38,15 @@ class Upkeeps:
         if name not in self._steps and len(self._steps) < _MOST:
             step = task.next_upkeep()
             if step is not None:
-                self._steps[name] = task, self._threads.submit(step)
+                self._steps[name] = task, task.upkeep, self._threads.submit(step)
 
     def end_steps(self) -> None:
         """Take the results of steps that have ended."""
-        for name, (task, step) in list(self._steps.items()):
+        for name, (task, upkeep, step) in list(self._steps.items()):
             if step.done() and not task.is_committing:
                 del self._steps[name]
+                if task.upkeep is not upkeep:
+                    continue  # the task was closed since: an error of the step says nothing of the task now
                 try:
                     task.end_upkeep(step.result())
                     self.begin_step(name, task)
@@ -54,4 +56,4 @@ class Upkeeps:
     def close(self) -> None:
         """Wait some seconds for steps, which end when their tasks are closed."""
         self._threads.shutdown(wait=False)
-        self._wait([step for _, step in self._steps.values()], _LAST_SECONDS)
+        self._wait([step for *_, step in self._steps.values()], _LAST_SECONDS)
