@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -156,6 +156,23 @@ class ReadsOnlyWhatIsThere(Planted):
         return super().start(application, "available_now", **order)
 
 
+class LeavesThreads(Planted):
+    """One of each run waits for ever."""
+
+    def run(self, application: Application, order: RunOrder, **options: Any) -> RunSummary:
+        threading.Thread(target=self.at_end.wait, daemon=True, name="penstock-run-left").start()
+        return super().run(application, order, **options)
+
+
+class LeavesDescriptors(Planted):
+    def run(self, application: Application, order: RunOrder, **options: Any) -> RunSummary:
+        LEFT.append(open(__file__))  # noqa: SIM115
+        return super().run(application, order, **options)
+
+
+LEFT: list[TextIO] = []
+
+
 def given(application: Application) -> dict[str, Any]:
     return {str(name): value for name, value in application.given.values.items()}
 
@@ -177,6 +194,8 @@ PLANTED = {
     SaysItWasStoppedWhereItCouldBe: "each_record_once_and_on_from_there",
     TakesAnyOption: "bad_input_is_refused_before_anything_is_done",
     WaitsForTheOther: "one_run_of_an_application_at_a_time",
+    LeavesThreads: "each_record_once_and_on_from_there",
+    LeavesDescriptors: "each_record_once_and_on_from_there",
     ReadsOnlyWhatIsThere: "a_run_goes_on_until_it_is_stopped",
 }
 """Each planted bug, and the rule that it breaks."""
@@ -191,4 +210,6 @@ def test_planted_bugs_are_found(engine: type[Engine], rule: str, tmp_path: Path)
             getattr(suite, f"test_{rule}")(tmp_path)
     finally:
         Planted.at_end.set()
+        while LEFT:
+            LEFT.pop().close()
         wait_until(lambda: not any(each.name.startswith("penstock-run") for each in threading.enumerate()))

@@ -113,12 +113,16 @@ class EngineContract:
             self._check_summary(summary, 4)
             log.put("in", ["a", "d"])
             self._check_summary(self.run(log.application("counts", counting())), 2)
+            before = _left_open(lambda found: False, 0.2)
             expect(
                 log.read("out"), {"a": ["1", "2", "3"], "b": ["1"], "c": ["1"], "d": ["1"]},
                 "the next run continues, with the state of the last one",
             )  # fmt: skip
             self._check_summary(self.run(log.application("counts", counting())), 0)
             expect(sum(map(len, log.read("out").values())), 6, "a run without records writes nothing: records")
+            left = _left_open(lambda found: found[0] <= before[0] and found[1] <= before[1], self.seconds)
+            for what, then, now in zip(("threads", "descriptors"), before, left, strict=True):
+                assert now <= then, f"a run leaves {now - then} more {what} in its process than there were: close them"
 
     def test_a_run_goes_on_until_it_is_stopped(self, tmp_path: Path) -> None:
         """What it has written then is committed, with its positions and its state."""
@@ -281,6 +285,20 @@ class EngineContract:
     def _check_summary(self, summary: RunSummary, records: int) -> None:
         found = (summary.records_in, summary.records_out, summary.lag, summary.tasks, summary.stopped_by)
         expect(found, (records, records, 0, 2, None), "a summary's records in and out, lag, tasks and `stopped_by`")
+
+
+def _left_open(is_enough: Callable[[tuple[int, int]], bool], seconds: float) -> tuple[int, int]:
+    """Return the fewest threads and descriptors that this process has within some seconds, or until they are enough.
+
+    Threads that have been told to end may take a moment. There are no descriptors where the system does not list them.
+    """
+    deadline, least = time.monotonic() + seconds, (1 << 30, 1 << 30)
+    while not is_enough(least) and time.monotonic() < deadline:
+        place = Path("/proc/self/fd")
+        descriptors = len(list(place.iterdir())) if place.is_dir() else 0
+        least = min(least[0], threading.active_count()), min(least[1], descriptors)
+        time.sleep(0.005)
+    return least
 
 
 class SteadyClock(Clock):
