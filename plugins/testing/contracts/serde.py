@@ -195,7 +195,8 @@ class SerdeContract:
             serde.deserialize(foreign)
         except SerdeError:
             pass
-        assert self.same(serde.deserialize(serde.serialize(value)), value), "foreign bytes are read or refused"
+        read = serde.deserialize(serde.serialize(value))
+        assert self.same(read, value), f"after {foreign!r} was read or refused, {value!r} came back as {read!r}"
 
     def test_values_it_cannot_hold_are_refused(self) -> None:
         """Only SerdeError, with a message."""
@@ -422,7 +423,7 @@ def _rebuilt(value: Any, shared: dict[Any, Any] | None) -> Any:
     elif kind in (set, frozenset):
         made = kind([_rebuilt(each, shared) for each in value][::-1])
     elif kind is dict:
-        made = {_rebuilt(key, shared): _rebuilt(each, shared) for key, each in value.items()}
+        made = {_rebuilt(key, shared): _rebuilt(each, shared) for key, each in reversed(value.items())}
     if shared is None or kind not in (str, bytes, int):
         return made
     return shared.setdefault((kind, made), made)

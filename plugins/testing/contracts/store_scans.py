@@ -85,7 +85,10 @@ class ScanTests(StoreTests):
             kept = []
             for number in range(300):
                 entries = backend.range("first", reverse=bool(number % 2))
-                next(entries)
+                found = next(entries, None)
+                assert found is not None, (
+                    f"range number {number} of 2000 entries, beside unfinished ones: it yields none"
+                )
                 if number % 3:
                     kept.append(entries)
                 backend.write({"first": [(b"%04d" % number, b"new")]}, f"v{number}", f"v{number + 1}")
