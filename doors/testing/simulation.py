@@ -7,6 +7,7 @@ from penstock.plugins.testing.simulation import (
     SimulationContract,
     SimulationFailure,
     simulate,
+    spend,
 )
 
-__all__ = ["History", "SimulatedCluster", "Simulation", "SimulationContract", "SimulationFailure", "simulate"]
+__all__ = ["History", "SimulatedCluster", "Simulation", "SimulationContract", "SimulationFailure", "simulate", "spend"]

@@ -1,4 +1,4 @@
-"""`python -m tests.simulate --seeds N --start S`: histories of every program, and how often each fault struck."""
+"""`python -m tests.simulate --seeds N --start S`: histories of every program, and how often each fault struck where."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from collections import Counter
 from contextlib import nullcontext
 from time import perf_counter
 
-from penstock.plugins.testing.simulation.soak import soak
+from penstock.plugins.testing.simulation.faults import Place
+from penstock.plugins.testing.simulation.history import DISK_FAULTS, LOG_FAULTS, OVERTAKEN
+from penstock.plugins.testing.simulation.soak import Soaked, soak
 
+from .branches import counts_of_missed, listed, reached_by, report, unknown
 from .planted import PLANTED, planted
 from .programs import CONTRACTS
+
+_OF_LOG = {"asks", "commits", "ends", "fetches", "produces", "purges", "sends", "takes"}
+"""The operations on the log; the others are on the disk."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,23 +28,59 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--program", choices=sorted(CONTRACTS), help="only this program")
     parser.add_argument("--jobs", type=int, default=1, help="in how many processes (1)")
     parser.add_argument("--planted", choices=sorted(PLANTED), help="with this fault in the product, and its program")
+    parser.add_argument(
+        "--coverage",
+        action="store_true",
+        help="report the branches of the engine that no history reaches; fail for those that unreached.toml does not "
+        "list. In one process",
+    )
     given = parser.parse_args(arguments)
     fault = PLANTED[given.planted] if given.planted else None
     names = [fault.program] if fault else [given.program] if given.program else list(CONTRACTS)
-    faults, failed = Counter[str](), False
-    for name in names:
-        began = perf_counter()
-        with planted(fault) if fault else nullcontext():
-            soaked = soak(CONTRACTS[name], range(given.start, given.start + given.seeds), jobs=given.jobs)
-        rate = soaked.histories / (perf_counter() - began)
-        print(f"{name}: {soaked.histories} histories, {soaked.events} events, {rate:.1f} a second", flush=True)
-        faults += soaked.faults
-        if soaked.failure is not None:
-            failed = True
-            print(f"seed {soaked.seed}: {soaked.failure}", flush=True)
-    for what, count in sorted(faults.items()):
+    soaked, seeds = Soaked(), range(given.start, given.start + given.seeds)
+
+    def run() -> None:
+        for name in names:
+            _soak(name, seeds, 1 if given.coverage else given.jobs, soaked)
+
+    if given.coverage:
+        found, known = reached_by(run), listed()
+        wrong = [*report(found, known), *(f"listed, and not in the source: {each}" for each in unknown(found, known))]
+        print("\n".join(wrong))
+        print(f"{len(found.reached)} branches reached; missed: {counts_of_missed(found)}; wrong: {len(wrong)}")
+        return int(bool(wrong) or soaked.failure is not None)
+    with planted(fault) if fault else nullcontext():
+        run()
+    for what, count in sorted(soaked.faults.items()):
         print(f"{count:8} {what}")
-    return int(failed)
+    print("\n".join(table(soaked.places)))
+    return int(soaked.failure is not None)
+
+
+def _soak(name: str, seeds: range, jobs: int, total: Soaked) -> None:
+    began = perf_counter()
+    soaked = soak(CONTRACTS[name], seeds, jobs=jobs)
+    rate = soaked.histories / (perf_counter() - began)
+    print(f"{name}: {soaked.histories} histories, {soaked.events} events, {rate:.1f} a second", flush=True)
+    failed = total.failure
+    total.add(soaked)
+    total.failure = total.failure or failed
+    if soaked.failure is not None:
+        print(f"seed {soaked.seed}: {soaked.failure}", flush=True)
+
+
+def table(places: Counter[Place]) -> list[str]:
+    """Return a line for each operation of each step: how often it was done, and how often each fault struck there."""
+    lines = []
+    for step, operation in sorted({(place.step, place.operation) for place in places}):
+        kinds = LOG_FAULTS if operation in _OF_LOG else [kind for kind in DISK_FAULTS if kind != OVERTAKEN]
+        struck = {
+            kind: sum(places[Place(step, operation, f"{kind} {when}")] for when in ("before", "after"))
+            for kind in kinds
+        }
+        marks = ", ".join(f"{kind} {count or 'NEVER'}" for kind, count in struck.items())
+        lines.append(f"{step}, {operation} ({places[Place(step, operation)]}): {marks}")
+    return lines
 
 
 if __name__ == "__main__":

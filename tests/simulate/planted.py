@@ -8,22 +8,31 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.changelogs.storage import LocalStorage
 from penstock.plugins.logs import memory
+from penstock.plugins.replicas.log_history import LogHistory
+from penstock.plugins.replicas.replica import Replica
 from penstock.plugins.runtime.commit import PendingCommit, TaskCommits
+from penstock.plugins.runtime.local_state.backends import Backends
+from penstock.plugins.runtime.local_state.task_state import TaskState
 from penstock.plugins.runtime.logged_task import LoggedTask
 from penstock.plugins.runtime.loop.continuous_worker import ContinuousWorker
 from penstock.plugins.runtime.loop.task_loop import TaskLoop
+from penstock.plugins.runtime.loop.upkeeps import Upkeeps
+from penstock.plugins.upgrade.coverage import Coverage
+from penstock.program.layouts import Layouts
+from penstock.task.saved_schedules import SavedSchedules
 
 
 @dataclass(frozen=True)
 class Change:
-    """`old` in the source of a method is replaced by `new`."""
+    """`old` in the source of a method or a property is replaced by `new`."""
 
-    owner: type[Any]
+    owner: Any
     method: str
     old: str
     new: str
@@ -120,7 +129,66 @@ PLANTED = {
         "counts, changelog beside the log",
         (Change(LoggedTask, "cause_of", "_MAY_BE_OF_SUCCESSOR", "ChangelogError"),),
     ),
+    "an error of a closed task's upkeep counts": Planted(
+        "counts, with replicas, long chains", (Change(Upkeeps, "end_steps", "task.upkeep is not upkeep", "False"),)
+    ),
+    "a schedule that was made outside init is not saved": Planted(
+        "schedules", (Change(SavedSchedules, "end", 'if "/" in text:', "if False:"),)
+    ),
+    "the names of versions drift": Planted(
+        "counts, another program",
+        (Change(Layouts, "id", "layout_id(self.now)", 'f"{id(self):016x}"[-8:]'),),
+    ),
+    "the default of a serde changes": Planted(
+        "counts, another program",
+        (
+            Change(
+                TaskState,
+                "_context",
+                "self._settings.state_serde,",
+                '"json" if len(self._layouts.now) == 1 else "pickle",',
+            ),
+        ),
+    ),
+    "a store that left the changelog and came back has what it had before": Planted(
+        "counts, a store in the changelog and not, changelog in a directory",
+        (
+            Change(Coverage, "needs_new_history", "return True", "return False"),
+            Change(
+                Coverage,
+                "needs_new_history",
+                "return any(self._before(store) is not None for store in self.begun)",
+                "return False",
+            ),
+        ),
+    ),
+    "a replica shows what was not committed": Planted(
+        "counts, with replicas, changelog topic:",
+        (Change(LogHistory, "_steps", "if self._is_last(target):", "if True:"),),
+    ),
+    "a replica takes for damage what its task has deleted": Planted(
+        "counts, with replicas, long chains",
+        (Change(Replica, "_bring_to", "if not self._is_last(commit.version):", "if False:"),),
+    ),
+    "a replica does not follow another program": Planted(
+        "counts, with replicas, changelog directory:",
+        (Change(Replica, "_follow_program", "if is_known and", "if True or"),),
+    ),
+    "a replica shows a version while it is restored": Planted(
+        "counts, with replicas, changelog directory:",
+        (Change(Replica, "version", "if found is not None and is_version(found)", "if found is not None"),),
+    ),
+    "a replica has a copy open that was destroyed": Planted(
+        "counts, with replicas, changelog topic:",
+        (Change(Backends, "_reopen", "backend = self._opened[name] = opening()", "backend = opening()"),),
+    ),
 }
+
+
+def _function(given: Any) -> Any:
+    if isinstance(given, property):
+        return given.fget
+    return given.func if isinstance(given, cached_property) else given
 
 
 @contextmanager
@@ -129,7 +197,7 @@ def planted(fault: Planted) -> Iterator[None]:
     before = {(each.owner, each.method): vars(each.owner)[each.method] for each in fault.changes}
     try:
         for owner, method in before:
-            source = textwrap.dedent(inspect.getsource(before[owner, method]))
+            source = textwrap.dedent(inspect.getsource(_function(before[owner, method])))
             for each in fault.changes:
                 if (each.owner, each.method) == (owner, method):
                     assert source.count(each.old) == 1, f"{owner.__name__}.{method} has no longer: {each.old}"
@@ -137,6 +205,8 @@ def planted(fault: Planted) -> Iterator[None]:
             found: dict[str, Any] = {}
             exec("from __future__ import annotations\n" + source, vars(sys.modules[owner.__module__]), found)
             setattr(owner, method, found[method])
+            if isinstance(found[method], cached_property):
+                found[method].__set_name__(owner, method)
         yield
     finally:
         for (owner, method), function in before.items():

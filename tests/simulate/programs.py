@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -11,15 +12,17 @@ from penstock import (
     WALL_CLOCK_TIME,
     Processor,
     Record,
+    Retry,
     Topology,
     key_value_store,
     list_store,
     lru_map,
+    skip,
     versioned_store,
 )
 from penstock.dsl import StreamsBuilder, sessions, tumbling
 from penstock.plugins.testing.simulation.contract import some_records
-from penstock.testing.simulation import SimulationContract
+from penstock.testing.simulation import SimulationContract, spend
 
 SERDES = {"key_serde": "str", "value_serde": "int"}
 
@@ -37,6 +40,45 @@ class Counts(Keeps):
         count = (self.store.get(record.key) or 0) + 1
         self.store.put(record.key, count)
         self.context.forward(record.with_value(count))
+
+
+class Repeats(Keeps):
+    """Answers each record with itself, whatever was there before."""
+
+    def process(self, record: Record) -> None:
+        self.store.put(record.key, record.value)
+        self.context.forward(record)
+
+
+class Tries(Counts):
+    """Counts, with the help of something outside that fails at first for some values."""
+
+    def __init__(self, tries: Counter[tuple[str, int]]) -> None:
+        self.tries = tries
+
+    def process(self, record: Record) -> None:
+        again = record.key, record.timestamp
+        self.tries[again] += 1
+        if record.value < 3 and self.tries[again] <= 2:
+            raise TimeoutError
+        super().process(record)
+
+
+class Slow(Counts):
+    """Counts; for some values it takes long, or asks for a commit."""
+
+    def process(self, record: Record) -> None:
+        spend({9: 1.5, 8: 0.06, 7: 40.0}.get(record.value, 0.0))
+        super().process(record)
+        if record.value in (1, 9):
+            self.context.commit()
+
+
+class Large(Counts):
+    """Counts; the answers have long keys, and those of one value are larger than the topic takes."""
+
+    def process(self, record: Record) -> None:
+        super().process(record._replace(key=record.key * (3 if record.value == 5 else 1) * 2_000))
 
 
 class CountsToo(Processor):
@@ -111,6 +153,23 @@ class Reminds(Keeps):
         self.context.forward(Record(what, count, 1))
 
 
+class Schedules(Keeps):
+    """Counts; for some values it schedules a function of the stream time that counts its calls."""
+
+    def process(self, record: Record) -> None:
+        if record.value in (2, 9):
+            self.context.schedule(f"{record.value * 100}ms", self.passed, STREAM_TIME)
+        self._say("record", record.timestamp)
+
+    def passed(self, timestamp: int) -> None:
+        self._say("passed", timestamp)
+
+    def _say(self, what: str, timestamp: int) -> None:
+        count = (self.store.get(what) or 0) + 1
+        self.store.put(what, count)
+        self.context.forward(Record(what, count, timestamp))
+
+
 def reminders(records: list[Record]) -> list[tuple[str, int]]:
     """One answer a record; of the timers, one for each time below the last one: that one moves stream time no more."""
     times = len({record.timestamp for record in records if record.timestamp < records[-1].timestamp})
@@ -131,15 +190,69 @@ def counts() -> Topology:
     return topology(Counts, key_value_store("kept"))
 
 
-def counts_with_more() -> Topology:
-    """Counts as `counts`, with a processor and two stores more, one of which is not logged."""
+def counts_with_more(*, logged: bool = False) -> Topology:
+    """Counts as `counts`, with a processor and two stores more, one of which is not `logged`."""
     return (
         Topology()
         .add_source("in", "in")
         .add_processor("keeps", Counts, "in", stores=[key_value_store("kept")])
-        .add_processor("more", CountsToo, "in", stores=[key_value_store("more"), key_value_store("here", logged=False)])
+        .add_processor(
+            "more", CountsToo, "in", stores=[key_value_store("more"), key_value_store("here", logged=logged)]
+        )
         .add_sink("out", "out", "keeps")
     )
+
+
+def counts_with_more_logged() -> Topology:
+    return counts_with_more(logged=True)
+
+
+def counts_with_names() -> Topology:
+    """Answers as `NamedCounts`, with a store that each task fills from a topic of its own."""
+    return (
+        Topology()
+        .add_source("in", "in")
+        .add_processor("keeps", NamedCounts, "in", stores=[key_value_store("kept"), "names"])
+        .add_sink("out", "out", "keeps")
+        .add_read_only_store(key_value_store("names"), "read names", "prices", "fill names", Names)
+    )
+
+
+def repeats_with_names() -> Topology:
+    """Answers as `repeats`, beside a global store that nobody asks."""
+    return repeats().add_global_store(key_value_store("names"), "read names", "prices", "fill names", Names)
+
+
+def slow() -> Topology:
+    return topology(Slow, key_value_store("kept"))
+
+
+def tries() -> Topology:
+    outside = Counter[tuple[str, int]]()
+    return (
+        Topology()
+        .add_source("in", "in")
+        .add_processor("keeps", lambda: Tries(outside), "in", stores=[key_value_store("kept")])
+        .add_sink("out", "out", "keeps")
+    )
+
+
+def large(records: list[Record]) -> Iterator[tuple[str, int]]:
+    kept = [record._replace(key=record.key * (3 if record.value == 5 else 1) * 2_000) for record in records]
+    for record, (key, count) in zip(records, counts_of_each(kept), strict=True):
+        if record.value != 5:
+            yield key, count
+
+
+def counts_of_each(records: list[Record]) -> Iterator[tuple[str, int]]:
+    seen = Counter[str]()
+    for key, *_ in records:
+        seen[key] += 1
+        yield key, seen[key]
+
+
+def repeats() -> Topology:
+    return topology(Repeats, key_value_store("kept"))
 
 
 def expiring() -> Topology:
@@ -200,6 +313,8 @@ def contract(name: str, **parts: Any) -> type[SimulationContract]:
     return type(name, (SimulationContract,), methods)
 
 
+DEPLOYED = [counts_with_more, counts]
+LOGGED = [counts_with_more_logged, counts_with_more, counts_with_more_logged]
 CONTRACTS = {
     "counts": contract("Counts", program=counts),
     "counts, changelog beside the log": contract("CountsBeside", program=counts, options={"changelog": "memory:"}),
@@ -222,6 +337,62 @@ CONTRACTS = {
     ),
     "counts, global store": contract("NamedCounts", program=named, records=two_topics),
     "counts, three hosts": contract("CountsOfThree", program=counts, options={"hosts": 3, "partitions": 3}),
+    "counts, at least once": contract(
+        "CountsAtLeastOnce",
+        program=counts,
+        compared="at least once",
+        options={"processing_guarantee": "at_least_once"},
+    ),
+    "counts, after tries": contract(
+        "CountsAfterTries",
+        program=tries,
+        reference=counts_of_each,
+        options={"processing_handler": Retry(9, "300ms")},
+    ),
+    **{
+        f"repeats, from {policy} where records are gone": contract(
+            "Repeats", program=repeats, compared=compared, options={"offset_out_of_range": policy}
+        )
+        for policy, compared in (("fail", "with gaps"), ("earliest", "any of them"), ("latest", "with gaps"))
+    },
+    "counts, slowly": contract("CountsSlowly", program=slow, records=many_records),
+    "counts, large": contract(
+        "CountsOfLarge",
+        program=lambda: topology(Large, key_value_store("kept")),
+        records=many_records,
+        reference=large,
+        options={"production_handler": skip, "topics": {"out": {"max.message.bytes": "15000"}}},
+    ),
+    "counts, read-only store": contract("CountsWithNames", program=counts_with_names, records=two_topics),
+    "repeats, global store whose topic is made again": contract(
+        "RepeatsWithNames",
+        program=repeats_with_names,
+        records=two_topics,
+        compared="any of them",
+        options={"offset_out_of_range": "earliest"},
+    ),
+    "counts, a store in the changelog and not": contract("CountsLogged", program=counts_with_more, deployments=LOGGED),
+    "counts, a store in the changelog and not, changelog in a directory": contract(
+        "CountsLoggedInFiles", program=counts_with_more, deployments=LOGGED, options={"changelog": "directory:"}
+    ),
+    "counts, long chains beside the log": contract(
+        "LongChainsBeside",
+        program=counts,
+        records=many_records,
+        options={"changelog": "memory:", "changelog_grace": "0ms"},
+    ),
+    **{
+        f"counts, with replicas, changelog {place}": contract(
+            "CountsWithReplicas", program=counts, deployments=DEPLOYED, options={"changelog": place, "replicas": True}
+        )
+        for place in ("topic:", "directory:", "directory:s3://bucket/of mine")
+    },
+    "counts, with replicas, long chains": contract(
+        "LongChainsWithReplicas",
+        program=counts,
+        records=many_records,
+        options={"changelog": "directory:", "changelog_grace": "0ms", "replicas": True},
+    ),
     "expiring": contract("Expiring", program=expiring),
     "lists": contract("ListsOfKeys", program=lambda: topology(Lists, list_store("kept"))),
     "lru": contract("Lru", program=lambda: topology(Counts, lru_map("kept", max_entries=2))),
@@ -232,6 +403,11 @@ CONTRACTS = {
         "Reminders",
         program=lambda: topology(Reminds, key_value_store("kept")),
         reference=reminders,
+        compared="in any order",
+    ),
+    "schedules": contract(
+        "OwnSchedules",
+        program=lambda: topology(Schedules, key_value_store("kept")),
         compared="in any order",
     ),
     "windows": contract("Windows", program=windows, compared="latest"),

@@ -8,6 +8,7 @@ from itertools import permutations
 import pytest
 
 from penstock import ConfigError, UnknownTopicError
+from penstock.plugins.testing.simulation.history import Fault
 from penstock.testing.simulation import SimulatedCluster
 
 from .programs import counts, counts_with_more
@@ -174,3 +175,44 @@ def test_a_zombie_that_restores_the_copy_of_its_successor_makes_no_wrong_answer(
         cluster.settle()
         assert cluster.read_pairs("out") == [("ann", 1), ("bob", 1), ("ann", 2), ("bob", 2)]
         cluster.check_state()
+
+
+def test_a_driver_that_wakes_when_another_one_has_its_lease_ends() -> None:
+    with cluster_of("batches") as cluster:
+        cluster.pipe("in", "ann", 1, 5)
+        cluster.work()
+        assert cluster.read_values("out") == [1]
+        (first,) = cluster._cluster.drivers
+        cluster._faults.arm(first, Fault("freezes", "asks"))
+        cluster.pipe("in", "ann", 1, 6)
+        cluster.work(1)
+        assert first.is_frozen
+        cluster.advance("10s")
+        cluster.work(1)  # the lease has not ended, so nothing is planned
+        assert cluster.read_values("out") == []
+        cluster.advance("10s")
+        cluster.work(1)
+        assert cluster.read_values("out") == [2]
+        cluster._cluster.wake(first)  # it plans to its end, which is past
+        cluster.work(1)
+        assert cluster.story[-1].endswith("driver 1 ends: another one has the lease")
+        cluster.settle()
+        assert cluster.read_values("out") == []
+
+
+def test_replicas_of_tasks_follow_and_one_becomes_local_state() -> None:
+    with SimulatedCluster(counts(), partitions=1, replicas=True, key_serde="str", value_serde="int") as cluster:
+        cluster.pipe("in", "ann", 1, 5)
+        cluster.work(1)
+        cluster.follow(2)
+        cluster.power_off(1)
+        for host in list(cluster._cluster.followers + cluster._cluster.hosts):
+            cluster.crash(2) if str(host) == "host 2" else cluster._cluster.end(host)
+        cluster._cluster.adopt("0_0", 1)
+        assert any("the replica of task 0_0 becomes its local state on machine 2" in line for line in cluster.story)
+        cluster.pipe("in", "ann", 1, 6)
+        cluster.settle()
+        assert cluster.read_values("out") == [1, 2]
+        cluster.check_state()
+    with cluster_of() as cluster, pytest.raises(ConfigError, match="make it with replicas=True"):
+        cluster.follow(1)

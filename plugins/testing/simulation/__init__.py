@@ -3,7 +3,8 @@
 from .contract import SimulationContract
 from .failure import SimulationFailure
 from .history import History
+from .host import spend
 from .simulated_cluster import SimulatedCluster
 from .simulation import Simulation, simulate
 
-__all__ = ["History", "SimulatedCluster", "Simulation", "SimulationContract", "SimulationFailure", "simulate"]
+__all__ = ["History", "SimulatedCluster", "Simulation", "SimulationContract", "SimulationFailure", "simulate", "spend"]

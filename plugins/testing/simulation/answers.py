@@ -32,8 +32,9 @@ def of_reference(reference: Callable[[list[Record]], Iterable[Any]], parts: Iter
 def difference(expected: Answers, found: Mapping[str, Sequence[Record]], compared: str) -> str | None:
     """Return the first difference, by topic and key; None if there is none.
 
-    `compared`: the answers of a key "in order", "in any order", or the "latest" of each key only. What an expected
-    answer leaves out is not compared.
+    `compared`: the answers of a key "in order", "in any order", or the "latest" of each key only; "at least once" where
+    some come again; where records were deleted before they were read, "with gaps", or "any of them" where some come
+    again, too. What an expected answer leaves out is not compared.
     """
     for topic in sorted({*expected, *found}):
         wanted, given = _by_key(expected.get(topic, ())), _by_key(found.get(topic, ()))
@@ -43,11 +44,35 @@ def difference(expected: Answers, found: Mapping[str, Sequence[Record]], compare
             got = [tuple(each[:length]) for each in given.get(key, [])]
             if compared == "latest":
                 got, answers = got[-1:], answers[-1:]
-            any_order = compared == "in any order"
-            same = Counter(map(repr, got)) == Counter(map(repr, answers)) if any_order else got == answers
-            if not same:
+            if not _COMPARED.get(compared, list.__eq__)(answers, got):
                 return f"topic {topic!r}, key {key}: expected {answers}, found {got}"
     return None
+
+
+def _in_any_order(expected: list[Any], found: list[Any]) -> bool:
+    return Counter(map(repr, expected)) == Counter(map(repr, found))
+
+
+def _are_among(some: list[Any], every: list[Any]) -> bool:
+    """Return whether some answers are among others, in the same order."""
+    left = iter(every)
+    return all(each in left for each in some)
+
+
+def _at_least_once(expected: list[Any], found: list[Any]) -> bool:
+    return _are_among(expected, found) and all(each in expected for each in found)
+
+
+def _with_gaps(expected: list[Any], found: list[Any]) -> bool:
+    return _are_among(found, expected)
+
+
+_COMPARED: Mapping[str, Callable[[list[Any], list[Any]], bool]] = {
+    "in any order": _in_any_order,
+    "at least once": _at_least_once,
+    "with gaps": _with_gaps,
+    "any of them": lambda expected, found: all(each in expected for each in found),
+}
 
 
 def _by_key(answers: Iterable[tuple[Any, ...]]) -> dict[str, list[tuple[Any, ...]]]:

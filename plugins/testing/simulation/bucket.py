@@ -24,12 +24,13 @@ class Bucket:
     """A host's way to objects, which are kept on `disk`: an object appears complete, and is durable then.
 
     Nothing can be appended; a move is a copy and a deletion. `scheme` is that of the URL. At each operation a fault of
-    this host may strike (`edge`).
+    this host may strike (`edge`). `read` returns the content of a path of the disk.
     """
 
-    def __init__(self, disk: Disk, edge: Edge, scheme: str) -> None:
+    def __init__(self, disk: Disk, edge: Edge, read: Callable[[str], bytes], scheme: str) -> None:
         self._disk = disk
         self._edge = edge
+        self._read = read
         self.type_name = _TYPES.get(scheme, scheme)
 
     def _do(self, what: str, path: str, call: Callable[[], T], *, changes: bool = False) -> T:
@@ -44,15 +45,15 @@ class Bucket:
         if isinstance(what, str):
             return self._do("looks for", what, lambda: self._info(what))
         paths = self._do("lists", what.base_dir, lambda: self._disk.files(f"/{what.base_dir}"))
-        return [self._info(path[1:]) for path in paths]
+        return [info for path in paths if (info := self._info(path[1:])).is_file]
 
     def _info(self, path: str) -> _Info:
         name = os.path.basename(path)
         try:
-            file = self._disk.file(f"/{path}")
+            file, size = self._disk.file(f"/{path}"), len(self._read(f"/{path}"))
         except FileNotFoundError:
             return _Info(name, False)
-        return _Info(name, True, len(file.data), file.modified_ms * 1_000_000)
+        return _Info(name, True, size, file.modified_ms * 1_000_000)
 
     def open_output_stream(self, path: str) -> _Upload:
         """Return a stream whose content is there once it is closed."""
@@ -65,7 +66,7 @@ class Bucket:
 
     def open_input_stream(self, path: str, *, buffer_size: int = 0) -> BytesIO:
         """Return the content of an object."""
-        return self._do("reads", path, lambda: BytesIO(self._disk.file(f"/{path}").data))
+        return self._do("reads", path, lambda: BytesIO(self._read(f"/{path}")))
 
     def open_input_file(self, path: str) -> _Object:
         """Return the content of an object, with its size."""

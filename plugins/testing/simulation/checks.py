@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from penstock import TopicPartition
+from penstock import Commit, PenstockError, TaskId, TopicPartition
 
 from .cluster import Cluster
 from .disk import Disk
@@ -47,6 +47,20 @@ class Checks:
         partitions = [TopicPartition(name, number) for name, info in topics for number in range(info.partitions)]
         return self._log.end_offsets(partitions, stable=False), self.positions()
 
+    def commits(self) -> Mapping[str, Commit]:
+        """Return the last commits of tasks with stores, by task."""
+        application, found = self._cluster.application, {}
+        for task, partitions in self._cluster.tasks.items():
+            commit = self._log.last_commit(application.id, task, partitions)
+            if commit is not None and application.program.subtopology(TaskId.parse(task).subtopology).stores:
+                found[task] = commit
+        return found
+
+    def logged_stores(self, task: str) -> set[str]:
+        """Return the stores of a task that its changelog has, among those of the program."""
+        stores = self._cluster.application.program.subtopology(TaskId.parse(task).subtopology).stores
+        return {each.name for each in stores if each.logged}
+
     def positions(self) -> Mapping[TopicPartition, int | None]:
         """Return the committed positions of all tasks."""
         inputs = [each for partitions in self._cluster.tasks.values() for each in partitions]
@@ -57,14 +71,23 @@ class Checks:
         if self._log.went_back:
             raise self._failure(self._log.went_back[0])
 
+    def is_all_read(self) -> bool:
+        """Return whether every record is processed and committed."""
+        return not self._unread()
+
     def all_is_read(self) -> None:
         """Every record is processed and committed."""
+        for unread in self._unread():
+            raise self._failure(f"no fault strikes any more, and {unread}")
+
+    def _unread(self) -> list[str]:
         positions = self.positions()
         ends = self._log.end_offsets(list(positions))
-        for partition, position in positions.items():
-            if position is None or position < ends[partition]:
-                read = f"{partition} is read up to {position or 0} of {ends[partition]} only"
-                raise self._failure(f"no fault strikes any more, and {read}")
+        return [
+            f"{partition} is read up to {position or 0} of {ends[partition]} only"
+            for partition, position in positions.items()
+            if position is None or position < ends[partition]
+        ]
 
     def state(self) -> None:
         """Each store of the last host of a task is as restored from the changelog alone."""
@@ -73,7 +96,10 @@ class Checks:
         fresh = with_state_in(self._cluster.application, self._directory / "fresh")
         for task, partitions in self._cluster.tasks.items():
             last = self._cluster.owners[task].application
-            there, here = (rows_of(each, task, partitions, self._log, self._outside) for each in (fresh, last))
+            try:
+                there, here = (rows_of(each, task, partitions, self._log, self._outside) for each in (fresh, last))
+            except PenstockError as error:
+                raise self._failure(f"task {task} cannot be opened: {type(error).__name__}: {error}") from error
             different = difference_of_rows(self._cluster.application, task, here, there)
             if different is not None:
                 raise self._failure(different)

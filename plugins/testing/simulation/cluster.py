@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock import Application, LogError, TopicPartition
+from penstock import Commit, FencedError, LogError, TopicPartition, version_counter
+from penstock.plugins.applications.preparation import Prepared
 
+from .contents import Contents
 from .disk import Disk
+from .driver_host import DriverHost
 from .failure import HostDied, SimulatedOutage, SimulationFailure
 from .host import BatchHost, ContinuousHost, Host, with_state_in
 from .host_files import HostFiles
 from .host_world import HostWorld
 from .local_state import LocalState
 from .log import HostLog, SimulatedLog
+from .replica_host import ReplicaHost
 from .timeline import Timeline
 
+_MOST_BATCHES = 8
+"""Batches that a driver plans, one after the other, in which a host works on."""
 _MOST_STRETCHES = 50
 """Stretches of work after which a host rests in any case."""
 
@@ -31,8 +38,7 @@ class Cluster:
 
     def __init__(
         self,
-        application: Application,
-        tasks: Mapping[str, tuple[TopicPartition, ...]],
+        prepared: Prepared,
         log: SimulatedLog,
         disk: Disk,
         timeline: Timeline,
@@ -42,9 +48,11 @@ class Cluster:
         mode: str,
         machines: int,
         directory: Path,
+        has_replicas: bool,
     ) -> None:
-        self.tasks = tasks
-        self.application = application
+        self.prepared = prepared
+        self.tasks: Mapping[str, tuple[TopicPartition, ...]] = prepared.tasks()
+        self.application = prepared.application
         self._log = log
         self._timeline = timeline
         self._edge = edge
@@ -52,13 +60,21 @@ class Cluster:
         self._disk_edge = disk_edge
         self._kind = ContinuousHost if mode == "continuous" else BatchHost
         self._directory = directory
+        self.has_replicas = has_replicas
         self._disks = 0
         self._machines = [self._new_disk() for _ in range(machines)]
-        self._started = 0
+        self._started = self._beside = 0
         self.hosts: list[Host] = []
         """Those that have not died; some may be frozen."""
+        self.followers: list[ReplicaHost] = []
+        """Those that have not died; some may be frozen."""
+        self.drivers: list[DriverHost] = []
+        """Those that have not died, in batches; some may be frozen."""
+        self.contents = Contents(log)
         self.owners: dict[str, Host] = {}
         """By task, the host that it was given to last, which may have died."""
+        self.known: dict[str, Commit] = {}
+        """By task, the last commit that hosts have reported to the driver."""
 
     def live(self) -> list[Host]:
         """Return the hosts that have not died and are not frozen."""
@@ -68,9 +84,18 @@ class Cluster:
         """Return the hosts that live and run the program that was deployed last."""
         return [host for host in self.live() if not host.is_of_earlier_program]
 
+    def everyone(self) -> list[Host]:
+        """Return the hosts that live, those with replicas and drivers too."""
+        drivers = [each for each in self.drivers if not each.is_frozen and not each.is_dead]
+        return [*self.live(), *self.live_followers(), *drivers]
+
+    def live_followers(self) -> list[ReplicaHost]:
+        """Return the hosts with replicas that live."""
+        return [each for each in self.followers if not each.is_frozen and not each.is_dead]
+
     def frozen(self) -> list[Host]:
         """Return the hosts that are frozen."""
-        return [host for host in self.hosts if host.is_frozen]
+        return [host for host in (*self.hosts, *self.followers, *self.drivers) if host.is_frozen]
 
     @property
     def machines(self) -> int:
@@ -98,29 +123,99 @@ class Cluster:
         """Start a host on a machine, perhaps beside a host that is frozen there."""
         number = self._started = self._started + 1
         application = with_state_in(self.application, self._machines[machine].directory)
-        log = HostLog(self._log, lambda what, call, changes: self._edge(host, what, call, changes))
-        files = HostFiles(self._disk, machine, lambda *operation: self._disk_edge(host, *operation))
-        host = self._kind(number, application, self.tasks, log, HostWorld(self._timeline, files, machine))
+        log, world = self._surroundings(machine, lambda: host)
+        host = self._kind(number, application, self.tasks, log, world)
+        host.known = self.known
         self.hosts.append(host)
         self._timeline.tell(f"{host} starts on machine {machine + 1}")
         return host
+
+    def _surroundings(self, machine: int, host: Callable[[], Host]) -> tuple[HostLog, HostWorld]:
+        log = HostLog(self._log, lambda what, call, changes: self._edge(host(), what, call, changes))
+        files = HostFiles(self._disk, machine, lambda *operation: self._disk_edge(host(), *operation))
+        return log, HostWorld(self._timeline, files, machine)
+
+    def follow(self, machine: int) -> None:
+        """Let the host with replicas on a machine work; start it if there is none."""
+        found = [each for each in self.followers if each.machine == machine]
+        if not found:
+            number, place = self._beside + 1, self._machines[machine]
+            self._beside = number
+            application = with_state_in(self.application, place.directory)
+            log, world = self._surroundings(machine, lambda: started)
+            started = ReplicaHost(
+                number, application, log, world, place.replicas,
+                lambda task, replica: self.contents.check(self.application, task, replica, str(started)),
+            )  # fmt: skip
+            found = [started]
+            self.followers.append(started)
+            self._timeline.tell(f"{started} starts on machine {machine + 1}")
+        if not found[0].is_frozen:
+            self.let(found[0], found[0].work)
+
+    def drive(self) -> None:
+        """Let the driver plan, in batches; start one where none of this program lives, once the lease is free."""
+        if self._kind is not BatchHost:
+            return
+        last = self.drivers[-1] if self.drivers else None
+        if last is None or last.is_frozen or last.is_of_earlier_program:
+            number, machine = self._beside + 1, self._beside % self.machines
+            log, world = self._surroundings(machine, lambda: started)
+            try:
+                started = DriverHost(
+                    number, self.prepared, self.application, log, world, self._directory / f"driver-{number}",
+                    lambda: self.owners,
+                )  # fmt: skip
+            except LogError:  # another one has the lease
+                return
+            self._beside = number
+            self.drivers.append(started)
+            self._timeline.tell(f"{started} starts on machine {machine + 1}")
+        for driver in [each for each in self.drivers if not each.is_frozen]:
+            self.let(driver, lambda driver=driver: self._plan(driver))  # type: ignore[misc]
+
+    def _plan(self, driver: DriverHost) -> None:
+        try:
+            driver.work()
+        except FencedError:
+            self._timeline.tell(f"{driver} ends: another one has the lease")
+            self.end(driver)
+
+    def adopt(self, task: str, machine: int) -> None:
+        """Let the replica of a task on a machine without any host be the local state of a host that starts there."""
+        if any(each.machine == machine for each in (*self.hosts, *self.followers)):
+            return
+        place = self._machines[machine]
+        if (place.replicas / task).is_dir():
+            place.adopt(task, self.application.id)
+            self._timeline.tell(f"the replica of task {task} becomes its local state on machine {machine + 1}")
+            self.give(task, self.start(machine))
 
     def replace_disk(self, machine: int) -> None:
         """Give a machine a new, empty disk, on which the hosts run that start from now on."""
         self._machines[machine] = self._new_disk()
         self._timeline.tell(f"machine {machine + 1} gets a new, empty disk")
 
-    def deploy(self, application: Application, tasks: Mapping[str, tuple[TopicPartition, ...]]) -> None:
+    def deploy(self, prepared: Prepared) -> None:
         """End the hosts that live, with their last commits, and start others, which run another program.
 
         A host that is frozen wakes later, with the program and the tasks that it had.
         """
-        for host in self.live():
+        self.stop()
+        self.restart(prepared)
+
+    def stop(self) -> None:
+        """End the hosts and drivers that live, with their last commits."""
+        drivers = [each for each in self.drivers if not each.is_frozen]
+        for host in (*self.live(), *drivers):
             self.let(host, lambda host=host: host.close(commit=True))  # type: ignore[misc]
             self.end(host)
-        for host in self.hosts:
+
+    def restart(self, prepared: Prepared) -> None:
+        """Start hosts after `stop`, with any program."""
+        for host in (*self.hosts, *self.drivers):
             host.is_of_earlier_program = True
-        self.application, self.tasks = application, tasks
+        self.prepared, self.application, self.tasks = prepared, prepared.application, prepared.tasks()
         self.begin()
 
     def complete(self) -> None:
@@ -136,12 +231,14 @@ class Cluster:
         host.bury()
         if host in self.hosts:
             self.hosts.remove(host)
+        self.followers = [each for each in self.followers if each is not host]
+        self.drivers = [each for each in self.drivers if each is not host]
 
     def power_off(self, machine: int) -> None:
         """Let a machine go down: all its hosts die, and what they have not synced to the shared disk is lost."""
         self._timeline.tell(f"machine {machine + 1} goes down")
         self._disk.lose(machine)
-        for host in [each for each in self.hosts if each.machine == machine]:
+        for host in [each for each in (*self.hosts, *self.followers, *self.drivers) if each.machine == machine]:
             self.end(host)
         self._machines[machine].lose(self._disk.random)
 
@@ -188,9 +285,37 @@ class Cluster:
                 raise
             self._timeline.tell(f"the run of {host} ends: {error}")
             self.end(host)
-        self._machines[host.machine].note()
+        place = self._machines[host.machine]
+        place.note()
+        self._note_contents(place, str(host))
+        for task, commit in host.reported.items():
+            before = self.known.get(task)
+            if before is None or version_counter(before.version) < version_counter(commit.version):
+                self.known[task] = commit
+        host.reported.clear()
+
+    def _note_contents(self, place: LocalState, where: str) -> None:
+        if self.has_replicas:
+            own = os.path.realpath(place.directory / self.application.id)
+            for path, (version, tables) in place.contents().items():
+                task = os.path.relpath(path, own).partition(os.sep)[0]
+                if task in self.tasks and self._is_content_of(task, version):
+                    self.contents.note(self.application, task, version, tables, f"the local state of {where}")
+
+    def _is_content_of(self, task: str, version: str | None) -> bool:
+        """Return whether a copy at a version has its content, and not also what came after it.
+
+        With a changelog in topics, a host that wakes may restore what its successor has committed meanwhile, under the
+        name of the version before. It does no harm: what follows that version is applied once more.
+        """
+        if self.application.settings.log_changelog is None:
+            return True
+        last = self._log.last_commit(self.application.id, task, self.tasks[task])
+        return last is not None and last.version == version
 
     def _judge(self, host: Host) -> None:
+        if self.contents.wrong:
+            raise SimulationFailure(self.contents.wrong[0], self._timeline.story, self._timeline.events)
         if host.failures:
             raise SimulationFailure(host.failures[0], self._timeline.story, self._timeline.events)
 
@@ -203,8 +328,17 @@ class Cluster:
         self.let(host, lambda: host.world.run(number))
 
     def work_on(self, host: Host) -> None:
-        """Let a host and its threads work until they have nothing to do."""
+        """Let a host and its threads work until they have nothing to do; in batches, as far as the driver plans."""
+        self.drive()
+        for _ in range(_MOST_BATCHES):
+            if host.is_frozen or host.is_dead:
+                break
+            self._work_on(host)
+            self.drive()
+            if not host.has_plans:
+                break
 
+    def _work_on(self, host: Host) -> None:
         def work_on() -> int:
             total = idle = 0
             for _ in range(_MOST_STRETCHES):
@@ -230,5 +364,5 @@ class Cluster:
 
     def tick(self) -> None:
         """Let the tickers of the hosts that live tick."""
-        for host in self.live():
+        for host in self.everyone():
             host.world.tick()

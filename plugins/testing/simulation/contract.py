@@ -68,11 +68,15 @@ class SimulationContract:
     give the same answers."""
     records: Callable[[Random], list[Record] | Mapping[str, Sequence[Record]]] = staticmethod(some_records)
     """Makes the records from random choices, as a `staticmethod`; a mapping where the program reads several topics."""
-    compared: ClassVar[Literal["in order", "in any order", "latest"]] = "in order"
+    compared: ClassVar[Literal["in order", "in any order", "latest", "at least once", "with gaps", "any of them"]] = (
+        "in order"
+    )
     """Which answers of a key have to be the same: all, in order; all, in any order, where several tasks write a key;
-    or the latest one only, where the record cache leaves out others (tables and aggregations of the DSL)."""
+    or the latest one only, where the record cache leaves out others (tables and aggregations of the DSL). At least
+    once, some may come again. With gaps, some may be missing, where records are deleted before they are read; any of
+    them, some may come again, too, where a topic was made again and is read from its start."""
     options: ClassVar[Mapping[str, Any]] = {}
-    """Settings of the application; also `partitions` and `hosts` (2 each)."""
+    """Settings of the application; also `partitions` and `hosts` (2 each), and `topics`, the settings of topics."""
     examples: ClassVar[int] = 30
     """How many histories each test tries."""
     shrinks: ClassVar[bool] = True
@@ -152,7 +156,7 @@ class SimulationContract:
     def _expected(cls, simulation: Simulation, options: dict[str, Any], sinks: list[str]) -> Answers:
         records = simulation.arrived
         if cls.reference is None:
-            own = ("hosts", "partitions", "changelog")
+            own = ("hosts", "partitions", "changelog", "topics", "replicas")
             given = {name: value for name, value in options.items() if name not in own}
             return of_driver(cls.program(), records, options["partitions"], **given)
         if len(records) != 1 or len(sinks) != 1:

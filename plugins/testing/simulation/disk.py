@@ -14,6 +14,7 @@ Edge = Callable[[str, Callable[[], Any], bool, bool], Any]
 """Called with the name of an operation, what does it, whether it changes the disk, and whether the story tells it: does
 it, or a fault strikes."""
 
+DAMAGES = "is missing", "is cut off", "has a wrong byte"
 CHANGELOG = "/changelog"
 """The directory of the changelogs, where the setting names none."""
 
@@ -50,6 +51,8 @@ class _Directory:
 class Disk:
     """Directories and files, by their paths. All machines see what each of them writes, synced or not.
 
+    Of files that are `damaged`, whoever reads gets a part, other bytes, or none: until they are repaired.
+
     A machine that goes down (`lose`) takes with it what it has not synced: of a file's new end a part stays, all, or
     zeros in place of it; of new, changed and removed names any stay.
     """
@@ -58,6 +61,20 @@ class Disk:
         self._timeline = timeline
         self.random = random
         self._root = _Directory()
+        self.damaged: dict[str, str] = {}
+        """Paths of files, and how each is damaged: one of `DAMAGES`."""
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file, as far as it is not damaged. Raises FileNotFoundError."""
+        data, how = self.file(path).data, self.damaged.get(path)
+        if how == "is missing":
+            raise _error(errno.ENOENT, path)
+        if how == "is cut off":
+            return data[: len(data) // 2]
+        if how == "has a wrong byte" and data:
+            at = len(data) * 2 // 3
+            return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        return data
 
     def files(self, directory: str = "/") -> list[str]:
         """Return the paths of all files in a directory and below it."""

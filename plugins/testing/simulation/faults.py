@@ -6,12 +6,13 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock import LogError
 
+from .engine_steps import step_now
 from .failure import HostDied, SimulatedDiskError, SimulatedOutage
-from .history import DISK_FAULTS, LOG_FAULTS, OVERTAKEN, Fault
+from .history import DELAYED, DISK_FAULTS, LOG_FAULTS, OVERTAKEN, Fault
 from .host import Host
 from .timeline import Timeline
 
@@ -20,6 +21,16 @@ UPKEEP = "penstock-upkeep"
 _REFUSALS = (errno.ENOSPC, errno.EACCES, errno.EIO)
 _REFUSED = (1, 1, 4, 20)
 """How many operations of a host one after the other its disk may refuse."""
+_DELAYS = (0.2, 0.06, 2.0, 40.0, 100.0)
+"""Seconds that an operation on the log may take."""
+
+
+class Place(NamedTuple):
+    """An operation in a step of the engine's work, and a fault before or after it ("": the operation itself)."""
+
+    step: str
+    operation: str
+    fault: str = ""
 
 
 class Faults:
@@ -34,18 +45,20 @@ class Faults:
         self._timeline = timeline
         self._beside = beside
         self._power_off = power_off
-        self._armed: dict[Host, list[tuple[Fault, int]]] = {}
+        self._armed: dict[Host | None, list[tuple[Fault, int]]] = {}
         self.counts = Counter[str]()
         """How often each fault struck, by what it is and where."""
+        self.places = Counter[Place]()
+        """How often each operation of each step was done, and how often each fault struck there."""
 
-    def arm(self, host: Host, fault: Fault) -> None:
-        """Let a fault strike a host at the next operation for which it is."""
+    def arm(self, host: Host | None, fault: Fault) -> None:
+        """Let a fault strike a host (None: any) at the next operation for which it is."""
         self._armed.setdefault(host, []).append((fault, fault.later))
 
     def disarm(self) -> dict[Host, Fault]:
         """Let no fault strike any more; return those that have not struck, by the host that they were for."""
         armed, self._armed = self._armed, {}
-        return {host: faults[0][0] for host, faults in armed.items() if faults}
+        return {host: faults[0][0] for host, faults in armed.items() if faults and host is not None}
 
     def edge(self, host: Host, what: str, call: Callable[[], Any], changes: bool) -> Any:
         """Do an operation (`call`) of a host on the log, unless a fault strikes; `changes`: it changes the log.
@@ -69,29 +82,34 @@ class Faults:
     ) -> Any:
         if host.is_dead:
             raise HostDied(str(host))
-        fault = self._striking(host, what, kinds)
+        step, operation = step_now(), what.partition(" ")[0]
+        self.places[Place(step, operation)] += 1
+        fault = self._striking(host, what, step, kinds)
         # After an operation that only reads, most faults are those before the next one; but a host that freezes there
         # goes on with what is no longer so.
         after = fault is not None and fault.after and (changes or fault.kind == "freezes")
         if fault is not None and not after:
+            self.places[Place(step, operation, f"{fault.kind} before")] += 1
             self._strike(host, fault, "before", what)
         found = call()
         if tells or fault is not None:
             self._timeline.tell(f"{host} {what}")
         if fault is not None and after:
+            self.places[Place(step, operation, f"{fault.kind} after")] += 1
             self._strike(host, fault, "after", what)
         return found
 
-    def _striking(self, host: Host, what: str, kinds: tuple[str, ...]) -> Fault | None:
-        armed = self._armed.get(host, ())
-        for number, (fault, later) in enumerate(armed):
-            if fault.kind not in kinds or not what.startswith(fault.operation):
+    def _striking(self, host: Host, what: str, step: str, kinds: tuple[str, ...]) -> Fault | None:
+        armed = [(owner, number) for owner in (host, None) for number in range(len(self._armed.get(owner, ())))]
+        for owner, number in armed:
+            fault, later = self._armed[owner][number]
+            if fault.kind not in kinds or not what.startswith(fault.operation) or fault.step not in ("", step):
                 continue
             if fault.kind == OVERTAKEN and host.world.pool != UPKEEP:
                 continue
             if not later:
-                return self._armed[host].pop(number)[0]
-            self._armed[host][number] = fault, later - 1
+                return self._armed[owner].pop(number)[0]
+            self._armed[owner][number] = fault, later - 1
         return None
 
     def _strike(self, host: Host, fault: Fault, when: str, what: str) -> None:
@@ -103,6 +121,8 @@ class Faults:
             self._beside(host, 1 + fault.amount)
             if host.is_dead:
                 raise HostDied(str(host))
+        elif fault.kind == DELAYED:
+            self._timeline.pass_by(_DELAYS[fault.amount % len(_DELAYS)])
         elif fault.kind == "loses the log":
             raise LogError(f"the simulated log is away for {host}") from SimulatedOutage()
         elif fault.kind == "is refused by its disk":

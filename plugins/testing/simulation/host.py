@@ -8,16 +8,30 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from greenlet import getcurrent, greenlet
 
-from penstock import Application, FencedError, IncompatibleStateError, LogError, StaleStoreError, TaskId, TopicPartition
+from penstock import (
+    Application,
+    ChangelogError,
+    Commit,
+    FencedError,
+    IncompatibleStateError,
+    LogError,
+    OffsetOutOfRangeError,
+    StaleStoreError,
+    TaskId,
+    TopicPartition,
+)
 from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.task.failures import RetryRequested
 
 from .failure import HostDied, SimulatedDiskError, SimulatedOutage
+from .host_files import HostFiles
 from .host_world import HostWorld
 from .log import HostLog
 
@@ -35,6 +49,28 @@ def with_state_in(application: Application, directory: Path) -> Application:
 Tasks = Mapping[str, tuple[TopicPartition, ...]]
 
 
+class Planned(NamedTuple):
+    """What a driver has planned for one task: how far it reads, and the batch's wall clock (ms)."""
+
+    ends: Mapping[TopicPartition, int]
+    clock_ms: int
+
+
+class _Act(greenlet):  # type: ignore[misc]
+    """Something that a host does, which may stop in the middle."""
+
+    def __init__(self, act: Callable[[], object], world: HostWorld) -> None:
+        super().__init__(act)
+        self.world = world
+
+
+def spend(seconds: float) -> None:
+    """Let time pass in a processor that a simulated host calls, as if its work took so long; elsewhere, do nothing."""
+    act = getcurrent()
+    if isinstance(act, _Act):
+        act.world.world.sleep(seconds)
+
+
 class Host(ABC):
     """One process with tasks. `number` names it in the story; `application` has the directory of its machine.
 
@@ -49,7 +85,7 @@ class Host(ABC):
         self.world = world
         self.resources = ProcessResources(world.world)
         self.is_dead = False
-        self._act: greenlet | None = None
+        self._act: _Act | None = None
         self._is_frozen = False
         self.is_of_earlier_program = False
         """Whether another program was deployed since it started."""
@@ -57,6 +93,14 @@ class Host(ABC):
         """How many of its next operations its disk refuses."""
         self.purgeable: dict[TopicPartition, int] = {}
         """The positions in internal topics below which its tasks have reported that they need no records."""
+        self.planned: dict[str, Planned] = {}
+        """What the driver has planned for tasks, in batches."""
+        self.opened: set[str] = set()
+        """The tasks that it has reported since it was given them."""
+        self.reported: dict[str, Commit] = {}
+        """The last commit of each task that it has reported."""
+        self.known: Mapping[str, Commit] = {}
+        """The last commits that the driver knows of, by task: the log must have them, or later ones."""
         self.failures: list[str] = []
         """What tasks failed with that no fault of the simulation explains."""
 
@@ -72,7 +116,7 @@ class Host(ABC):
 
     def let(self, act: Callable[[], object]) -> None:
         """Run `act`, something that this host does, until it is done or the host freezes in it."""
-        self._act = greenlet(act)
+        self._act = _Act(act, self.world)
         self._act.switch()
 
     @property
@@ -122,17 +166,41 @@ class Host(ABC):
     def close(self, *, commit: bool) -> None:
         """Close all tasks, with a commit where they have something to commit."""
 
+    @property
+    def has_plans(self) -> bool:
+        """Whether a driver has planned what it has not begun."""
+        return False
+
     def keep(self, names: Collection[str]) -> None:
         """Have no batches of other tasks any more. Tasks that work on their own notice when they are taken over."""
         return
 
+    def take(self, report: TaskReport) -> None:
+        """Note what a task has reported."""
+        self.purgeable.update(report.purgeable)
+        self.reported[report.task_id] = Commit(report.positions, report.version)
+        self.opened.add(report.task_id)
+
     def judge(self, task: str, error: BaseException) -> None:
         """Note a task's error, unless a fault of the simulation or another owner explains it."""
-        made_up = isinstance(error.__cause__, (SimulatedOutage, SimulatedDiskError))
-        explained = made_up or isinstance(error, (FencedError, StaleStoreError))
+        cause = error.__cause__
+        while cause is not None and cause.__cause__ is not None:
+            cause = cause.__cause__
+        explained = isinstance(cause, (SimulatedOutage, SimulatedDiskError))
+        explained |= isinstance(error, (FencedError, StaleStoreError))
         explained |= self.is_of_earlier_program and isinstance(error, IncompatibleStateError)
+        explained |= self._misses_records(error) or self._has_read_damage(error)
         if not explained:
             self.failures.append(f"{self}: task {task} failed: {type(error).__name__}: {error}")
+
+    def _misses_records(self, error: BaseException) -> bool:
+        fails = self.application.settings.offset_out_of_range == "fail"
+        kinds = (OffsetOutOfRangeError, IncompatibleStateError) if fails else OffsetOutOfRangeError
+        return bool(self.log.shared.made_again) and isinstance(error, kinds)
+
+    def _has_read_damage(self, error: BaseException) -> bool:
+        files = self.world.world.files
+        return isinstance(error, ChangelogError) and isinstance(files, HostFiles) and files.has_read_damage
 
 
 class ContinuousHost(Host):
@@ -146,7 +214,7 @@ class ContinuousHost(Host):
     def run(self, names: Iterable[str]) -> None:
         names = list(names)
         self._lost.difference_update(names)
-        self._loop.run(names, {})
+        self._loop.run(names, self.known)
 
     def work(self) -> int:
         try:
@@ -156,7 +224,7 @@ class ContinuousHost(Host):
                 self._lost.add(failed.task_id)
                 self.judge(failed.task_id, failed.error)
         for report in self._loop.take_reports():
-            self.purgeable.update(report.purgeable)
+            self.take(report)
         return done
 
     @property
@@ -179,6 +247,7 @@ class BatchHost(Host):
     def run(self, names: Iterable[str]) -> None:
         for name in names:
             self._lost.discard(name)
+            self.opened.discard(name)
             if name not in self._workers:
                 self._workers[name] = TaskWorker(
                     self.application, TaskId.parse(name), self.all_tasks[name], self.log,
@@ -190,23 +259,34 @@ class BatchHost(Host):
             self._workers.pop(name).close()
 
     def work(self) -> int:
-        names = [name for name in self._workers if name not in self._lost]
+        names = [name for name in self._workers if name not in self._lost and self._has_work(name)]
         if not names:
             return 0
         # The one that worked longest ago.
         name, worker = names[0], self._workers.pop(names[0])
         self._workers[name] = worker
-        ends = self.log.end_offsets(worker.partitions)
+        planned = self.planned.pop(name, None) or Planned({}, self.world.now_ms())
         try:
-            report = worker.try_batch(ends, self.world.now_ms())
-            self.purgeable.update(report.purgeable)
+            report = worker.try_batch(planned.ends, planned.clock_ms, self.known.get(name))
+            self.take(report)
             return report.records_in
         except RetryRequested:
             return 0
         except Exception as error:
             self._lost.add(name)
+            self.opened.discard(name)
             self.judge(name, error)
             return 0
+
+    @property
+    def has_plans(self) -> bool:
+        return any(name in self.planned for name in self._workers if name not in self._lost)
+
+    def _has_work(self, name: str) -> bool:
+        worker = self._workers[name]
+        tick = worker.next_tick()
+        is_due = tick is not None and tick <= self.world.now_ms()
+        return name in self.planned or is_due or worker.commit_expires()
 
     @property
     def lost(self) -> set[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from io import BytesIO
 from typing import Any, BinaryIO, TypeVar
 
@@ -23,6 +25,12 @@ class HostFiles(Files):
         self._disk = disk
         self._machine = machine
         self._edge = edge
+        self.has_read_damage = False
+        """Whether it was given what a damaged file has."""
+
+    def _read(self, path: str) -> bytes:
+        self.has_read_damage |= path in self._disk.damaged
+        return self._disk.read(path)
 
     def _do(self, what: str, path: str, call: Callable[[], T], changes: bool = True, tells: bool = False) -> T:
         found: T = self._edge(f"{what} {shown(path)}", call, changes, tells)
@@ -30,7 +38,7 @@ class HostFiles(Files):
 
     def remote(self, url: str) -> tuple[Any, str]:
         scheme, _, path = url.partition("://")
-        return Bucket(self._disk, self._edge, scheme), path.partition("?")[0]
+        return Bucket(self._disk, self._edge, self._read, scheme), path.partition("?")[0]
 
     def scan(self, directory: str) -> list[StoredFile]:
         return self._do("lists", directory, lambda: self._scan(directory), changes=False)
@@ -40,11 +48,13 @@ class HostFiles(Files):
             names = self._disk.directory(directory).names
         except FileNotFoundError:
             return []
-        return [
-            StoredFile(name, len(node.data), node.modified_ms)
-            for name, node in names.items()
-            if isinstance(node, SimulatedFile)
-        ]
+        found = []
+        for name, node in names.items():
+            if isinstance(node, SimulatedFile):
+                with suppress(FileNotFoundError):
+                    size = len(self._read(os.path.join(directory, name)))
+                    found.append(StoredFile(name, size, node.modified_ms))
+        return found
 
     def make_directory(self, path: str) -> list[str]:
         return self._do("makes", path, lambda: self._disk.make_directory(self._machine, path))
@@ -58,7 +68,7 @@ class HostFiles(Files):
         return _HostFile(self._disk, self._machine, file, path, self._do)
 
     def open(self, path: str) -> BinaryIO:
-        return self._do("reads", path, lambda: BytesIO(self._disk.file(path).data), changes=False)
+        return self._do("reads", path, lambda: BytesIO(self._read(path)), changes=False)
 
     def replace(self, path: str, by: str) -> None:
         self._do("completes", path, lambda: self._disk.replace(self._machine, path, by), tells=True)

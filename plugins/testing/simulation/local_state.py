@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import deque
 from pathlib import Path
 from random import Random
@@ -21,7 +22,24 @@ class LocalState:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.replicas = directory / "replicas"
         self._before: dict[str, deque[Saved]] = {}
+
+    def contents(self) -> dict[str, Saved]:
+        """Return the stores' present contents, by directory."""
+        return MemoryBackend.saved(self.directory)
+
+    def adopt(self, task: str, application_id: str) -> None:
+        """Let the replica of a task, which nobody has open, be the task's local state, in place of what is there."""
+        source, target = self.replicas / task, self.directory / application_id / task
+        contents = MemoryBackend.saved(source)
+        for each in (source, target):
+            MemoryBackend.forget(each)
+        shutil.rmtree(target, ignore_errors=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source.rename(target)
+        places = {place: place.replace(str(source.absolute()), str(target.absolute()), 1) for place in contents}
+        MemoryBackend.put_back({places[place]: saved for place, saved in contents.items()})
 
     def note(self) -> None:
         """Note the present contents, and forget those whose directories were removed."""

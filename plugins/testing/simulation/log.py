@@ -1,32 +1,75 @@
-"""SimulatedLog: a log whose transactions end later than their commits return; and HostLog, the way of a host to it."""
+"""SimulatedLog: a log with open transactions, late markers and lost records; and HostLog, the way of a host to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from penstock import Commit, Lease, Log, OutputBatch, RecordBatch, TaskCommitter, TopicInfo, TopicPartition, World
+from penstock import (
+    Commit,
+    FencedError,
+    Lease,
+    Log,
+    LogError,
+    OutputBatch,
+    RecordBatch,
+    TaskCommitter,
+    TopicInfo,
+    TopicPartition,
+    World,
+)
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.logs.messages import fenced, unknown_topics_as_production_errors
 
 T = TypeVar("T")
 Edge = Callable[[str, Callable[[], Any], bool], Any]
 """Called with the name of an operation, what does it, and whether it changes the log: does it, or a fault strikes."""
 
 
+_EXPIRING_SECONDS = 400.0
+"""After so long a commit has to be repeated, as if the log kept it for some minutes more."""
+_MARKER_SECONDS = 5.0
+"""So long after a commit at most its records cannot be read."""
+TRANSACTION_SECONDS = 60.0
+"""How long a transaction may last before the log gives it up."""
+
+
+@dataclass
+class _Transaction:
+    """Outputs that were sent and not committed; from `firsts` on, nobody reads the partitions that they go to."""
+
+    committer: TaskCommitter
+    until: float
+    outputs: list[OutputBatch] = field(default_factory=list)
+    firsts: dict[TopicPartition, int] = field(default_factory=dict)
+
+
 class SimulatedLog(MemoryLog):
     """Topics and commits of a simulation, as on Kafka: a commit's records are hidden until its markers are written.
 
-    A marker takes an offset in each partition that a commit wrote to.
+    A marker takes an offset in each partition that a commit wrote to. Outputs are sent ahead of their commit: into a
+    transaction, which the log gives up after `TRANSACTION_SECONDS`, or with `sends_at_once` to be read at once.
     """
 
     commit_markers = 1
+    sends_at_once = False
 
     def __init__(self, world: World) -> None:
         super().__init__(world=world)
-        self._open: dict[str, dict[TopicPartition, int]] = {}
-        """By task: the partitions of a commit whose markers are not written, and its first offset there."""
+        self.seconds = world.seconds
+        self._open: dict[str, tuple[float, dict[TopicPartition, int]]] = {}
+        """By task: until when at the latest a commit's markers are not written, and its first offsets."""
+        self._sent: dict[str, _Transaction] = {}
+        """By task: what was sent and not committed."""
         self.went_back: list[str] = []
         """Positions that a commit has set back."""
+        self.versions: set[str] = set()
+        """The versions that were committed."""
+        self.made_again: set[str] = set()
+        """Topics that were deleted and made again."""
 
     # ------------------------------------------------------------------ transactions
 
@@ -50,26 +93,108 @@ class SimulatedLog(MemoryLog):
     ) -> None:
         """Make a task's commit; its records cannot be read before `write_markers`."""
         self.write_markers(task_id)
-        topics = sorted({each.topic for each in outputs} & set(self.topics()))  # the commit refuses others
-        partitions = [TopicPartition(name, number) for name in topics for number in range(self.topic(name).partitions)]
+        outputs = [*self._end_transaction(committer, application_id, task_id), *outputs]
+        partitions = self._partitions_of(outputs)
         before, positions = self._ends(partitions), self.committed(application_id, list(commit.positions))
         committer.commit(commit, outputs)
+        self.versions.add(commit.version)
         changed = {each: before[each] for each, end in self._ends(partitions).items() if end > before[each]}
         for each in changed:
             self._partition(each).end += self.commit_markers
         if changed:
-            self._open[task_id] = changed
+            self._open[task_id] = self.seconds() + _MARKER_SECONDS, changed
         self.went_back += [
             f"task {task_id} set its position in {each} back from {old} to {commit.positions[each]}"
             for each, old in positions.items()
-            if old is not None and commit.positions[each] < old
+            if old is not None and commit.positions[each] < old and each.topic not in self.made_again
         ]
+
+    def send_of(
+        self, committer: TaskCommitter, application_id: str, task_id: str, outputs: Sequence[OutputBatch]
+    ) -> None:
+        """Send outputs of a task ahead of its commit."""
+        if not committer.is_current():
+            raise fenced(application_id, task_id)
+        with unknown_topics_as_production_errors():
+            for each in outputs:
+                self._split(each)
+        if self.sends_at_once:
+            for each in outputs:
+                self.append(each)
+            return
+        sent = self._sent.get(task_id)
+        if sent is None or sent.committer is not committer:
+            sent = self._sent[task_id] = _Transaction(committer, self.seconds() + TRANSACTION_SECONDS)
+        sent.outputs += outputs
+        for partition, end in self._ends(self._partitions_of(outputs)).items():
+            sent.firsts.setdefault(partition, end)
+
+    def _end_transaction(self, committer: TaskCommitter, application_id: str, task_id: str) -> list[OutputBatch]:
+        """Return what a task has sent for the commit that it makes."""
+        sent = self._sent.get(task_id)
+        if sent is None or sent.committer is not committer:
+            return []
+        del self._sent[task_id]
+        if self.seconds() >= sent.until:
+            raise FencedError(f"application {application_id!r}, task {task_id}: its transaction was given up")
+        return sent.outputs
+
+    def drop(self, committer: TaskCommitter, task_id: str) -> None:
+        """Drop what a task has sent and not committed."""
+        if task_id in self._sent and self._sent[task_id].committer is committer:
+            del self._sent[task_id]
+
+    def has_sent(self, committer: TaskCommitter, task_id: str) -> bool:
+        """Return whether a task has sent what it has not committed."""
+        return task_id in self._sent and self._sent[task_id].committer is committer
+
+    def _partitions_of(self, outputs: Sequence[OutputBatch]) -> list[TopicPartition]:
+        topics = sorted({each.topic for each in outputs} & set(self.topics()))  # the commit refuses others
+        return [TopicPartition(name, number) for name in topics for number in range(self.topic(name).partitions)]
+
+    # ------------------------------------------------------------------ what a log loses
+
+    def make_again(self, name: str) -> None:
+        """Delete a topic, and make it again: it is empty, and has another id."""
+        info = self.topic(name)
+        self.delete_topic(name)
+        self.create_topic(name, info.partitions, info.config)
+        self.made_again.add(name)
+
+    def lose_end(self, partition: TopicPartition) -> int:
+        """Lose the last record of a partition, as after an election of a leader that lacks it; return the new end."""
+        found = self._partition(partition)
+        found.end = max(found.start, found.end - 1)
+        kept = bisect_left(found.offsets, found.end)
+        for column in (found.offsets, found.keys, found.values, found.timestamps, found.headers, found.appended):
+            if column:
+                del column[kept:]
+        self.made_again.add(partition.topic)
+        return found.end
+
+    def lose_start(self, partition: TopicPartition, before: int) -> None:
+        """Delete the records of a partition before an offset, read or not."""
+        self.purge(partition, before)
+        self.made_again.add(partition.topic)
+
+    @contextmanager
+    def without_commits(self, application_id: str) -> Iterator[None]:
+        """Have no commits of an application, for a while, as when its positions have expired."""
+        positions, commits = self._positions, self._commits
+        self._positions = {key: each for key, each in positions.items() if key[0] != application_id}
+        self._commits = {key: each for key, each in commits.items() if key[0] != application_id}
+        try:
+            yield
+        finally:
+            self._positions, self._commits = positions, commits
 
     def _ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {each: self._partition(each).end for each in partitions}
 
     def _stable_end(self, partition: TopicPartition) -> int:
-        open_from = [firsts[partition] for firsts in self._open.values() if partition in firsts]
+        now = self.seconds()
+        waiting = [*self._open.values(), *((each.until, each.firsts) for each in self._sent.values())]
+        open_from = [firsts[partition] for until, firsts in waiting if now < until and partition in firsts]
         return min([*open_from, self._partition(partition).end])
 
     # ------------------------------------------------------------------ reading
@@ -82,6 +207,7 @@ class SimulatedLog(MemoryLog):
 
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
         self.write_markers(task_id)  # a producer of the same transactional id waits for them
+        self._sent.pop(task_id, None)  # and gives up what its predecessor had sent
         return super().open_committer(application_id, task_id, partitions)
 
 
@@ -172,12 +298,16 @@ class HostLog(Log):
 
 
 class _HostCommitter(TaskCommitter):
+    streams_outputs = True
+
     def __init__(self, inner: TaskCommitter, log: SimulatedLog, application_id: str, task_id: str, edge: Edge) -> None:
         self._inner = inner
         self._log = log
         self._application_id = application_id
         self._task_id = task_id
         self._edge = edge
+        self._seconds = log.seconds
+        self._committed_at = self._seconds()
 
     @property
     def committed(self) -> Commit | None:
@@ -194,6 +324,29 @@ class _HostCommitter(TaskCommitter):
             lambda: self._log.commit_of(self._inner, self._application_id, self._task_id, commit, outputs),
             True,
         )
+        self._committed_at = self._seconds()
+
+    def expires(self) -> bool:
+        return self._seconds() - self._committed_at > _EXPIRING_SECONDS
+
+    @property
+    def commit_within(self) -> float:
+        return TRANSACTION_SECONDS / 2
+
+    def send(self, outputs: Sequence[OutputBatch]) -> None:
+        self._edge(
+            f"sends {sum(map(len, outputs))} records of task {self._task_id}",
+            lambda: self._log.send_of(self._inner, self._application_id, self._task_id, outputs),
+            True,
+        )
 
     def close(self) -> None:
+        # A process that has died, or that the log does not hear, leaves its transaction open.
+        if self._log.has_sent(self._inner, self._task_id):
+            with suppress(LogError):
+                self._edge(
+                    f"ends the transaction of task {self._task_id}",
+                    lambda: self._log.drop(self._inner, self._task_id),
+                    True,
+                )
         self._inner.close()

@@ -36,13 +36,7 @@ def difference_of_rows(application: Application, task: str, here: Rows, there: R
     windows do so, too: deltas leave out rows that are freed. A snapshot lacks what the host that wrote it had freed, so
     a copy that went on by deltas may have more.
     """
-    stores = application.program.subtopology(TaskId.parse(task).subtopology).stores
-    in_topics = application.settings.log_changelog is not None
-    frees = {
-        store.name
-        for store in stores
-        if store.traits.has_index or (not in_topics and "bucket_ms" in store.traits.fixed_options)
-    }
+    in_topics, frees = application.settings.log_changelog is not None, freeing_stores(application, task)
     for store, key in sorted(here.keys() | there.keys()):
         local, restored = here.get((store, key)), there.get((store, key))
         may_differ = store in frees and (local is None or (restored is None and not in_topics))
@@ -52,6 +46,16 @@ def difference_of_rows(application: Application, task: str, here: Rows, there: R
                 f"what is restored from the changelog alone has {_shown(restored)}"
             )
     return None
+
+
+def freeing_stores(application: Application, task: str) -> set[str]:
+    """Return the stores of a task that free old rows on their host only."""
+    in_topics = application.settings.log_changelog is not None
+    return {
+        store.name
+        for store in application.program.subtopology(TaskId.parse(task).subtopology).stores
+        if store.traits.has_index or (not in_topics and "bucket_ms" in store.traits.fixed_options)
+    }
 
 
 def _shown(value: bytes | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -38,12 +39,11 @@ from .host import Host
 from .host_files import HostFiles
 from .host_world import HostWorld
 from .log import SimulatedLog
+from .settling import settle
 from .simulated_application import outside_topics, simulated
 from .timeline import Timeline
 
 _OPERATION_NAMES = ("commit", "take", "fetch", "ask")
-_QUIET_ROUNDS, _MOST_ROUNDS = 16, 2_000
-"""Rounds without any progress after which a cluster has settled, and rounds after which it never will."""
 
 
 class SimulatedCluster(ReadsTopics):
@@ -53,6 +53,8 @@ class SimulatedCluster(ReadsTopics):
     application's. Stores that name no backend are in memory, and stay when a host dies: a machine's disk. `changelog`
     is "topic:", "memory:", "directory:" for one on a simulated disk that all machines share, or
     "directory:s3://BUCKET" for a simulated object store; `dice` chooses what a machine that goes down had synced.
+    `replicas`: every copy of a task's stores is compared with others of its version, and `follow` has replicas.
+    `topics`: settings of topics, by name, such as {"out": {"max.message.bytes": "1000"}}.
     `directory`: where it may make directories, which stay; None: a temporary one.
 
     `before` and `after` name an operation of a host on the log: "commit", "take" (the fence of a task), "fetch", or
@@ -86,6 +88,8 @@ class SimulatedCluster(ReadsTopics):
         partitions: int = 2,
         dice: int = 0,
         directory: Path | None = None,
+        topics: Mapping[str, Mapping[str, str]] | None = None,
+        replicas: bool = False,
         **settings: Any,
     ) -> None:
         if mode not in ("batches", "continuous"):
@@ -94,6 +98,7 @@ class SimulatedCluster(ReadsTopics):
             if type(number) is not int or number < 1:
                 raise ConfigError(f"{what} of a simulation: expected a number from 1 on, found {number!r}")
         self._partitions = partitions
+        self._topic_settings = topics or {}
         self._timeline = Timeline()
         self._disk = Disk(self._timeline, Random(dice))
         self._outside = HostWorld(self._timeline, HostFiles(self._disk, -1, lambda what, call, *_: call()))
@@ -112,8 +117,8 @@ class SimulatedCluster(ReadsTopics):
             self.application = prepared.application
             self._outputs = TopicReader(self.application, self._log)
             self._cluster = Cluster(
-                self.application, prepared.tasks(), self._log, self._disk, self._timeline, self._faults.edge,
-                self._faults.disk_edge, mode=mode, machines=hosts, directory=self._directory,
+                prepared, self._log, self._disk, self._timeline, self._faults.edge,
+                self._faults.disk_edge, mode=mode, machines=hosts, directory=self._directory, has_replicas=replicas,
             )  # fmt: skip
             self._checks = Checks(self._cluster, self._log, self._disk, self._outside, self._timeline, self._directory)
             self._timeline.on_passing = self._cluster.tick
@@ -123,12 +128,15 @@ class SimulatedCluster(ReadsTopics):
             raise
 
     def _prepared(self, program: Topology | TopologyBuilder | Application) -> Prepared:
-        application = simulated(program, self._settings, self._directory)
+        application = self._made = simulated(program, self._settings, self._directory)
+        self._log.sends_at_once = application.settings.processing_guarantee == "at_least_once"
         self._topics = outside_topics(application)
         for topic in self._topics:
             if topic not in self._log.topics():
-                self._log.create_topic(topic, self._partitions)
-        return prepare(application, self._log)
+                self._log.create_topic(topic, self._partitions, self._topic_settings.get(topic))
+        prepared = prepare(application, self._log)
+        self._committed = prepared.committed
+        return prepared
 
     def __enter__(self) -> SimulatedCluster:
         return self
@@ -141,7 +149,7 @@ class SimulatedCluster(ReadsTopics):
     def close(self) -> None:
         """Release everything; idempotent."""
         self._timeline.on_passing = lambda: None
-        for host in list(self._cluster.hosts):
+        for host in [*self._cluster.hosts, *self._cluster.followers, *self._cluster.drivers]:
             self._cluster.end(host)
         self._forget()
 
@@ -259,7 +267,7 @@ class SimulatedCluster(ReadsTopics):
         self._timeline.tell("another program is deployed", is_event=True)
         prepared = self._prepared(program)
         self.application = prepared.application
-        self._cluster.deploy(prepared.application, prepared.tasks())
+        self._cluster.deploy(prepared)
 
     def purge(self, *, also_sources: bool = False) -> None:
         """Delete records of internal topics that tasks have reported to need no more, as a driver does.
@@ -352,29 +360,16 @@ class SimulatedCluster(ReadsTopics):
                 raise ConfigError(
                     f"{armed} never came to {fault.operation!r}, where it {fault.kind}: let it `work` before `settle`"
                 )
-        cluster, quiet = self._cluster, 0
         self._timeline.end_steps()
-        for host in cluster.hosts:
-            host.refusals = 0
-        for _ in range(_MOST_ROUNDS):
-            before = self._checks.progress()
-            cluster.complete()
-            for host in cluster.live():
-                cluster.work(host)
-                while host.world.calls and not host.is_frozen:
-                    cluster.run_call(host, 0)
-            self._log.write_markers()
-            self.check_positions()
-            quiet = 0 if self._checks.progress() != before else quiet + 1
-            self._timeline.pass_by(0.1 if quiet < _QUIET_ROUNDS // 2 else 30.0)
-            if quiet < _QUIET_ROUNDS:
-                continue
-            if not cluster.frozen():
-                self._checks.all_is_read()
-                return
-            cluster.wake(cluster.frozen()[0])
-            quiet = 0
-        raise self.failure("it never comes to rest, though no fault strikes any more")
+        settle(self._cluster, self._checks, self._log, self._timeline)
+
+    def follow(self, machine: int) -> None:
+        """Let the replicas on a machine (from 1 on) go on to the last commits; start them where there are none."""
+        self._check_machine(machine)
+        if not self._cluster.has_replicas:
+            raise ConfigError("follow: this simulation has no replicas: make it with replicas=True")
+        self._timeline.begin_step()
+        self._cluster.follow(machine - 1)
 
     def check_positions(self) -> None:
         """Raise SimulationFailure if a commit has set a position back."""
@@ -386,7 +381,7 @@ class SimulatedCluster(ReadsTopics):
         With a changelog in files, all machines go down before, and no file may be left that no version needs. Raises
         SimulationFailure.
         """
-        for host in self._cluster.live():
+        for host in self._cluster.everyone():
             self._cluster.let(host, lambda host=host: host.close(commit=True))  # type: ignore[misc]
         self._log.write_markers()
         self._checks.state()

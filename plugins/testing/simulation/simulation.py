@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from penstock import Application, Record, Topology, TopologyBuilder
+from penstock import Application, IncompatibleStateError, Record, TopicPartition, Topology, TopologyBuilder
+from penstock.plugins.applications.preparation import prepare
 
 from ..topic_reader import TopicReader
+from .disk import DAMAGES, shown
 from .failure import SimulationFailure
+from .faults import Place
 from .history import Fault, History, Step
 from .host import Host
 from .simulated_cluster import SimulatedCluster
@@ -20,6 +23,10 @@ _SIZES = {"chunk": (64, 1_000_000), "segment": (1, 400, 1_000_000), "snapshot_fl
 """Of the changelog in a directory: so small that it writes snapshots and cleans in a history of some commits."""
 _GRACES = ("0ms", "1s", "1m", "1h")
 _CLEANUP_DELAY = "2m"
+_LIMITS = {"commit_bytes": (1, 2_000), "fetch_bytes": (1, 300), "input_buffer_max_bytes": (1, 400)}
+"""Settings that a history may have, so small that few records reach them."""
+_OPERATORS_POLICY = "latest"
+"""The `offset_out_of_range` that an operator sets where tasks end because records are gone."""
 _JUMPS_MS = (5_000, -5_000, 1, -1, 90_000, -90_000)
 """By how much a host's clock may jump."""
 
@@ -42,6 +49,8 @@ class Simulation(SimulatedCluster):
         **options: Any,
     ) -> None:
         given = {"commit_interval": history.commit_interval, "state_cleanup_delay": _CLEANUP_DELAY, **options}
+        limits = Random(~history.dice)
+        given = {name: limits.choice(some) for name, some in _LIMITS.items() if not limits.randrange(8)} | given
         if is_on_disk(options):
             dice, place = Random(history.dice), options["changelog"]
             sizes = "&".join(f"{name}_bytes={dice.choice(some)}" for name, some in _SIZES.items())
@@ -49,6 +58,9 @@ class Simulation(SimulatedCluster):
             given = {"changelog_grace": dice.choice(_GRACES), **given}
         super().__init__(program, dice=history.dice, **given)
         self._history = history
+        self._program = program
+        self._loses_records = "offset_out_of_range" in options
+        """Whether source topics lose records that were not read."""
         self._programs = list(deployments)
         self._sent = TopicReader(self.application, self._log)
         self._waiting = [(topic, record) for topic, of_topic in records.items() for record in of_topic]
@@ -62,7 +74,10 @@ class Simulation(SimulatedCluster):
             "work": lambda step: self._let(step, self._cluster.work),
             "call": lambda step: self._let(step, lambda host: self._run_call(host, step.amount)),
             "give": self._give,
-            "strike": lambda step: self._let(step, lambda host: self._faults.arm(host, step.fault or Fault("dies"))),
+            "strike": self._strike,
+            "plan": lambda step: self._cluster.drive(),
+            "follow": self._follow,
+            "adopt": self._adopt,
             "wake": self._wake,
             "orphans": lambda step: self._cluster.give_orphans(),
             "start": self._start,
@@ -73,6 +88,9 @@ class Simulation(SimulatedCluster):
             "purge": lambda step: self.purge(also_sources=step.amount % 2 == 1 and self._may_purge_sources()),
             "markers": lambda step: self._write_markers(),
             "maintain": lambda step: self._log.maintain(self._timeline.now_ms()),
+            "lose": self._lose,
+            "damage": self._damage,
+            "stop": lambda step: self._stop_and_start(),
         }
 
     @property
@@ -84,6 +102,11 @@ class Simulation(SimulatedCluster):
     def faults(self) -> Mapping[str, int]:
         """How often each fault struck, by what it is and where."""
         return self._faults.counts
+
+    @property
+    def places(self) -> Mapping[Place, int]:
+        """How often each operation of each step was done, and how often each fault struck there."""
+        return self._faults.places
 
     def run(self) -> None:
         """Run the history; then no fault strikes, and everything has to be processed. Raises SimulationFailure."""
@@ -98,7 +121,11 @@ class Simulation(SimulatedCluster):
                 self._arrive(len(self._waiting))
             self._timeline.end_steps()
             self._faults.disarm()
+            self._disk.damaged.clear()
             self._timeline.tell("faults end")
+            if self._log.made_again and self._settings["offset_out_of_range"] == "fail":
+                self._settings = {**self._settings, "offset_out_of_range": _OPERATORS_POLICY}
+                self.deploy(self._program)
             self.settle()
             self.check_state()
         except SimulationFailure:
@@ -113,6 +140,28 @@ class Simulation(SimulatedCluster):
         live = self._cluster.live()
         if live:
             act(live[step.host % len(live)])
+
+    def _strike(self, step: Step) -> None:
+        everyone, fault = self._cluster.everyone(), step.fault or Fault("dies")
+        if fault.step:
+            self._faults.arm(None, fault)
+        elif everyone:
+            self._faults.arm(everyone[step.host % len(everyone)], fault)
+
+    def _follow(self, step: Step) -> None:
+        if self._cluster.has_replicas:
+            self._cluster.follow(step.host % self._cluster.machines)
+
+    def _adopt(self, step: Step) -> None:
+        """Let a machine begin anew, with the replica of a task as the task's local state."""
+        tasks = list(self._cluster.tasks)
+        machine = step.host % self._cluster.machines
+        if self._cluster.has_replicas:
+            for host in [*self._cluster.hosts, *self._cluster.followers]:
+                if host.machine == machine:
+                    self._timeline.tell(f"{host} dies")
+                    self._cluster.end(host)
+            self._cluster.adopt(tasks[step.amount % len(tasks)], machine)
 
     def _give(self, step: Step) -> None:
         hosts, tasks = self._cluster.of_this_program(), list(self._cluster.tasks)
@@ -148,6 +197,56 @@ class Simulation(SimulatedCluster):
         if self._programs:
             self.deploy(self._programs.pop(0))
 
+    def _lose(self, step: Step) -> None:
+        """Let a source topic lose records, read or not: by retention, as a new topic, or one of its end."""
+        if not self._loses_records:
+            return
+        topic = list(self.arrived)[step.amount // 4 % len(self.arrived)]
+        partition = TopicPartition(topic, step.host % self._partitions)
+        how = step.amount % 4
+        if how == 0:
+            self._log.make_again(topic)
+            self._timeline.tell(f"topic {topic} is deleted and made again")
+        elif how == 1:
+            self._timeline.tell(f"{partition} loses its last record and ends at {self._log.lose_end(partition)}")
+        else:
+            start, end = (found([partition])[partition] for found in (self._log.start_offsets, self._log.end_offsets))
+            before = start + (end - start + 1) // (how - 1)
+            self._log.lose_start(partition, before)
+            self._timeline.tell(f"the records of {partition} before {before} are deleted")
+
+    def _damage(self, step: Step) -> None:
+        """Damage a file of the changelog, or repair those that are damaged."""
+        if self._disk.damaged:
+            self._disk.damaged.clear()
+            self._timeline.tell("the damaged files of the changelog are repaired")
+            return
+        files = self._disk.files()
+        if files:
+            path, how = files[step.host * 7 % len(files)], DAMAGES[step.amount % len(DAMAGES)]
+            self._disk.damaged[path] = how
+            self._timeline.tell(f"{shown(path)} {how}")
+
+    def _stop_and_start(self) -> None:
+        """Stop all hosts, and start others. Where tasks have committed, a start that finds no commit is refused."""
+        if self._loses_records:
+            return
+        self._timeline.tell("the application is stopped")
+        self._cluster.stop()
+        known = {each for commit in self._cluster.known.values() for each in commit.positions}
+        self._committed.add(known)
+        if known:
+            with self._log.without_commits(self.application.id):
+                try:
+                    prepare(self._made, self._log)
+                except IncompatibleStateError as error:
+                    self._timeline.tell(f"a start that finds no commits is refused: {type(error).__name__}")
+                else:
+                    raise self.failure("an application whose commits the log has lost is started")
+        prepared = self._prepared(self._made)
+        self.application = prepared.application
+        self._cluster.restart(prepared)
+
     def _may_purge_sources(self) -> bool:
         """Return whether no store is filled from a source topic: there, retention would delete its content."""
         return len(self.arrived) == 1
@@ -170,6 +269,8 @@ class Simulation(SimulatedCluster):
 
     def _note_sent(self, topic: str) -> None:
         """Note the record that has arrived last: later, retention may have deleted it."""
+        if topic in self._log.made_again:  # what was read of it is not what it has
+            return
         source, parts = self._source(topic), self.parts[topic]
         for number, new in enumerate(self._sent.by_partition(topic, source.key_serde, source.value_serde)):
             parts += [] if number < len(parts) else [[]]

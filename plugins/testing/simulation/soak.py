@@ -14,15 +14,17 @@ from penstock.plugins.runtime.temporary import TemporaryDirectory
 
 from .contract import SimulationContract
 from .failure import SimulationFailure
+from .faults import Place
 
 
 @dataclass
 class Soaked:
-    """What a soak ran: histories, their events, and how often each fault struck. `failure` ended it, at `seed`."""
+    """What a soak ran: histories, events, how often each fault struck, and where. `failure` ended it, at `seed`."""
 
     histories: int = 0
     events: int = 0
     faults: Counter[str] = field(default_factory=Counter)
+    places: Counter[Place] = field(default_factory=Counter)
     seed: int = 0
     failure: SimulationFailure | None = None
 
@@ -31,6 +33,7 @@ class Soaked:
         self.histories += other.histories
         self.events += other.events
         self.faults.update(other.faults)
+        self.places.update(other.places)
         self.seed, self.failure = other.seed, other.failure
 
 
@@ -64,7 +67,7 @@ def _played(contract: type[SimulationContract], seeds: Sequence[int]) -> Iterato
                 shortest = contract.shortest(seed, failure, directory) if contract.shrinks else failure
                 yield Soaked(seed=seed, failure=shortest)
                 return
-            yield Soaked(1, simulation.events, Counter(simulation.faults), seed)
+            yield Soaked(1, simulation.events, Counter(simulation.faults), Counter(simulation.places), seed)
 
 
 def _played_by(jobs: int, contract: type[SimulationContract], seeds: Sequence[int]) -> Iterator[Soaked]:

@@ -1,0 +1,75 @@
+"""DriverHost: the driver of a simulated application: it keeps the lease, and plans what each task reads in a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from penstock import Application
+from penstock.plugins.applications.preparation import Prepared
+from penstock.plugins.runs.planning.control import Control, ControlFile
+from penstock.plugins.runs.planning.planner import BatchPlanner, Plan
+
+from .host import Host, Planned
+from .host_world import HostWorld
+from .log import HostLog
+
+_LEASE_MS = 15_000
+
+
+class DriverHost(Host):
+    """A driver with the lease of its application. `owners`: by task, the host that runs it, which gets its plans.
+
+    Making one raises LogError while another one has the lease, and `work` FencedError after one has taken it.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        prepared: Prepared,
+        application: Application,
+        log: HostLog,
+        world: HostWorld,
+        directory: Path,
+        owners: Callable[[], Mapping[str, Host]],
+    ) -> None:
+        super().__init__(number, application, {}, log, world)
+        self._owners = owners
+        self._lease = log.lease(application.id, str(self), _LEASE_MS)
+        directory.mkdir(parents=True, exist_ok=True)
+        self._control = ControlFile(directory)
+        plan = Plan.of(prepared, len(prepared.tasks()), str(directory))
+        self._planner = BatchPlanner(plan, log, world, self._wait, world.world.seconds)
+        self._offset = self._planner.first()
+
+    def _wait(self, seconds: float) -> None:
+        self.world.world.sleep(seconds)
+
+    def __str__(self) -> str:
+        return f"driver {self.number}"
+
+    def run(self, names: Iterable[str]) -> None:
+        """Do nothing: it runs no tasks."""
+
+    def work(self) -> int:
+        """Renew the lease, and plan one batch, if there is one."""
+        self._lease.renew()
+        owners = dict(self._owners())
+        self._control.write(Control(unopened=[task for task, host in owners.items() if task not in host.opened]))
+        following = self._planner.next(self._offset, None)
+        if following != self._offset:
+            self._offset = following
+            for plan in self._planner.plans(following):
+                for task, ends in plan.ends.items():
+                    owners[task].planned[task] = Planned(ends, plan.clock_ms)
+        return 0
+
+    @property
+    def lost(self) -> set[str]:
+        return set()
+
+    def close(self, *, commit: bool) -> None:
+        """Give up the lease, where it ends as it should; a driver that dies keeps it until it expires."""
+        if commit:
+            self._lease.release()
+        self.resources.close()

@@ -1,0 +1,90 @@
+"""ReplicaHost: a process of a simulation that follows every task with stores, and runs none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from penstock import Application, LogError
+from penstock.plugins.replicas import Replica, saved_tasks
+
+from .failure import HostDied
+from .host import Host
+from .host_world import HostWorld
+from .log import HostLog
+
+
+class ReplicaHost(Host):
+    """Has a replica of each task with stores, in `directory` by task. No two may have the same one at a time.
+
+    `check` gets a task and its replica, whenever the replica may be read.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        application: Application,
+        log: HostLog,
+        world: HostWorld,
+        directory: Path,
+        check: Callable[[str, Replica], None],
+    ) -> None:
+        super().__init__(number, application, {}, log, world)
+        self.directory = directory
+        self._check = check
+        self._replicas: dict[str, Replica] = {}
+
+    def __str__(self) -> str:
+        return f"replica host {self.number}"
+
+    def run(self, names: Iterable[str]) -> None:
+        """Do nothing: it follows all tasks that the log knows of."""
+
+    def work(self) -> int:
+        """Bring each replica to the last commit, as far as its task lets it."""
+        for task in saved_tasks(self.application.id, self.log):
+            try:
+                self._follow(task)
+            except HostDied:
+                raise
+            except Exception as error:
+                self.judge(f"{task}, its replica", error)
+                self._close(task)
+        return 0
+
+    def _follow(self, task: str) -> None:
+        replica = self._replicas.get(task)
+        if replica is None:
+            replica = self._replicas[task] = Replica(
+                self.application, task, self.log, self.directory / task, world=self.world.world
+            )
+        opened = replica
+        self._check(task, opened)
+        if replica.catch_up(lambda: self._check(task, opened)) and replica.commit is not None:
+            assert replica.version == replica.commit.version, f"its commit is {replica.commit}, not {replica.version}"
+        self._check(task, replica)
+
+    def version(self, task: str) -> str | None:
+        """Return the version that the replica of a task shows."""
+        return self._replicas[task].version if task in self._replicas else None
+
+    def stores(self, task: str) -> set[str]:
+        """Return the stores of a task that its replica has."""
+        return set(self._replicas[task].layout) if task in self._replicas else set()
+
+    @property
+    def lost(self) -> set[str]:
+        return set()
+
+    def _close(self, task: str) -> None:
+        replica = self._replicas.pop(task, None)
+        if replica is not None:
+            with suppress(HostDied, LogError):
+                replica.close()
+
+    def close(self, *, commit: bool) -> None:
+        """Close all replicas; their copies stay."""
+        for task in list(self._replicas):
+            self._close(task)
+        self.resources.close()
