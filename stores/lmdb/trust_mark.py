@@ -44,7 +44,7 @@ class TrustMark:
 
     def _read(self) -> str:
         try:
-            with open(self.path) as file:
+            with open(self.path, encoding="ascii", errors="replace") as file:
                 return file.read().strip()
         except FileNotFoundError:
             return "none"

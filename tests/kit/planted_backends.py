@@ -313,6 +313,26 @@ class TrustsACleanCloseOnly(FileBackend):
         return not self._file.with_name("journal").exists()
 
 
+class NotesItsVersionBeside(FileBackend):
+    """In a file of its own, whose damage goes unnoticed."""
+
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:
+        super().write(changes, previous, version)
+        self._file.with_name("version").write_text(version)
+
+    def version(self) -> str | None:
+        if not self._is_open:
+            return super().version()
+        try:
+            return self._file.with_name("version").read_text(errors="replace") or None
+        except FileNotFoundError:
+            return None
+
+    def destroy(self) -> None:
+        self._file.with_name("version").unlink(missing_ok=True)
+        super().destroy()
+
+
 # ---------------------------------------------------------------- zombies
 
 

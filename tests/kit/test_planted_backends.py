@@ -131,6 +131,7 @@ BETWEEN_PROCESSES: list[tuple[Any, ...]] = [
     (planted.KeepsItsLock, "test_a_process_killed_inside_write", "raised StoreLockedError", FEW),
     (planted.MakesItsFileAnew, "test_a_process_killed_inside_write", "raised FileExistsError", FEW),
     (planted.AppendsBehindWhatWasTorn, "test_a_process_killed_inside_write", "must open, read and write", FEW),
+    (planted.NotesItsVersionBeside, "test_a_damaged_side_file", "trusted\\(\\) is True", {}),
     (planted.TrustsACleanCloseOnly, "test_a_process_killed_inside_write", "a killed process damages nothing", FEW),
     (planted.FirstWriteInTwoSteps, "test_a_process_killed_in_a_new_directory", "rows that do not belong to it", FIRST),
     (planted.MarksWhatItOpened, "test_a_process_killed_in_a_new_directory", "unknown format", OPEN),

@@ -151,7 +151,7 @@ def test_a_task_that_is_closed_ends_its_snapshot(tmp_path: Path, gate: Gate) -> 
         turn_until(loop, gate.reached.is_set)
         steps = loop._upkeeps._steps
         threading.Timer(0.05, gate.free.set).start()
-    assert all(step.done() and step.exception() is None for _, step in steps.values())
+    assert all(step.done() and step.exception() is None for *_, step in steps.values())
     assert gate.begun and not gate.written
     assert not [file.name for file in (tmp_path / "changelog").rglob("*") if file.suffix in (".tmp", ".snapshot")]
     assert len(restored(tmp_path, "other", log)) == KEYS

@@ -406,9 +406,9 @@ def test_a_host_that_is_killed_while_it_gets_a_store_of_a_newer_program_gets_it_
 ) -> None:
     """Its copy is of before that store. It must not have the name of a version that has the store."""
     world = World(tmp_path, "directory:changelog")
-    here, there = ({"state_dir": str(tmp_path / name)} for name in ("here", "there"))
-    world.run(counts(), **here)
-    world.run(counts(), more(), **there)
+    here, there = (str(tmp_path / name) for name in ("here", "there"))
+    world.run(counts(), state_dir=here)
+    world.run(counts(), more(), state_dir=there)
     empty = backends._empty
 
     def killed(*given: Any) -> None:
@@ -417,8 +417,8 @@ def test_a_host_that_is_killed_while_it_gets_a_store_of_a_newer_program_gets_it_
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(backends, "_empty", killed)
-        world.run(counts(), more(), records=0, **here)
-    assert world.run(counts(), more(), records=1, **here) == "counts=11 more=6"
+        world.run(counts(), more(), records=0, state_dir=here)
+    assert world.run(counts(), more(), records=1, state_dir=here) == "counts=11 more=6"
 
 
 # ---------------------------------------------------------------- sub-topologies and internal topics

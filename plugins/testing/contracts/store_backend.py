@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar
@@ -265,6 +266,26 @@ class StoreBackendContract(RowTests, ScanTests, ReaderTests, WriterTests, KillTe
             check_reads(again, NOTHING, "opened again after destroy")
             again.write({"first": [(b"k", b"2")]}, None, "other")
             check_reads(again, ("other", {"first": {b"k": b"2"}}), "written after destroy")
+
+    def test_a_damaged_side_file(self, tmp_path: Path) -> None:
+        """A file of up to 100 bytes that is lost, emptied or has other bytes: an error, no trust, or no harm."""
+        rows = {b"%04d" % number: b"value" for number in range(200)}
+        whole = tmp_path / "whole"
+        whole.mkdir()
+        with self.opened(whole) as backend:
+            backend.write({"first": sorted(rows.items())}, None, "v0")
+        for file in [each for each in sorted(whole.rglob("*")) if each.is_file() and each.stat().st_size <= 100]:
+            for number, content in enumerate((None, b"", b"\xff\x00" * 8)):
+                damaged = tmp_path / f"{file.name}-{number}"
+                shutil.copytree(whole, damaged)
+                place = damaged / file.relative_to(whole)
+                place.unlink() if content is None else place.write_bytes(content)
+                with suppress(StoreError), self.opened(damaged) as backend:
+                    found = backend.version(), dict(backend.range("first"))
+                    assert not backend.trusted() or found == ("v0", rows), (
+                        f"{file.name} with {content!r} in place of its content: trusted() is True, and the version is "
+                        f"{found[0]!r} with {len(found[1])} of {len(rows)} entries"
+                    )
 
     def test_a_directory_that_cannot_be_one(self, tmp_path: Path) -> None:
         """Is named by the error."""
