@@ -423,7 +423,7 @@ def _rebuilt(value: Any, shared: dict[Any, Any] | None) -> Any:
     elif kind in (set, frozenset):
         made = kind([_rebuilt(each, shared) for each in value][::-1])
     elif kind is dict:
-        made = {_rebuilt(key, shared): _rebuilt(each, shared) for key, each in reversed(value.items())}
+        made = {_rebuilt(key, shared): _rebuilt(each, shared) for key, each in value.items()}
     if shared is None or kind not in (str, bytes, int):
         return made
     return shared.setdefault((kind, made), made)
