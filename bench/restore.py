@@ -19,6 +19,7 @@ from penstock import Log, OutputBatch, Settings, TopicPartition, run
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
+from .peer import PEER, peer_command, peer_is_there
 from .restore_app import ID, application
 from .result import Table
 
@@ -38,8 +39,10 @@ def restore(
                 for _ in range(rounds):
                     shutil.rmtree(directory / "elsewhere", ignore_errors=True)
                     found = _app("restored", {**settings, "state_dir": "elsewhere", "processes": processes})
-                    made.append({"name": f"restore {kind}", "tasks": number, **_rounded(json.loads(found))})
+                    made.append({"name": "restore", "from": kind, "tasks": number, **_rounded(json.loads(found))})
                     made[-1]["entries_per_s"] = round(made[-1]["entries"] / made[-1]["seconds"])
+                if kind.startswith("topic") and peer_is_there():
+                    made += _peer(settings, directory, number, rounds)
     return Table("restore", made)
 
 
@@ -54,7 +57,7 @@ def failover(entries: int = ENTRIES, tasks: Sequence[int] = (8,), rounds: int = 
             with _filled(kind, entries, number) as (settings, directory):
                 for _ in range(rounds):
                     made += [
-                        {"name": f"failover {kind}", "tasks": number, "entries": entries, "standby": copies}
+                        {"name": "failover", "changelog": kind, "tasks": number, "entries": entries, "standby": copies}
                         | _rounded(_failover(settings, directory, copies, number))
                         for copies in (0, 1)
                     ]
@@ -99,6 +102,31 @@ _SETTLE_SECONDS = 30.0
 """How long a standby has for its first copies."""
 
 
+def _peer(settings: dict[str, Any], directory: Path, tasks: int, rounds: int) -> list[dict[str, Any]]:
+    """Let the peer read the same topic into a store, and restore it on an empty machine, so often."""
+    bootstrap, state = settings["log"].removeprefix("kafka:"), directory / "peer"
+    made = peer_command(bootstrap, "table", f"{ID}-in", "exactly_once", {"application.id": f"{ID}-peer"})
+    command = [each.replace("{out}", f"{ID}-out").replace("{dir}", str(state)) for each in made]
+    found = []
+    with closing(open_log(Settings(**_of_log(settings)))) as log:
+        for number in range(rounds + 1):
+            shutil.rmtree(state, ignore_errors=True)
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+                _wait(log, _send(log, tasks))
+                process.terminate()
+                lines = [line.split() for line in process.communicate()[0].splitlines()]
+            if number == 0:
+                continue  # it has filled its store
+            begins, ends = ([line for line in lines if line[0] == each] for each in ("start", "end"))
+            seconds = (max(int(line[1]) for line in ends) - min(int(line[1]) for line in begins)) / 1e9
+            entries = sum(int(line[2]) for line in ends)
+            found.append(
+                {"name": "restore", "from": PEER, "tasks": tasks, "entries": entries, "seconds": round(seconds, 3)}
+                | {"entries_per_s": round(entries / seconds)}
+            )
+    return found
+
+
 @contextmanager
 def _filled(changelog: str, entries: int, tasks: int) -> Iterator[tuple[dict[str, Any], Path]]:
     """Run the application on entries; yield its settings, and its directory."""
@@ -131,14 +159,15 @@ def _send(log: Log, tasks: int) -> Mapping[TopicPartition, int]:
 
 
 def _wait(log: Log, before: Mapping[TopicPartition, int], *, some: bool = False) -> None:
-    """Wait until every task has written since, or the first one."""
-    deadline = time.monotonic() + 300
-    while True:
-        new = log.end_offsets(list(before))
-        # Each task writes to the partition of the key, so count them together.
-        if sum(new.values()) - sum(before.values()) >= (1 if some else len(before)):
-            return
+    """Wait until as many records were written since as there are tasks, or the first one."""
+    deadline, found, at = time.monotonic() + 300, 0, dict(before)
+    while found < (1 if some else len(before)):
         assert time.monotonic() < deadline, "no output within 300 s"
+        for partition, end in log.end_offsets(list(before)).items():
+            while at[partition] < end:
+                batches = log.fetch(partition, at[partition], end, 1 << 20)
+                found += sum(len(batch.keys) for batch in batches)
+                at[partition] = batches[-1].next_offset if batches else end
         time.sleep(0.005)
 
 

@@ -7,8 +7,10 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
@@ -21,6 +23,7 @@ import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.Repartitioned;
 import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.processor.StateRestoreListener;
 import org.apache.kafka.streams.processor.api.ContextualProcessor;
 import org.apache.kafka.streams.processor.api.ProcessorContext;
 import org.apache.kafka.streams.processor.api.Record;
@@ -108,6 +111,23 @@ public class KafkaStreamsPeer {
             StreamJoined.with(TEXT, TEXT, TEXT).withStoreName("joined"));
     }
 
+    /** Prints a line when the restore of a partition begins and ends: the word, nanoseconds, and records. */
+    static class SaysRestores implements StateRestoreListener {
+        @Override
+        public void onRestoreStart(TopicPartition partition, String store, long start, long end) {
+            System.out.println("start " + System.nanoTime() + " " + (end - start));
+        }
+
+        @Override
+        public void onBatchRestored(TopicPartition partition, String store, long end, long count) {
+        }
+
+        @Override
+        public void onRestoreEnd(TopicPartition partition, String store, long total) {
+            System.out.println("end " + System.nanoTime() + " " + total);
+        }
+    }
+
     public static void main(String[] arguments) throws InterruptedException {
         String program = arguments[0];
         Properties settings = new Properties();
@@ -133,10 +153,13 @@ public class KafkaStreamsPeer {
                 .repartition(Repartitioned.with(TEXT, TEXT).withName("words")));
             case "stream-table-join" -> tableJoin(builder, input, "bench-other");
             case "stream-stream-join" -> streamJoin(builder, input, "bench-other");
+            case "table" -> input.toTable(Materialized.<String, String, KeyValueStore<Bytes, byte[]>>as("kept")
+                .withKeySerde(TEXT).withValueSerde(TEXT)).toStream().filter((key, value) -> value.length() < 10);
             default -> throw new IllegalArgumentException("unknown program " + program);
         };
         output.to(arguments[2], Produced.with(TEXT, TEXT));
         KafkaStreams streams = new KafkaStreams(builder.build(), settings);
+        streams.setGlobalStateRestoreListener(new SaysRestores());
         CountDownLatch ended = new CountDownLatch(1);
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
             streams.close(Duration.ofSeconds(10));

@@ -165,7 +165,7 @@ _NO_METRICS = "set `metrics_port` for Prometheus, or see `penstock status`; leav
 _LMDB = "stores are kept in LMDB; leave it out"
 
 WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "acceptable.recovery.lag": ("there are no standby tasks; leave it out", ()),
+    "acceptable.recovery.lag": ("a slot goes to a machine with copies, however far they are behind; leave it out", ()),
     "allow.os.group.write.access": ("new directories have mode 0700, and files 0600", ("false",)),
     "application.server": ("state is not served to other hosts; leave it out", ("",)),
     "basic.auth.credentials.source": ("set `schema_registry_user_info`", ("user_info",)),
@@ -182,7 +182,7 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "default.list.value.serde.type": (_NO_LIST_SERDE, ()),
     "group.protocol": (_NO_GROUP, ("classic", "streams")),
     "log.summary.interval.ms": ("`penstock run` shows its progress; leave it out", ()),
-    "max.warmup.replicas": ("there are no standby tasks; leave it out", ()),
+    "max.warmup.replicas": ("no copy is made before a slot moves; set `num_standby_replicas` to keep copies", ()),
     "metric.reporters": (_NO_METRICS, ("",)),
     "metrics.num.samples": (_NO_METRICS, ()),
     "metrics.recording.level": (_NO_METRICS, ()),
