@@ -22,6 +22,7 @@ from bench import (
     peer,
     programs,
     quiet,
+    restore,
     spark_local,
     stores,
     values,
@@ -89,6 +90,12 @@ def test_stores_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = stores.store_size(entries=3_000, records=20_000, commit_records=5_000).rows
     assert [row["entries"] for row in rows] == [1_000, 3_000]
     assert all(row["records_per_s"] > 0 and row["private MB"] > 10 for row in rows)
+
+
+def test_restores_are_measured() -> None:
+    [row] = restore.restore(entries=1000, tasks=(2,), rounds=1, changelog="directory:changes").rows
+    assert (row["tasks"], row["entries"]) == (2, 1000)
+    assert row["entries_per_s"] > 0
 
 
 def test_an_option_that_a_benchmark_does_not_have_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
