@@ -162,6 +162,9 @@ PLANTED = {
             ),
         ),
     ),
+    "the copy of a standby is taken by two hosts of a machine": Planted(
+        "counts, with standbys, changelog directory:", (Change(Backends, "open", "missing_ok=True", ""),)
+    ),
     "a replica shows what was not committed": Planted(
         "counts, with replicas, changelog topic:",
         (Change(LogHistory, "_steps", "if self._is_last(target):", "if True:"),),

@@ -74,6 +74,14 @@ class Slow(Counts):
             self.context.commit()
 
 
+class AlwaysSlow(Counts):
+    """Counts; most records take longer than a turn may."""
+
+    def process(self, record: Record) -> None:
+        spend(1.1 if record.value > 2 else 0.0)
+        super().process(record)
+
+
 class Large(Counts):
     """Counts; the answers have long keys, and those of one value are larger than the topic takes."""
 
@@ -356,6 +364,11 @@ CONTRACTS = {
         for policy, compared in (("fail", "with gaps"), ("earliest", "any of them"), ("latest", "with gaps"))
     },
     "counts, slowly": contract("CountsSlowly", program=slow, records=many_records),
+    "counts, always slowly, on one host": contract(
+        "CountsAlwaysSlowly",
+        program=lambda: topology(AlwaysSlow, key_value_store("kept")),
+        options={"hosts": 1, "partitions": 3},
+    ),
     "counts, large": contract(
         "CountsOfLarge",
         program=lambda: topology(Large, key_value_store("kept")),
@@ -386,6 +399,12 @@ CONTRACTS = {
             "CountsWithReplicas", program=counts, deployments=DEPLOYED, options={"changelog": place, "replicas": True}
         )
         for place in ("topic:", "directory:", "directory:s3://bucket/of mine")
+    },
+    **{
+        f"counts, with standbys, changelog {place}": contract(
+            "CountsWithStandbys", program=counts, deployments=DEPLOYED, options={"changelog": place, "standbys": True}
+        )
+        for place in ("topic:", "directory:")
     },
     "counts, with replicas, long chains": contract(
         "LongChainsWithReplicas",

@@ -214,5 +214,28 @@ def test_replicas_of_tasks_follow_and_one_becomes_local_state() -> None:
         cluster.settle()
         assert cluster.read_values("out") == [1, 2]
         cluster.check_state()
-    with cluster_of() as cluster, pytest.raises(ConfigError, match="make it with replicas=True"):
-        cluster.follow(1)
+    with cluster_of() as cluster:
+        with pytest.raises(ConfigError, match="make it with replicas=True"):
+            cluster.follow(1)
+        with pytest.raises(ConfigError, match="make it with standbys=True"):
+            cluster.stand_by(1)
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_a_task_moves_to_a_standby(is_frozen: bool) -> None:
+    with SimulatedCluster(counts(), partitions=1, standbys=True, key_serde="str", value_serde="int") as cluster:
+        cluster.pipe("in", "ann", 1, 5)
+        cluster.work(1)
+        cluster.stand_by(2)
+        if is_frozen:
+            (standby,) = cluster._cluster.standbys
+            cluster._faults.arm(standby, Fault("freezes", "asks"))
+            cluster.advance("1m")
+            cluster.stand_by(2)
+            assert standby.is_frozen
+        cluster.crash(1)
+        cluster.move("0_0", 2)
+        cluster.pipe("in", "ann", 1, 6)
+        cluster.settle()
+        assert cluster.read_values("out") == [1, 2]
+        cluster.check_state()

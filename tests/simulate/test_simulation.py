@@ -43,6 +43,7 @@ FOUND = {
     "the names of versions drift": 1,
     "the default of a serde changes": 23,
     "a store that left the changelog and came back has what it had before": 1,
+    "the copy of a standby is taken by two hosts of a machine": 6,
     "a replica shows what was not committed": 17,
     "a replica takes for damage what its task has deleted": 164,
     "a replica does not follow another program": 1,

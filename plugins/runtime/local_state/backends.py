@@ -78,7 +78,7 @@ class Backends:
             self._opened[name] = self._open_backend(name, [*stores, *gone.get(name, ())], version, coverage)
         self._take_over(version, coverage)
         if self._is_of_replica:
-            (self._directory / OF_REPLICA).unlink()
+            (self._directory / OF_REPLICA).unlink(missing_ok=True)  # a predecessor may have frozen in the midst of this
 
     def open_empty(self, version: str) -> None:
         """Open new, empty backends at `version`."""

@@ -20,6 +20,7 @@ from .host_world import HostWorld
 from .local_state import LocalState
 from .log import HostLog, SimulatedLog
 from .replica_host import ReplicaHost
+from .standby_host import StandbyHost
 from .timeline import Timeline
 
 _MOST_BATCHES = 8
@@ -49,6 +50,7 @@ class Cluster:
         machines: int,
         directory: Path,
         has_replicas: bool,
+        has_standbys: bool,
     ) -> None:
         self.prepared = prepared
         self.tasks: Mapping[str, tuple[TopicPartition, ...]] = prepared.tasks()
@@ -61,12 +63,15 @@ class Cluster:
         self._kind = ContinuousHost if mode == "continuous" else BatchHost
         self._directory = directory
         self.has_replicas = has_replicas
+        self.has_standbys = has_standbys
         self._disks = 0
         self._machines = [self._new_disk() for _ in range(machines)]
         self._started = self._beside = 0
         self.hosts: list[Host] = []
         """Those that have not died; some may be frozen."""
         self.followers: list[ReplicaHost] = []
+        """Those that have not died; some may be frozen."""
+        self.standbys: list[StandbyHost] = []
         """Those that have not died; some may be frozen."""
         self.drivers: list[DriverHost] = []
         """Those that have not died, in batches; some may be frozen."""
@@ -86,8 +91,8 @@ class Cluster:
 
     def everyone(self) -> list[Host]:
         """Return the hosts that live, those with replicas and drivers too."""
-        drivers = [each for each in self.drivers if not each.is_frozen and not each.is_dead]
-        return [*self.live(), *self.live_followers(), *drivers]
+        others = [each for each in (*self.standbys, *self.drivers) if not each.is_frozen and not each.is_dead]
+        return [*self.live(), *self.live_followers(), *others]
 
     def live_followers(self) -> list[ReplicaHost]:
         """Return the hosts with replicas that live."""
@@ -95,7 +100,11 @@ class Cluster:
 
     def frozen(self) -> list[Host]:
         """Return the hosts that are frozen."""
-        return [host for host in (*self.hosts, *self.followers, *self.drivers) if host.is_frozen]
+        return [host for host in self.processes() if host.is_frozen]
+
+    def processes(self) -> list[Host]:
+        """Return all processes that have not died."""
+        return [*self.hosts, *self.followers, *self.standbys, *self.drivers]
 
     @property
     def machines(self) -> int:
@@ -153,6 +162,20 @@ class Cluster:
         if not found[0].is_frozen:
             self.let(found[0], found[0].work)
 
+    def stand_by(self, machine: int) -> None:
+        """Let the host with standbys on a machine work; start it if there is none."""
+        found = [each for each in self.standbys if each.machine == machine]
+        if not found:
+            self._beside += 1
+            application = with_state_in(self.application, self._machines[machine].directory)
+            log, world = self._surroundings(machine, lambda: started)
+            started = StandbyHost(self._beside, application, log, world)
+            found = [started]
+            self.standbys.append(started)
+            self._timeline.tell(f"{started} starts on machine {machine + 1}")
+        if not found[0].is_frozen:
+            self.let(found[0], found[0].work)
+
     def drive(self) -> None:
         """Let the driver plan, in batches; start one where none of this program lives, once the lease is free."""
         if self._kind is not BatchHost:
@@ -183,7 +206,7 @@ class Cluster:
 
     def adopt(self, task: str, machine: int) -> None:
         """Let the replica of a task on a machine without any host be the local state of a host that starts there."""
-        if any(each.machine == machine for each in (*self.hosts, *self.followers)):
+        if any(each.machine == machine for each in (*self.hosts, *self.followers, *self.standbys)):
             return
         place = self._machines[machine]
         if (place.replicas / task).is_dir():
@@ -232,13 +255,14 @@ class Cluster:
         if host in self.hosts:
             self.hosts.remove(host)
         self.followers = [each for each in self.followers if each is not host]
+        self.standbys = [each for each in self.standbys if each is not host]
         self.drivers = [each for each in self.drivers if each is not host]
 
     def power_off(self, machine: int) -> None:
         """Let a machine go down: all its hosts die, and what they have not synced to the shared disk is lost."""
         self._timeline.tell(f"machine {machine + 1} goes down")
         self._disk.lose(machine)
-        for host in [each for each in (*self.hosts, *self.followers, *self.drivers) if each.machine == machine]:
+        for host in [each for each in self.processes() if each.machine == machine]:
             self.end(host)
         self._machines[machine].lose(self._disk.random)
 
@@ -295,7 +319,7 @@ class Cluster:
         host.reported.clear()
 
     def _note_contents(self, place: LocalState, where: str) -> None:
-        if self.has_replicas:
+        if self.has_replicas or self.has_standbys:
             own = os.path.realpath(place.directory / self.application.id)
             for path, (version, tables) in place.contents().items():
                 task = os.path.relpath(path, own).partition(os.sep)[0]

@@ -156,7 +156,7 @@ class SimulationContract:
     def _expected(cls, simulation: Simulation, options: dict[str, Any], sinks: list[str]) -> Answers:
         records = simulation.arrived
         if cls.reference is None:
-            own = ("hosts", "partitions", "changelog", "topics", "replicas")
+            own = ("hosts", "partitions", "changelog", "topics", "replicas", "standbys")
             given = {name: value for name, value in options.items() if name not in own}
             return of_driver(cls.program(), records, options["partitions"], **given)
         if len(records) != 1 or len(sinks) != 1:

@@ -16,7 +16,7 @@ failed ones may be tried again; and rounds after which it never will."""
 def settle(cluster: Cluster, checks: Checks, log: SimulatedLog, timeline: Timeline) -> None:
     """Let everything be processed, as `SimulatedCluster.settle` says. Raises SimulationFailure."""
     quiet = 0
-    for host in (*cluster.hosts, *cluster.followers, *cluster.drivers):
+    for host in cluster.processes():
         host.refusals = 0
     for _ in range(_MOST_ROUNDS):
         before = checks.progress()
@@ -38,8 +38,22 @@ def settle(cluster: Cluster, checks: Checks, log: SimulatedLog, timeline: Timeli
         elif quiet >= _PATIENT_ROUNDS or checks.is_all_read():
             checks.all_is_read()
             _let_replicas_catch_up(cluster, checks, timeline)
+            _let_standbys_catch_up(cluster, timeline)
             return
     raise SimulationFailure("it never comes to rest, though no fault strikes any more", timeline.story, timeline.events)
+
+
+def _let_standbys_catch_up(cluster: Cluster, timeline: Timeline) -> None:
+    for host in cluster.standbys:
+        for _ in range(_QUIET_ROUNDS):
+            timeline.pass_by(30.0)
+            cluster.let(host, host.work)
+        if host.unsettled():
+            raise SimulationFailure(
+                f"{host} has not all copies, and no fault strikes any more: {host.unsettled()}",
+                timeline.story,
+                timeline.events,
+            )
 
 
 def _let_replicas_catch_up(cluster: Cluster, checks: Checks, timeline: Timeline) -> None:

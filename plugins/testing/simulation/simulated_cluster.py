@@ -54,6 +54,7 @@ class SimulatedCluster(ReadsTopics):
     is "topic:", "memory:", "directory:" for one on a simulated disk that all machines share, or
     "directory:s3://BUCKET" for a simulated object store; `dice` chooses what a machine that goes down had synced.
     `replicas`: every copy of a task's stores is compared with others of its version, and `follow` has replicas.
+    `standbys`: the same, and `stand_by` has standbys.
     `topics`: settings of topics, by name, such as {"out": {"max.message.bytes": "1000"}}.
     `directory`: where it may make directories, which stay; None: a temporary one.
 
@@ -90,6 +91,7 @@ class SimulatedCluster(ReadsTopics):
         directory: Path | None = None,
         topics: Mapping[str, Mapping[str, str]] | None = None,
         replicas: bool = False,
+        standbys: bool = False,
         **settings: Any,
     ) -> None:
         if mode not in ("batches", "continuous"):
@@ -118,7 +120,8 @@ class SimulatedCluster(ReadsTopics):
             self._outputs = TopicReader(self.application, self._log)
             self._cluster = Cluster(
                 prepared, self._log, self._disk, self._timeline, self._faults.edge,
-                self._faults.disk_edge, mode=mode, machines=hosts, directory=self._directory, has_replicas=replicas,
+                self._faults.disk_edge, mode=mode, machines=hosts, directory=self._directory,
+                has_replicas=replicas, has_standbys=standbys,
             )  # fmt: skip
             self._checks = Checks(self._cluster, self._log, self._disk, self._outside, self._timeline, self._directory)
             self._timeline.on_passing = self._cluster.tick
@@ -149,7 +152,7 @@ class SimulatedCluster(ReadsTopics):
     def close(self) -> None:
         """Release everything; idempotent."""
         self._timeline.on_passing = lambda: None
-        for host in [*self._cluster.hosts, *self._cluster.followers, *self._cluster.drivers]:
+        for host in self._cluster.processes():
             self._cluster.end(host)
         self._forget()
 
@@ -370,6 +373,14 @@ class SimulatedCluster(ReadsTopics):
             raise ConfigError("follow: this simulation has no replicas: make it with replicas=True")
         self._timeline.begin_step()
         self._cluster.follow(machine - 1)
+
+    def stand_by(self, machine: int) -> None:
+        """Let the standbys on a machine (from 1 on) bring on their copies; start them where there are none."""
+        self._check_machine(machine)
+        if not self._cluster.has_standbys:
+            raise ConfigError("stand_by: this simulation has no standbys: make it with standbys=True")
+        self._timeline.begin_step()
+        self._cluster.stand_by(machine - 1)
 
     def check_positions(self) -> None:
         """Raise SimulationFailure if a commit has set a position back."""

@@ -151,13 +151,15 @@ class Simulation(SimulatedCluster):
     def _follow(self, step: Step) -> None:
         if self._cluster.has_replicas:
             self._cluster.follow(step.host % self._cluster.machines)
+        elif self._cluster.has_standbys:
+            self._cluster.stand_by(step.host % self._cluster.machines)
 
     def _adopt(self, step: Step) -> None:
         """Let a machine begin anew, with the replica of a task as the task's local state."""
         tasks = list(self._cluster.tasks)
         machine = step.host % self._cluster.machines
         if self._cluster.has_replicas:
-            for host in [*self._cluster.hosts, *self._cluster.followers]:
+            for host in self._cluster.processes():
                 if host.machine == machine:
                     self._timeline.tell(f"{host} dies")
                     self._cluster.end(host)
