@@ -43,6 +43,7 @@ BENCHMARKS = {
     "values": "bench.values:values",
     "restore": "bench.restore:restore",
     "failover": "bench.restore:failover",
+    "state-export": "bench.state_export:state_export",
 }
 OPTIONS = (
     "tasks",

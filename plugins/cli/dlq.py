@@ -130,8 +130,7 @@ def list_letters(target: str, topics: Sequence[str], as_json: bool, **where: Any
 def show(topic: str, as_json: bool, limit: int | None, **given: Any) -> None:
     """Show the dead letters of TOPIC: the record, where it was read, the exception and its traceback."""
     from penstock.plugins.applications.dead_letters import read_letters
-
-    from .text import dump_json
+    from penstock.plugins.serdes.json_text import dump_json
 
     selection, where = _selection(given)
     shown = 0

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import IO
 
 from penstock import RecordBatch, SerdeError
+from penstock.plugins.serdes.json_text import dump_json
 
 from .output import reader_may_leave
-from .text import TextSerde, dump_json, headers_to_json
+from .text import TextSerde, headers_to_json
 
 Line = Callable[[RecordBatch, int], bytes]
 """Returns one record of a batch as a line, without its end."""

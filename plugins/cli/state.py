@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +14,7 @@ from .command import Group
 from .options import application_options, find_application, open_application
 from .output import count, note, print_json, print_table, print_text
 from .state_backup import backup, backups, restore
+from .state_export import export
 from .state_reading import StoreReading
 from .stores import accept, drop
 
@@ -150,7 +149,7 @@ def get(
     with open_application(application) as (application, log):
         reading = StoreReading(application, log, store)
         wanted = reading.key(key)
-        tasks = reading.tasks(task) if task is not None or all_tasks else [reading.task_of(wanted)]
+        tasks = reading.tasks(task) if task is not None or all_tasks else reading.tasks_of(wanted)
         found = 0
         for each in tasks:
             with reading.open(each) as (opened, version):
@@ -170,6 +169,8 @@ def get(
 )  # fmt: skip
 @_target
 @_store
+@click.option("--from", "first", type=int, default=0, help="Windows, sessions and versions from this time on (ms).")
+@click.option("--to", "last", type=int, default=2**63 - 1, help="Windows, sessions and versions up to this time (ms).")
 @click.option("--start", metavar="KEY", help="From this key on, by the order of the serialized keys.")
 @click.option("--end", metavar="KEY", help="Up to this key, included.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="So many entries of a task.")
@@ -179,6 +180,8 @@ def get(
 def range(
     target: str,
     store: str,
+    first: int,
+    last: int,
     start: str | None,
     end: str | None,
     limit: int,
@@ -194,50 +197,14 @@ def range(
     application = find_application(target, **where)
     with open_application(application) as (application, log):
         reading = StoreReading(application, log, store)
-        first, last = (None if each is None else reading.key(each) for each in (start, end))
+        low, high = (None if each is None else reading.key(each) for each in (start, end))
         for each in reading.tasks(task):
             with reading.open(each) as (opened, version):
-                found = entries(opened, first, last)
+                found = entries(opened, low, high, first, last)
                 for entry in islice(found, limit):
                     _show(entry, each, version, as_json)
                 if next(found, None) is not None:
                     note(f"task {each} has more; --limit shows more of them")
-
-
-@state.command(
-    examples=[
-        ("To a file", "penstock state export shop:application totals --output totals.jsonl"),
-        ("To another program", "penstock state export shop:application totals | jq -r .key"),
-    ]
-)  # fmt: skip
-@_target
-@_store
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write to this file, which appears when it is complete; else to stdout.",
-)
-@_task_option
-@application_options
-def export(target: str, store: str, output: Path | None, task: str | None, **where: Any) -> None:
-    """Write all entries of STORE of MODULE:ATTR as JSON lines, each task at its last commit.
-
-    Each line has `task`, `version` and the entry.
-    """
-    from penstock.plugins.replicas.contents import entries
-
-    from .text import dump_json
-
-    application = find_application(target, **where)
-    written = 0
-    with open_application(application) as (application, log), _written(output) as file:
-        reading = StoreReading(application, log, store)
-        for each in reading.tasks(task):
-            with reading.open(each) as (opened, version):
-                for entry in entries(opened):
-                    file.write(dump_json({"task": each, "version": version, **entry}) + b"\n")
-                    written += 1
-    note(f"{count(written, 'entry', 'entries')} of {store}")
 
 
 # ---------------------------------------------------------------- verify
@@ -319,33 +286,12 @@ def _show_comparison(found: Comparison, as_json: bool) -> None:
     )
 
 
-for _command in (backup, backups, restore, drop, accept):
+for _command in (export, backup, backups, restore, drop, accept):
     state.add_command(_command)
 
 
-@contextmanager
-def _written(output: Path | None) -> Iterator[Any]:
-    """Return a file to write to; a named one appears when the block has ended without an error."""
-    from .output import reader_may_leave
-
-    if output is None:
-        with reader_may_leave():
-            yield sys.stdout.buffer
-            sys.stdout.buffer.flush()
-        return
-    aside = output.with_name(f"{output.name}.tmp")
-    try:
-        with open(aside, "wb") as file:
-            yield file
-        aside.replace(output)
-    except OSError as error:
-        raise StoreError(f"{output}: {error.strerror or error}; choose another file with --output") from error
-    finally:
-        aside.unlink(missing_ok=True)
-
-
 def _show(entry: Entry, task: str, version: str, as_json: bool) -> None:
-    from .text import dump_json
+    from penstock.plugins.serdes.json_text import dump_json
 
     if as_json:
         print_text(dump_json({"task": task, "version": version, **entry}).decode())

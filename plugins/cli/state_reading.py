@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,8 @@ from penstock import ConfigError, StoreError
 from .output import note
 
 if TYPE_CHECKING:
-    from penstock import Application, Log, Serde
+    from penstock import Application, Commit, Log, Serde
+    from penstock.plugins.replicas.arrow_columns import ArrowColumns
     from penstock.plugins.replicas.replica import Replica
     from penstock.plugins.replicas.saved_tasks import SavedTask
 
@@ -70,8 +71,11 @@ class StoreReading:
             raise ConfigError(f"--task {task}: store {self._store.name!r} is in the tasks {', '.join(self._tasks)}")
         return [task] if task is not None else list(self._tasks)
 
-    def task_of(self, key: Any) -> str:
-        """Return the task that reads records with a key, by the serde and the partitioner of its topics."""
+    def tasks_of(self, key: Any) -> list[str]:
+        """Return the tasks that read records with a key, by the serde of their topic and its partitioner.
+
+        The partitioner is that of the program's sinks which write to the topic; for topics from outside, Kafka's.
+        """
         from penstock.plugins.logs.partitioner import partition_for_key
         from penstock.program.serdes import resolve_serde
 
@@ -86,18 +90,61 @@ class StoreReading:
                 f"source {source.name!r} has no records with key {key!r} ({error}), so it is unknown which task has "
                 "it: name it with --task, or add --all-tasks"
             ) from error
-        return f"{number}_{partition_for_key(data, len(tasks))}"
+        usual = partition_for_key(data, len(tasks))
+        partitions = {usual if each is None else each for each in self._chosen(source.topics, key, len(tasks))}
+        return [f"{number}_{each}" for each in sorted(partitions or {usual})]
+
+    def _chosen(self, topics: Sequence[str], key: Any, count: int) -> Iterator[int | None]:
+        """Yield the partitions to which the program's sinks write records with a key; None for Kafka's choice."""
+        from penstock import Record, SinkNode
+
+        for node in self._application.program.nodes.values():
+            if not isinstance(node, SinkNode) or node.topic not in topics:
+                continue
+            if node.partitioner is None:
+                yield None
+                continue
+            try:
+                found = node.partitioner(str(node.topic), Record(key, None, 0), count)
+            except Exception as error:  # a user's function
+                raise ConfigError(
+                    f"the partitioner of sink {node.name!r} needs more than the key ({error!r}), so it is unknown which "
+                    f"task has {key!r}: name it with --task, or add --all-tasks"
+                ) from error
+            yield from [found] if found is None or isinstance(found, int) else found
+
+    def arrow_columns(self) -> ArrowColumns:
+        """Return how the entries of the store are columns. Raises ConfigError for one that has none."""
+        from penstock.plugins.replicas.arrow_columns import ArrowColumns
+
+        return ArrowColumns(self._application, self._store)
+
+    def commits(self, tasks: Sequence[str]) -> Mapping[str, Commit]:
+        """Return the last commits of tasks, looked at one right after the other. Raises StoreError if one has none."""
+        found = {
+            task: self._log.last_commit(self._application.id, task, self._tasks[task].partitions) for task in tasks
+        }
+        for task, commit in found.items():
+            if commit is None:
+                raise self._no_commit(task)
+        return {task: commit for task, commit in found.items() if commit is not None}
 
     @contextmanager
-    def open(self, task: str) -> Iterator[tuple[Any, str]]:
-        """Bring a copy of the store to the task's last commit; return the store and its version."""
+    def open(self, task: str, commit: Commit | None = None) -> Iterator[tuple[Any, str]]:
+        """Bring a copy of the store to a commit, or the task's last one; return the store and its version.
+
+        It is a later commit if the changelog does not lead to this one any more.
+        """
         from penstock.plugins.replicas.contents import open_store
         from penstock.plugins.replicas.local_copies import replica_directory
         from penstock.plugins.replicas.replica import Replica
 
         directory = replica_directory(self._application, task, self._store.name)
         with Replica(self._application, task, self._log, directory, stores=[self._store.name]) as replica:
-            version = self._caught_up(replica)
+            if commit is not None and replica.bring_to(commit):
+                version = commit.version
+            else:
+                version = self._caught_up(replica)
             with closing(open_store(self._application, replica, self._store)) as opened:
                 yield opened, version
 
@@ -105,8 +152,11 @@ class StoreReading:
         for _ in iter(lambda: replica.catch_up(), True):
             note(f"task {replica.task} commits faster than its records can be read; trying again")
         if replica.version is None:
-            raise StoreError(
-                f"task {replica.task} of application {self._application.id!r} has no commit in the log "
-                f"{self._application.settings.log}: it has not run yet"
-            )
+            raise self._no_commit(replica.task)
         return replica.version
+
+    def _no_commit(self, task: str) -> StoreError:
+        return StoreError(
+            f"task {task} of application {self._application.id!r} has no commit in the log "
+            f"{self._application.settings.log}: it has not run yet"
+        )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
+from itertools import islice
 from typing import Any
 
 from penstock import (
@@ -29,6 +30,8 @@ from penstock.store.kinds.timers import TimerStore
 from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.store.specs import declared_serdes
 from penstock.stores.commit_buffer import CommitBuffer
+from penstock.stores.kinds.plain import PlainStore
+from penstock.stores.kinds.versioned import VersionedStore
 from penstock.support.names import changelog_topic, did_you_mean, index_name
 from penstock.support.repeats import Repeats
 
@@ -132,27 +135,50 @@ def entries_of(store: StateStore, key: Any, first: int = 0, last: int = LATEST) 
     yield from _shown(found, isinstance(store, (ReadOnlyWindowStore, ReadOnlySessionStore)))
 
 
-def entries(store: StateStore, start: Any = None, end: Any = None) -> Iterator[Entry]:
+def entries(
+    store: StateStore, start: Any = None, end: Any = None, first: int = 0, last: int = LATEST
+) -> Iterator[Entry]:
     """Yield all entries of start <= key <= end, in the order of the serialized keys; None is an open end.
 
-    Raises ConfigError for a versioned store and for timers with limits, and for kinds that it cannot read.
+    Of windows those that start, of sessions those that overlap, of versions those valid, from `first` to `last`. Raises
+    ConfigError for timers with limits, and for kinds that it cannot read.
     """
     if isinstance(store, (ReadOnlyKeyValueStore, ReadOnlyListStore)):
         found: Any = store.range(start, end)
     elif isinstance(store, ReadOnlyWindowStore):
-        found = store.fetch_range(start, end, 0, LATEST)
+        found = store.fetch_range(start, end, first, last)
     elif isinstance(store, ReadOnlySessionStore):
-        found = store.fetch_range(start, end)
+        found = store.find_sessions_range(start, end, first, last)
     elif isinstance(store, TimerStore) and start is None and end is None:
         for clock in PunctuationType:
             with store.entries(clock) as timers:
                 yield from ({"key": key, "clock": clock.name.lower(), "at": at} for key, at in timers)
         return
-    elif isinstance(store, ReadOnlyVersionedKeyValueStore):
-        raise ConfigError(f"store {store.name!r} is versioned: its versions are read by key, with `get`")
+    elif isinstance(store, VersionedStore):
+        for key, each in store.all_versions(start, end, first, last):
+            yield {"key": key, "value": each.value, "timestamp": each.timestamp, "valid_to": each.valid_to}
+        return
     else:
         raise _unknown(store)
     yield from _shown(found, isinstance(store, (ReadOnlyWindowStore, ReadOnlySessionStore)))
+
+
+def columns(store: StateStore, size: int, first: int = 0, last: int = LATEST) -> Iterator[Mapping[str, list[Any]]]:
+    """Yield all entries as `entries` does, in portions of up to `size`: a list for each column, all equally long."""
+    if isinstance(store, PlainStore):
+        for keys, values in store.portions(size):
+            yield {"key": keys, **_columns_of_values(values)}
+        return
+    found = entries(store, first=first, last=last)
+    while portion := list(islice(found, size)):
+        yield {name: [each[name] for each in portion] for name in portion[0]}
+
+
+def _columns_of_values(values: list[Any]) -> Mapping[str, list[Any]]:
+    if values and isinstance(values[0], (ValueAndTimestamp, ValueTimestampHeaders)):
+        names = ("value", "timestamp", "headers")
+        return {name: list(column) for name, column in zip(names, zip(*values, strict=True), strict=False)}
+    return {"value": values}
 
 
 def _unknown(store: StateStore) -> ConfigError:

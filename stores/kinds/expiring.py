@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from struct import Struct
 from typing import Any, cast
 
@@ -154,6 +155,12 @@ class ExpiringStore(PlainStore, ExpiringKeyValueStore[Any, Any]):
     def _is_alive(self, entry: tuple[Any, ...]) -> bool:
         now = self._now if len(entry) == 2 else entry[2]
         return bool(entry[1] > now())
+
+    def portions(self, size: int) -> Iterator[tuple[list[Any], list[Any]]]:
+        with self.all() as found:
+            while entries := list(islice(found, size)):
+                keys, values = zip(*entries, strict=True)
+                yield list(keys), list(values)
 
     def _decoded(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[Any, Any]]:
         for key, entry in super()._decoded(entries):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -117,6 +117,14 @@ class PlainStore(TypedStore):
             slow(key, value)
 
         return put_text
+
+    def portions(self, size: int) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Yield the keys and the values of all entries in the order of the serialized keys, up to `size` at a time."""
+        self.flush_cache()
+        found = self._below.range()
+        while rows := list(islice(found, size)):
+            keys, values = zip(*rows, strict=True)
+            yield self.keys.to_objects(keys), self.values.to_objects(keys, values)
 
     def approximate_count(self) -> int:
         self.flush_cache()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from struct import Struct
 from typing import Any
 
@@ -139,6 +141,27 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
             if data != DELETED:
                 yield timestamp, VersionedRecord(self._values.to_object(raw, data), timestamp, valid_to)
             valid_to = timestamp
+
+    def all_versions(
+        self, start: Any = None, end: Any = None, first: int = 0, last: int = LAST_TIME
+    ) -> Iterator[tuple[Any, VersionedRecord]]:
+        """Yield (key, version) of the versions valid at any time from `first` to `last`, of all keys or start to end.
+
+        Keys come in the order of the serialized keys, both limits included; of each key the latest version first.
+        """
+        low = META_ROW + b"\x00" if start is None else escaped(self._keys.to_bytes(start))
+        high = None if end is None else escaped(self._keys.to_bytes(end)) + _AFTER_ALL
+        gone = max(first, self._bound())
+        rows = ((*unescaped(row), row, data) for row, data in self._below.range(low, high))
+        for raw, group in groupby(rows, itemgetter(0)):
+            key, valid_to = self._keys.to_object(raw), VALID_TO_UNDEFINED
+            for _, at, row, data in reversed(list(group)):
+                (timestamp,) = TIME.unpack_from(row, at)
+                if VALID_TO_UNDEFINED != valid_to <= gone:
+                    break
+                if timestamp <= last and data != DELETED:
+                    yield key, VersionedRecord(self._values.to_object(raw, data), timestamp, valid_to)
+                valid_to = timestamp
 
     def _find_latest(self, key: Any) -> VersionedRecord:
         """Return the latest version; its value is None where that is a deletion, or there is none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock import PenstockError, Serde, SerdeError, StoreError
@@ -59,6 +59,13 @@ class KeyForm:
             return self.serde.deserialize(raw)
         except Exception as error:
             raise wrong(self._store, "the key", raw, "read", error) from error
+
+    def to_objects(self, column: Sequence[bytes]) -> list[Any]:
+        """Return the keys whose bytes `column` has; raises as `to_object`."""
+        try:
+            return self.serde.deserialize_column(column)
+        except Exception:  # it may raise anything for what `deserialize` takes
+            return [self.to_object(raw) for raw in column]
 
 
 def wrong(store: str, what: str, which: object, verb: str, error: Exception) -> PenstockError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock import IntSerde, Serde, StoreError, StrSerde, ValueAndTimestamp
@@ -92,6 +92,16 @@ class ValueForm:
         except Exception as error:
             raise wrong(self._store, "the value of", key, "read", error) from error
 
+    def to_objects(self, keys: Sequence[bytes], column: Sequence[bytes]) -> list[Any]:
+        """Return the values in a column of envelopes, faster than `to_object` where it can be; raises as that."""
+        try:
+            return self._decode_column(column)
+        except Exception:
+            return [self.to_object(key, data) for key, data in zip(keys, column, strict=True)]
+
+    def _decode_column(self, column: Sequence[bytes]) -> list[Any]:
+        return self._serde.deserialize_column([value_of(data) for data in column])
+
     def encode(self, value: Any) -> bytes:
         """Return the envelope of a checked value. Raises whatever the serde raises."""
         return PLAIN + self._serialize(value)
@@ -160,6 +170,9 @@ class TimestampedForm(ValueForm):
             key_bytes(key): None if value is None else pack_stamp(STAMPED, value[1]) + serialize(value[0])
             for key, value in entries.items()
         }
+
+    def _decode_column(self, column: Sequence[bytes]) -> list[Any]:
+        return [self._decode(data) for data in column]
 
     def _decode(self, data: bytes) -> Any:
         envelope = unwrap(data)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.plugins.cli.line_reader import parse_timestamp
-from penstock.plugins.cli.text import TextSerde, dump_json, headers_from_json, headers_to_json
+from penstock.plugins.cli.text import TextSerde, headers_from_json, headers_to_json
+from penstock.plugins.serdes.json_text import dump_json
 
 from .console import Console
 

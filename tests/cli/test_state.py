@@ -198,7 +198,7 @@ def test_every_kind(kinds: Console, changelog: str) -> None:
         found = kinds.json_lines("state", "get", *where, store, "k", "--json", *options)
         rest = [{name: each[name] for name in each if name not in ("task", "version", "key")} for each in found]
         assert rest == expected, store
-        if store != "versions" and not options:
+        if not options:
             assert kinds.json_lines("state", "export", *where, store) == found
 
 
@@ -210,8 +210,6 @@ def test_other_keys_and_stores(kinds: Console) -> None:
     assert "key 'k' does not fit the key serde IntSerde of store 'numbers'" in result.stderr
     result = kinds("state", "get", target, "here", "k", code=2)
     assert "store 'here' of application 'kinds' is not in the changelog (logged=False" in result.stderr
-    result = kinds("state", "range", target, "versions", code=2)
-    assert "store 'versions' is versioned: its versions are read by key, with `get`" in result.stderr
     timers = kinds.json_lines("state", "export", target, "keep.timers")
     assert [(each["key"], each["clock"]) for each in timers] == [("k", "wall_clock_time")]
 

@@ -1,0 +1,128 @@
+"""Stores as columns of Arrow, typed by their serdes: for Parquet files and DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock import (
+    Application,
+    BoolSerde,
+    BytesSerde,
+    ConfigError,
+    FloatSerde,
+    IntSerde,
+    Serde,
+    StoreBuilder,
+    StoreSpec,
+    StrSerde,
+)
+from penstock.plugins.serdes.json_text import dump_json
+from penstock.plugins.serdes.uuid import UuidSerde
+from penstock.program.serdes import resolve_serde
+from penstock.serde import Float32Serde, Int16Serde, Int32Serde
+from penstock.store.specs import declared_serdes
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_TYPES: Mapping[type[Serde[Any]], str] = {
+    StrSerde: "string",
+    BytesSerde: "binary",
+    IntSerde: "int64",
+    Int32Serde: "int32",
+    Int16Serde: "int16",
+    FloatSerde: "float64",
+    Float32Serde: "float32",
+    BoolSerde: "bool_",
+    UuidSerde: "string",
+}
+"""The names of the Arrow types of serdes; values of all others are JSON text."""
+_TIMES = {
+    "key_value": (),
+    "list": (),
+    "lru_map": (),
+    "window": ("start", "end"),
+    "session": ("start", "end"),
+    "versioned": ("timestamp", "valid_to"),
+}
+"""The columns of times (ms) that each kind of store has beside its key."""
+
+
+class ArrowColumns:
+    """How the entries of one store are columns: `schema`, and `batch`, which makes a batch of `contents.columns`.
+
+    The columns are `task`, `version`, `key`, times in ms (int64) as the kind of store has them, `value`, and
+    `timestamp` and `headers` where values have them; timers have `task`, `version`, `key`, `clock` and `at`. Raises
+    ConfigError for a kind of store that has no such columns, or if pyarrow is missing.
+    """
+
+    def __init__(self, application: Application, store: StoreBuilder) -> None:
+        try:
+            import pyarrow
+        except ImportError as error:
+            raise ConfigError("columns of a store need pyarrow: pip install pyarrow") from error
+        kind = store.kind if isinstance(store, StoreSpec) else "key_value"
+        types: dict[str, Any] = {"task": _labels(), "version": _labels()}
+        serdes = {
+            name.removesuffix("_serde"): resolve_serde(
+                given, application.settings.state_serde, f"store {store.name!r}", application.settings.of_plugins
+            )
+            for name, given in declared_serdes(store).items()
+        }
+        if kind == "timers":
+            types |= {"key": _type_of(serdes["key"]), "clock": pyarrow.string(), "at": pyarrow.int64()}
+        elif kind in _TIMES and {"key", "value"} <= serdes.keys():
+            types["key"] = _type_of(serdes["key"])
+            types |= dict.fromkeys(_TIMES[kind], pyarrow.int64())
+            types["value"] = _type_of(serdes["value"])
+            if store.traits.timestamped:
+                types["timestamp"] = pyarrow.int64()
+            if getattr(store, "headers", False):
+                pair = [("name", pyarrow.string()), ("value", pyarrow.binary())]
+                types["headers"] = pyarrow.list_(pyarrow.struct(pair))
+        else:
+            raise ConfigError(f"store {store.name!r} is of a kind ({kind!r}) that has no columns: export JSON lines")
+        self.schema: pyarrow.Schema = pyarrow.schema(list(types.items()))
+        self._texts = {name: _text_of(serde) for name, serde in serdes.items()}
+
+    def batch(self, columns: Mapping[str, Sequence[Any]], task: str, version: str) -> pyarrow.RecordBatch:
+        """Return a batch of entries of one task."""
+        import pyarrow
+
+        count = len(columns["key"])
+        made = [_repeated(task, count), _repeated(version, count)]
+        for field in list(self.schema)[2:]:
+            values = columns[field.name]
+            if (text := self._texts.get(field.name)) is not None:
+                values = [text(each) for each in values]
+            elif field.name == "headers":
+                values = [[{"name": name, "value": value} for name, value in each] for each in values]
+            made.append(pyarrow.array(values, field.type))
+        return pyarrow.RecordBatch.from_arrays(made, schema=self.schema)
+
+
+def _labels() -> Any:
+    import pyarrow
+
+    return pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+
+
+def _repeated(text: str, count: int) -> Any:
+    import numpy
+    import pyarrow
+
+    return pyarrow.DictionaryArray.from_arrays(numpy.zeros(count, numpy.int32), [text])
+
+
+def _type_of(serde: Serde[Any]) -> Any:
+    import pyarrow
+
+    return getattr(pyarrow, _TYPES.get(type(serde), "string"))()
+
+
+def _text_of(serde: Serde[Any]) -> Callable[[Any], str] | None:
+    """Return how a value becomes text; None if it is a value of Arrow as it is."""
+    if type(serde) is UuidSerde:
+        return str
+    return None if type(serde) in _TYPES else lambda value: dump_json(value).decode()

@@ -1,0 +1,96 @@
+"""`penstock state export` to Parquet, and keys whose tasks a partitioner chooses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from .applications import run
+from .console import Console
+from .test_state import EXPECTED, KINDS, kinds  # noqa: F401
+
+PARTITIONED = """
+from penstock import Application, Processor, Topology, key_value_store
+
+class Keep(Processor):
+    def process(self, record):
+        self.context.get_store("kept").put(record.key, record.value)
+
+def by_first_letter(topic, record, count):
+    return ord(record.key[0]) % count
+
+def by_value(topic, record, count):
+    return len(record.value) % count
+
+def application(partitioner):
+    topology = (
+        Topology()
+        .add_source("in", "things", key_serde="str", value_serde="str")
+        .add_repartition("by-letter", "in", partitions=3, partitioner=partitioner, key_serde="str", value_serde="str")
+        .add_processor("keep", Keep, "by-letter", stores=[key_value_store("kept", key_serde="str", value_serde="str")])
+    )
+    return Application("partitioned", topology)
+
+first, second = application(by_first_letter), application(by_value)
+"""
+
+
+@pytest.mark.parametrize("store", ["stamped", "expiring", "windows", "sessions", "versions", "lists", "numbers"])
+def test_parquet_has_what_json_lines_have(kinds: Console, store: str) -> None:  # noqa: F811
+    """With the types of the serdes; those that Arrow does not have are JSON text."""
+    target = "kinds:application"
+    run(target, subtopologies=1)
+    lines = kinds.json_lines("state", "export", target, store)
+    assert lines
+    kinds("state", "export", target, store, "--output", "all.parquet")
+    table = parquet.read_table("all.parquet")
+    found: list[dict[str, Any]] = table.to_pylist()
+    if store == "numbers":
+        assert table.schema.field("key").type == pyarrow.int64()
+        found = [{**row, "value": json.loads(row["value"])} for row in found]
+    assert found == lines
+    assert {
+        str(table.schema.field(name).type) for name in ("start", "end", "timestamp") if name in table.schema.names
+    } <= {"int64"}
+
+
+def test_timers_and_what_has_no_columns(kinds: Console) -> None:  # noqa: F811
+    target = "kinds:application"
+    run(target, subtopologies=1)
+    kinds("state", "export", target, "keep.timers", "--output", "timers.parquet")
+    found = [{**row, "key": json.loads(row["key"])} for row in parquet.read_table("timers.parquet").to_pylist()]
+    assert found == kinds.json_lines("state", "export", target, "keep.timers")
+    result = kinds("state", "export", target, "stamped", "--format", "parquet", code=2)
+    assert "--format parquet: name the file with --output" in result.stderr
+
+
+@pytest.mark.parametrize(("store", "options", "expected"), EXPECTED)
+def test_a_time(kinds: Console, store: str, options: list[str], expected: list[object]) -> None:  # noqa: F811
+    """`range` and `export` show the windows, sessions and versions of a time, as `get` does."""
+    target = "kinds:application"
+    run(target, subtopologies=1)
+    for verb in ("range", "export"):
+        json_option = ["--json"] if verb == "range" else []
+        found = kinds.json_lines("state", verb, target, store, *options, *json_option)
+        rest = [{name: each[name] for name in each if name not in ("task", "version", "key")} for each in found]
+        assert rest == expected
+
+
+def test_the_program_s_partitioner_finds_the_task(console: Console) -> None:
+    console.write("partitioned.py", PARTITIONED)
+    console("topics", "create", "things")
+    lines = [f'{{"key": "{key}", "value": "{key}!"}}' for key in ("ax", "bx", "cx", "ay")]
+    console("produce", "things", "--json-lines", "--key-serde", "str", stdin="\n".join(lines) + "\n")
+    run("partitioned:first")
+    for key in ("ax", "bx", "cx", "ay"):
+        [found] = console.json_lines("state", "get", "partitioned:first", "kept", key, "--json")
+        assert (found["value"], found["task"]) == (f"{key}!", f"1_{ord(key[0]) % 3}")
+    result = console("state", "get", "partitioned:second", "kept", "ax", code=2)
+    assert "the partitioner of sink 'by-letter-sink' needs more than the key" in result.stderr
+    assert "--all-tasks" in result.stderr
+    [found] = console.json_lines("state", "get", "partitioned:second", "kept", "ax", "--json", "--all-tasks")
+    assert found["value"] == "ax!"
