@@ -8,9 +8,9 @@ from penstock.plugins import spark
 from penstock.plugins.spark.session import make_session
 
 if TYPE_CHECKING:
-    from penstock.plugins.spark import Records, RunProgress, RunSummary, run, transform
+    from penstock.plugins.spark import Records, RunProgress, RunSummary, read_state, run, transform
 
-__all__ = ["Records", "RunProgress", "RunSummary", "make_session", "run", "transform"]
+__all__ = ["Records", "RunProgress", "RunSummary", "make_session", "read_state", "run", "transform"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,13 +10,15 @@ if TYPE_CHECKING:
 
     from .dataframe import Records, transform
     from .runner import run
+    from .state import read_state
 
-__all__ = ["Records", "RunProgress", "RunSummary", "run", "transform"]
+__all__ = ["Records", "RunProgress", "RunSummary", "read_state", "run", "transform"]
 
 _FROM = {
     "Records": ".dataframe",
     "RunProgress": "penstock.plugins.runs.progress",
     "RunSummary": "penstock.plugins.runs.progress",
+    "read_state": ".state",
     "run": ".runner",
     "transform": ".dataframe",
 }

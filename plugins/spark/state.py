@@ -1,0 +1,129 @@
+"""read_state: the content of a store as a DataFrame, read in parallel, each task at one committed version."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from penstock import Application, Commit, ConfigError, StoreError
+from penstock.plugins.applications.stored_id import stored_application
+from penstock.plugins.replicas.arrow_columns import ArrowColumns
+from penstock.plugins.replicas.contents import LATEST, columns, declared_store, open_store
+from penstock.plugins.replicas.replica import Replica
+from penstock.plugins.replicas.saved_tasks import saved_tasks
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.shipping import pack
+from penstock.plugins.runtime.temporary import TemporaryDirectory
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_PORTION = 20_000
+
+
+def read_state(
+    spark: SparkSession,
+    application: Application,
+    store: str,
+    *,
+    first: int = 0,
+    last: int = LATEST,
+    tasks: Sequence[str] | None = None,
+) -> DataFrame:
+    """Return a DataFrame with the entries of a store of `application`, which may run meanwhile.
+
+    Columns: `task`, `version`, `key`; `start` and `end` of windows and sessions, `timestamp` and `valid_to` of versions
+    (-1: the latest); `value`, and `timestamp` and `headers` where values have them. Timers have `clock` and `at`. Times
+    are ms, as long. Keys and values have the types of the serdes `str`, `int`, `int32`, `int16`, `float`, `float32`,
+    `bool`, `bytes` and `uuid` (text); those of other serdes are JSON text.
+
+    `first`, `last`: the time (ms) in which windows start, sessions overlap, or versions are valid; the same time twice
+    shows what was valid then. `tasks`: only these, e.g. "0_3". The program is the one that ran last.
+
+    The last commits of all tasks are looked at now. Each time the DataFrame is evaluated, Spark's executors restore the
+    store of each task from the changelog into a temporary directory, at that commit: cache the DataFrame to do so once.
+    An evaluation raises StoreError once the changelog does not lead there any more; a task whose changelog is in topics
+    must not have committed meanwhile.
+
+    Raises ConfigError for a store or a task that there is not, or a log that executors cannot open, and StoreError
+    where a task has no commit. Semantics: Spark's own state data source (`spark.read.format("statestore")`).
+    """
+    if application.settings.log.startswith("memory"):
+        raise ConfigError("read_state: executors cannot read a log in the memory of this process: use local: or kafka:")
+    number, builder = declared_store(application, store)
+    with closing(open_log(application.settings)) as log:
+        stored = stored_application(application, log)
+        known = {task: each for task, each in saved_tasks(stored.id, log).items() if task.startswith(f"{number}_")}
+        if wrong := sorted({*(tasks or ())} - known.keys()):
+            raise ConfigError(f"read_state: store {store!r} is in the tasks {', '.join(known)}, not {', '.join(wrong)}")
+        if not known:
+            raise ConfigError(
+                f"application {stored.id!r} has saved no store {store!r} in the log {stored.settings.log}"
+            )
+        chosen = list(known if tasks is None else tasks)
+        commits = [log.last_commit(stored.id, task, known[task].partitions) for task in chosen]
+    for task, commit in zip(chosen, commits, strict=True):
+        if commit is None:
+            raise StoreError(f"task {task} of application {stored.id!r} has no commit in the log: it has not run yet")
+    directory = str(Path(stored.settings.data_dir).expanduser().absolute())
+    cargo = pack((stored.with_settings(data_dir=directory), store, list(zip(chosen, commits, strict=True))))
+    schema = from_arrow_schema(_plain_schema(ArrowColumns(stored, builder).schema))
+    numbers = spark.range(0, len(chosen), 1, len(chosen))
+    return numbers.mapInArrow(_Reader(cargo, first, last), schema)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """The function for mapInArrow: numbers of tasks in, their entries out."""
+
+    cargo: bytes
+    first: int
+    last: int
+
+    def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self._entries(number)
+
+    def _entries(self, number: int) -> Iterator[pyarrow.RecordBatch]:
+        found: tuple[Application, str, list[tuple[str, Commit]]] = pickle.loads(self.cargo)
+        application, store, tasks = found
+        task, commit = tasks[number]
+        _, builder = declared_store(application, store)
+        arrow = ArrowColumns(application, builder)
+        with (
+            TemporaryDirectory("read-state") as directory,
+            closing(open_log(application.settings)) as log,
+            Replica(application, task, log, directory / "task", stores=[store]) as replica,
+        ):
+            if not replica.bring_to(commit):
+                raise StoreError(
+                    f"store {store!r} of application {application.id!r}: task {task} has committed since `read_state`, "
+                    f"and the changelog does not lead to version {commit.version} any more: call it again"
+                )
+            with closing(open_store(application, replica, builder)) as opened:
+                for portion in columns(opened, _PORTION, self.first, self.last):
+                    yield _plain(arrow.batch(portion, task, commit.version))
+
+
+def _plain_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
+    """Return a schema without dictionaries, which Spark does not have."""
+    import pyarrow
+
+    text = pyarrow.string()
+    types = [text if pyarrow.types.is_dictionary(field.type) else field.type for field in schema]
+    return pyarrow.schema(list(zip(schema.names, types, strict=True)))
+
+
+def _plain(batch: pyarrow.RecordBatch) -> Any:
+    import pyarrow
+
+    arrays = [each.dictionary_decode() if pyarrow.types.is_dictionary(each.type) else each for each in batch.columns]
+    return pyarrow.RecordBatch.from_arrays(arrays, schema=_plain_schema(batch.schema))
