@@ -13,7 +13,8 @@ from penstock.plugins.applications.preparation import Prepared, prepare
 from penstock.plugins.replicas import Replica
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
-from penstock.record import OutputBatch, TopicPartition
+from penstock.plugins.testing.contracts.log_tests import settled_ends
+from penstock.record import OutputBatch
 
 PARTITIONS = 2
 TEXT: dict[str, Any] = {"key_serde": "str", "value_serde": "str"}
@@ -37,16 +38,18 @@ class Count(Processor):
         self.context.forward(record.with_value(str(counts.get(record.key))))
 
 
-def counting(directory: Path, application_id: str = "app", log: str = "memory:x", **settings: Any) -> Application:
-    """Return the application; `directory` is where it keeps everything."""
+def counting(
+    directory: Path, application_id: str = "app", log: str = "memory:x", words: str = "words", **settings: Any
+) -> Application:
+    """Return the application, which reads the topic `words`; `directory` is where it keeps everything."""
     numbers: dict[str, Any] = {"key_serde": "str", "value_serde": "int"}
     topology = (
         Topology()
-        .add_source("in", "words", **TEXT)
+        .add_source("in", words, **TEXT)
         .add_processor("pass", Pass, "in", stores=[key_value_store("sent", **numbers)])
         .add_repartition("by-word", "pass", **TEXT)
         .add_processor("count", Count, "by-word", stores=[key_value_store("counts", **numbers)])
-        .add_sink("out", "totals", "count", **TEXT)
+        .add_sink("out", f"{words}-totals", "count", **TEXT)
     )
     given = {"log": log, "data_dir": str(directory), "store_backend": "memory", "commit_interval": "1h", **settings}
     return Application(application_id, topology, **given)
@@ -57,7 +60,8 @@ class Tasks:
 
     def __init__(self, application: Application, log: Log) -> None:
         self.log = log
-        for topic in ("words", "totals"):
+        self.words = next(iter(application.program.subtopology(0).sources)).topics[0]
+        for topic in (self.words, f"{self.words}-totals"):
             if topic not in log.topics():
                 log.create_topic(topic, PARTITIONS)
         self.prepared: Prepared = prepare(application, log)
@@ -71,7 +75,7 @@ class Tasks:
     def process(self, task: str, most: int = 1_000_000) -> None:
         """Process at most so many records of each partition of a task, and commit."""
         worker = self.workers[task]
-        ends = self.log.end_offsets(worker.partitions)
+        ends = settled_ends(self.log, worker.partitions)
         positions = self.log.committed(self.application.id, worker.partitions)
         worker.run_batch({each: min(end, (positions[each] or 0) + most) for each, end in ends.items()}, 0)
 
@@ -102,16 +106,11 @@ class Tasks:
         return found
 
 
-def send(log: Log, words: list[tuple[str, str]]) -> None:
+def send(log: Log, words: list[tuple[str, str]], topic: str = "words") -> None:
     """Append records: the sender and the word of each."""
-    log.append(OutputBatch("words", [a.encode() for a, _ in words], [b.encode() for _, b in words], [1] * len(words)))
+    log.append(OutputBatch(topic, [a.encode() for a, _ in words], [b.encode() for _, b in words], [1] * len(words)))
 
 
 def expected(words: list[tuple[str, str]]) -> dict[str, Counter[str]]:
     """Return what the stores have once each record has been processed once."""
     return {"sent": Counter(sender for sender, _ in words), "counts": Counter(word for _, word in words)}
-
-
-def ends(log: Log, topic: str) -> dict[TopicPartition, int]:
-    """Return the ends of a topic's partitions."""
-    return dict(log.end_offsets([TopicPartition(topic, number) for number in range(PARTITIONS)]))

@@ -52,8 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.log == "local" and given.guarantee != "exactly_once":
         parser.error("the local log always commits exactly once")
-    if given.program == "dsl" and (given.guarantee != "exactly_once" or "lose offsets" in given.fault):
-        parser.error("the program 'dsl' is judged exactly once, and not with lost offsets")
+    if given.program == "dsl" and (given.guarantee != "exactly_once" or {"lose offsets", "go back"} & {*given.fault}):
+        parser.error("the program 'dsl' is judged exactly once, and not with lost offsets or restored backups")
     options = Options(
         given.log, given.rounds, given.seed, given.guarantee, given.changelog, given.minutes, tuple(given.fault),
         given.program, given.mode, given.store_backend, given.brokers, given.engine,

@@ -16,6 +16,7 @@ import psutil
 from ..processes import is_alive
 from . import plugin
 from .app import INPUTS, PINGS, SLOW
+from .backups import go_back
 from .driver import TARGET, send, wait_for_end
 from .offsets import lose_offsets
 from .programs import GRACE_SECONDS, ID, TRANSACTION_SECONDS
@@ -509,6 +510,7 @@ FAULTS: dict[str, Fault] = {
     "outlive lease": outlive_lease,
     "hosts past lease": hosts_past_lease,
     "lose offsets": lose_offsets,
+    "go back": go_back,
     IDLE: idle,
     "slow": slow,
 }
@@ -523,12 +525,13 @@ NEEDS_HOSTS = (
 def kinds(log: str, mode: str, engine: str = "spark") -> list[str]:
     """Return the faults that apply to a log, a mode and an engine, unless others are named.
 
-    Lost offsets are left to those who ask for them: what is processed again because of them is judged less strictly. So
-    is having no input, with a broker that soon forgets offsets: other faults keep an application away for longer; and
-    slow records, which are only in one program. On the local log, a host that is frozen for good may be the one writer:
-    the others give up before it is killed; and a driver that is frozen keeps its lease.
+    Lost offsets and restored backups are left to those who ask for them: what is processed again because of them is
+    judged less strictly. So is having no input, with a broker that soon forgets offsets: other faults keep an
+    application away for longer; and slow records, which are only in one program. On the local log, a host that is
+    frozen for good may be the one writer: the others give up before it is killed; and a driver that is frozen keeps its
+    lease.
     """
-    left_out = {"lose offsets", IDLE, "slow"}
+    left_out = {"lose offsets", "go back", IDLE, "slow"}
     if log != "kafka":
         left_out |= {"kill broker", "freeze broker", "take over", "stuck host", "rival", "hosts past lease"}
     if mode != "continuous":

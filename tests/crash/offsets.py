@@ -62,11 +62,11 @@ def lose_offsets(harness: Harness, strike: Strike) -> str | None:
     for task in json.loads(done.stdout)["tasks"]:
         for at in task["positions"]:
             partition = TopicPartition(at["topic"], at["partition"])
-            again += _expect_again(harness, task["task"], partition, at["then"], before[partition])
+            again += expect_again(harness, task["task"], partition, at["then"], before[partition])
     return f"refused twice; the reset said that it may process {again} again"
 
 
-def _expect_again(harness: Harness, task: str, partition: TopicPartition, then: int, before: int) -> int:
+def expect_again(harness: Harness, task: str, partition: TopicPartition, then: int, before: int) -> int:
     """Note which inputs a task may process again, when it goes back in one partition; return how many."""
     if partition.topic in (ORDERS, REFUNDS, PINGS):
         numbers = [f"{partition}-{offset}" for offset in range(then, before)]

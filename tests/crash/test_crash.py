@@ -36,7 +36,8 @@ def test_faults_change_nothing(options: Options) -> None:
     assert tally.passed, tally.verdict
 
 
-def test_faults_change_nothing_on_the_embedded_engine() -> None:
-    tally = run(Options("local", seed=5, rounds=1, faults=("kill driver",), mode="continuous", engine="embedded"))
+@pytest.mark.parametrize("fault", of_today(["kill driver", "go back"], 2))
+def test_faults_change_nothing_on_the_embedded_engine(fault: str) -> None:
+    tally = run(Options("local", seed=5, rounds=1, faults=(fault,), mode="continuous", engine="embedded"))
     assert tally.rounds == 1
     assert tally.passed, tally.verdict
