@@ -34,7 +34,7 @@ from .status_topic import status_topic
 _log = logging.getLogger("penstock.applications")
 
 RESTORING = "restoring"
-"""The note that an application has while it is restored from a backup; empty afterwards."""
+"""The note that an application has while it is restored from a backup, or a store is filled; empty afterwards."""
 
 _REPARTITION_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "delete",
@@ -132,11 +132,11 @@ def check(application: Application, log: Log) -> Checked:
 
 
 def check_restored(application_id: str, log: Log) -> None:
-    """Raise IncompatibleStateError for an application of which only a part was restored from a backup."""
-    if log.get_meta(application_id, RESTORING):
+    """Raise IncompatibleStateError for an application of which only a part was restored or imported."""
+    if begun := log.get_meta(application_id, RESTORING):
         raise IncompatibleStateError(
-            f"application {application_id!r} is being restored from a backup, or that was cut short: repeat `penstock "
-            "state restore`, which begins again"
+            f"application {application_id!r} is being restored or filled ({begun.decode()}), or that was cut short: "
+            "repeat `penstock state restore` or `penstock state import`, which begins again"
         )
 
 

@@ -16,6 +16,9 @@ from penstock.plugins.upgrade.saved_program import Note, read_note, repartition_
 
 from .catalog import IN_TRANSIT, Backup, Catalog
 
+RESTORE_MARK = "restore from backup "
+"""How the note begins that an application has while it is restored."""
+
 
 @dataclass(frozen=True)
 class RestorePlan:
@@ -47,7 +50,7 @@ def plan_restore(
     catalog = Catalog(location, of or application.id, world)
     backup = catalog.read(name)
     check_note(backup.application_id, backup.note)
-    is_repeated = bool(log.get_meta(application.id, RESTORING))
+    is_repeated = (log.get_meta(application.id, RESTORING) or b"").startswith(RESTORE_MARK.encode())
     if not is_repeated and read_note(application.id, log):
         raise IncompatibleStateError(
             f"application {application.id!r} has run in the log {application.settings.log}: what it has there is not "

@@ -33,7 +33,7 @@ from penstock.program.layouts import id_of_version
 
 from .catalog import IN_TRANSIT, stores_of
 from .cut import batches_of, partition_name
-from .restore_plan import RestorePlan, changelog_topics, names_under
+from .restore_plan import RESTORE_MARK, RestorePlan, changelog_topics, names_under
 
 _PORTION = 10_000
 
@@ -55,7 +55,7 @@ def restore_backup(
     """
     restoring = _Restoring(application, log, plan, world or World(), say)
     check_lease()
-    log.put_meta(application.id, RESTORING, plan.backup.name.encode())
+    log.put_meta(application.id, RESTORING, restoring.mark)
     try:
         if plan.is_repeated:
             restoring.clear()
@@ -78,6 +78,7 @@ class _Restoring:
     ) -> None:
         self._application, self._log, self._plan, self._world, self._say = application, log, plan, world, say
         self._backup = plan.backup
+        self.mark = f"{RESTORE_MARK}{plan.backup.name}".encode()
         self._names = names_under(plan.backup, application.id)
 
     def clear(self) -> None:
@@ -91,7 +92,7 @@ class _Restoring:
                 with closing(open_deltas(self._application.settings, self._application.id, task)) as changelog:
                     changelog.destroy()
         self._log.delete_commits(self._application.id)
-        self._log.put_meta(self._application.id, RESTORING, self._backup.name.encode())
+        self._log.put_meta(self._application.id, RESTORING, self.mark)
 
     def write(self, check_lease: Callable[[], None]) -> Mapping[str, Commit]:
         """Write state and records; return the commits with which they count."""

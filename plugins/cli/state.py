@@ -15,6 +15,7 @@ from .options import application_options, find_application, open_application
 from .output import count, note, print_json, print_table, print_text
 from .state_backup import backup, backups, restore
 from .state_export import export
+from .state_import import import_store
 from .state_reading import StoreReading
 from .stores import accept, drop
 
@@ -286,7 +287,7 @@ def _show_comparison(found: Comparison, as_json: bool) -> None:
     )
 
 
-for _command in (export, backup, backups, restore, drop, accept):
+for _command in (export, import_store, backup, backups, restore, drop, accept):
     state.add_command(_command)
 
 

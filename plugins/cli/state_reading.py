@@ -72,46 +72,13 @@ class StoreReading:
         return [task] if task is not None else list(self._tasks)
 
     def tasks_of(self, key: Any) -> list[str]:
-        """Return the tasks that read records with a key, by the serde of their topic and its partitioner.
+        """Return the tasks that read records with a key. Raises ConfigError, with the options that help."""
+        from penstock.plugins.replicas.key_tasks import tasks_of_key
 
-        The partitioner is that of the program's sinks which write to the topic; for topics from outside, Kafka's.
-        """
-        from penstock.plugins.logs.partitioner import partition_for_key
-        from penstock.program.serdes import resolve_serde
-
-        settings, tasks = self._application.settings, list(self._tasks)
-        number = int(tasks[0].partition("_")[0])
-        source = self._application.program.subtopology(number).sources[0]
-        serde = resolve_serde(source.key_serde, settings.key_serde, f"source {source.name!r}", settings.of_plugins)
         try:
-            data = serde.serialize(key)
-        except Exception as error:  # a serde of another package may raise anything
-            raise ConfigError(
-                f"source {source.name!r} has no records with key {key!r} ({error}), so it is unknown which task has "
-                "it: name it with --task, or add --all-tasks"
-            ) from error
-        usual = partition_for_key(data, len(tasks))
-        partitions = {usual if each is None else each for each in self._chosen(source.topics, key, len(tasks))}
-        return [f"{number}_{each}" for each in sorted(partitions or {usual})]
-
-    def _chosen(self, topics: Sequence[str], key: Any, count: int) -> Iterator[int | None]:
-        """Yield the partitions to which the program's sinks write records with a key; None for Kafka's choice."""
-        from penstock import Record, SinkNode
-
-        for node in self._application.program.nodes.values():
-            if not isinstance(node, SinkNode) or node.topic not in topics:
-                continue
-            if node.partitioner is None:
-                yield None
-                continue
-            try:
-                found = node.partitioner(str(node.topic), Record(key, None, 0), count)
-            except Exception as error:  # a user's function
-                raise ConfigError(
-                    f"the partitioner of sink {node.name!r} needs more than the key ({error!r}), so it is unknown which "
-                    f"task has {key!r}: name it with --task, or add --all-tasks"
-                ) from error
-            yield from [found] if found is None or isinstance(found, int) else found
+            return tasks_of_key(self._application, list(self._tasks), key)
+        except ConfigError as error:
+            raise ConfigError(f"{error}: name it with --task, or add --all-tasks") from error
 
     def arrow_columns(self) -> ArrowColumns:
         """Return how the entries of the store are columns. Raises ConfigError for one that has none."""

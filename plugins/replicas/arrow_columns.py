@@ -102,6 +102,11 @@ class ArrowColumns:
         return pyarrow.RecordBatch.from_arrays(made, schema=self.schema)
 
 
+def is_json_text(serde: Serde[Any]) -> bool:
+    """Return whether values of a serde are JSON text in columns."""
+    return type(serde) not in _TYPES
+
+
 def _labels() -> Any:
     import pyarrow
 

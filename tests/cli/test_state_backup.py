@@ -188,7 +188,9 @@ def test_a_restore_that_was_killed_is_repeated(counted: Console, monkeypatch: py
             patched.setattr(restoring._Restoring, step, killed)
             with pytest.raises(Killed):
                 counted("state", "restore", TARGET, "safe", *COPY)
-        with pytest.raises(Exception, match="is being restored from a backup, or that was cut short: repeat"):
+        with pytest.raises(
+            Exception, match=r"is being restored or filled \(restore from backup 2.*\), or that was cut short: repeat"
+        ):
             run(application_id="copy")
     counted("state", "restore", TARGET, "safe", *COPY)
     run(application_id="copy")

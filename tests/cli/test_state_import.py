@@ -1,0 +1,120 @@
+"""`penstock state import`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.plugins.backups import first_content
+
+from .applications import TARGET, counting, run
+from .console import Console
+from .test_reset import append, logs
+from .test_state import kinds  # noqa: F401
+
+
+def lines(console: Console, name: str, rows: list[dict[str, Any]]) -> str:
+    console.write(name, "".join(json.dumps(row) + "\n" for row in rows))
+    return name
+
+
+def counts(console: Console, *options: str) -> dict[str, int]:
+    return {each["key"]: each["value"] for each in console.json_lines("state", "export", TARGET, "counts", *options)}
+
+
+@pytest.mark.parametrize("changelog", ["directory:changelog", "topic:"])
+def test_an_application_starts_with_content(console: Console, changelog: str) -> None:
+    """Each row is in the task of its key, and is counted on."""
+    counting(console)
+    where = ("--set", f"changelog={changelog}")
+    file = lines(console, "counts.jsonl", [{"key": key, "value": 10} for key in "abcdef"])
+    result = console("state", "import", TARGET, "counts", file, *where)
+    assert result.stderr == "6 entries of counts\n"
+    assert counts(console, *where) == dict.fromkeys("abcdef", 10)
+    assert len({each["task"] for each in console.json_lines("state", "export", TARGET, "counts", *where)}) == 2
+    with logs(console) as log:
+        append(log, 0, "aag", 1)
+    run(changelog=changelog)
+    assert counts(console, *where) == {**dict.fromkeys("bcdef", 10), "a": 12, "g": 1}
+    result = console("state", "import", TARGET, "counts", file, *where, code=1)
+    assert "store 'counts' of application 'counting' has content in task 1_" in result.stderr
+    assert "penstock state drop MODULE:ATTR counts" in result.stderr
+
+
+@pytest.mark.parametrize("store", ["stamped", "windows", "sessions", "lists", "numbers"])
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_what_was_exported_is_imported(kinds: Console, store: str, suffix: str) -> None:  # noqa: F811
+    target, copy = "kinds:application", ("--application-id", "copy")
+    run(target, subtopologies=1)
+    kinds("state", "export", target, store, "--output", f"all.{suffix}")
+    options = ("--task", "0_0")
+
+    def content(*where: str) -> list[dict[str, Any]]:
+        rows = kinds.json_lines("state", "export", target, store, *options, *where)
+        return [{name: each for name, each in row.items() if name != "version"} for row in rows]
+
+    if store == "numbers":  # its keys are no keys of records
+        result = kinds("state", "import", target, store, f"all.{suffix}", *copy, code=2)
+        assert "row 1: source 'in' has no records with key 107" in result.stderr
+        result = kinds("state", "import", target, store, f"all.{suffix}", *copy, "--task", "0_9", code=2)
+        assert "task 0_9: store 'numbers' is in the tasks 0_0" in result.stderr
+        kinds("state", "import", target, store, f"all.{suffix}", *copy, "--task", "0_0")
+    else:
+        kinds("state", "import", target, store, f"all.{suffix}", *copy)
+    assert content(*copy) == content() != []
+
+
+def test_a_wrong_row_is_named_and_nothing_is_done(console: Console, kinds: Console) -> None:  # noqa: F811
+    target = "kinds:application"
+    for row, said in (
+        ({"key": "a"}, "row 2: it has no 'value'"),
+        ({"key": 5, "value": "x"}, "bad.jsonl, line 2: "),
+        ({"key": "a", "value": "x", "start": 5}, "row 2: it has no 'end'"),
+        ([], "bad.jsonl, line 2: "),
+    ):
+        store = "sessions" if "end" in said else "lists"
+        good = {"key": "a", "value": "x", "start": 0, "end": 1}
+        file = lines(console, "bad.jsonl", [good, row])  # type: ignore[list-item]
+        assert said in kinds("state", "import", target, store, file, code=2).stderr
+        assert kinds("state", "export", target, store).stdout == ""
+    console.write("bad.jsonl", "{")
+    assert "bad.jsonl, line 1: " in kinds("state", "import", target, "lists", "bad.jsonl", code=2).stderr
+    console.write("bad.parquet", "{")
+    assert "bad.parquet, row 0: " in kinds("state", "import", target, "lists", "bad.parquet", code=2).stderr
+    result = kinds("state", "import", target, "versions", "bad.jsonl", code=2)
+    assert "store 'versions' is of kind 'versioned': only key_value" in result.stderr
+
+
+def test_an_import_that_was_killed_is_repeated(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Until then no run starts, and what it left is not there."""
+
+    class Killed(BaseException):
+        pass
+
+    counting(console)
+    file = lines(console, "counts.jsonl", [{"key": key, "value": 10} for key in "abcdef"])
+    puts = first_content._put
+
+    def killed(store: Any, row: Any, value: Any) -> None:
+        if row["key"] == "e":
+            raise Killed
+        puts(store, row, value)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(first_content, "_PORTION", 2)
+        patched.setattr(first_content, "_put", killed)
+        with pytest.raises(Killed):
+            console("state", "import", TARGET, "counts", file)
+    with pytest.raises(
+        Exception, match=r"is being restored or filled \(import of counts\), or that was cut short: repeat"
+    ):
+        run()
+    other = lines(console, "other.jsonl", [{"key": key, "value": 20} for key in "xyz"])
+    console("state", "import", TARGET, "counts", other)
+    assert counts(console) == dict.fromkeys("xyz", 20)
+    run()
