@@ -17,7 +17,7 @@ from .state_backup import backup, backups, restore
 from .state_export import export
 from .state_import import import_store
 from .state_reading import StoreReading
-from .stores import accept, drop
+from .stores import accept, drop, state_of
 
 if TYPE_CHECKING:
     from penstock import Application, Log
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.plugins.replicas.replica import Replica
     from penstock.plugins.replicas.saved_tasks import SavedTask
     from penstock.plugins.replicas.verification import Comparison
+    from penstock.plugins.upgrade.saved_stores import SavedStore
 
 _target = click.argument("target", metavar="MODULE:ATTR")
 _store = click.argument("store", metavar="STORE")
@@ -59,21 +60,37 @@ def state() -> None:
 def list_state(target: str, as_json: bool, **where: Any) -> None:
     """List the stores of each task of MODULE:ATTR: the committed version, and the copies on this machine.
 
-    A copy is the task's local state, or that of this command. Entries are counted about, and for each store.
+    A copy is the task's local state, or that of this command. Entries are counted about, and for each store. A store
+    that the program does not name any more is parked.
     """
     from penstock.plugins.replicas.saved_tasks import saved_tasks
+    from penstock.plugins.upgrade.saved_stores import saved_stores
 
     application = find_application(target, **where)
     with open_application(application) as (application, log):
         rows = [row for task in saved_tasks(application.id, log).values() for row in _listed(application, log, task)]
+        saved = {each.name: each for each in saved_stores(application.id, log)}
+    without_task = saved.keys() - {row["store"] for row in rows}
+    rows += [{**_NO_TASK, **_NO_COPY, **_of_saved(saved[name])} for name in sorted(without_task)]
+    rows = [{**row, **_of_saved(saved[row["store"]])} for row in rows if row["store"] in saved]
     if as_json:
         print_json(rows)
     elif not rows:
         note(f"{application.id} has saved no stores")
     else:
-        columns = ["task", "store", "kind", "backend", "logged", "version", "copy", "entries", "behind", "bytes"]
-        cells = [[_cell(row[column]) for column in columns] for row in rows]
+        columns = ["task", "store", "kind", "backend", "logged", "state", "version"]
+        columns += ["copy", "entries", "behind", "bytes"]
+        cells = [[_cell({**row, "state": state_of(saved[row["store"]])}[column]) for column in columns] for row in rows]
         print_table(columns, cells, numbers=["version", "entries", "behind", "bytes"])
+
+
+_NO_TASK = {"task": None, "kind": None, "version": None}
+_NO_COPY = {"copy": None, "directory": None, "entries": None, "behind": None, "bytes": None}
+
+
+def _of_saved(store: SavedStore) -> dict[str, Any]:
+    aside = {"parked": store.parked, "missed": list(store.missed), "accepted": store.accepted}
+    return {"store": store.name, "backend": store.backend, "logged": store.logged, **aside}
 
 
 def _cell(value: object) -> object:
@@ -106,7 +123,7 @@ def _listed(application: Application, log: Log, task: SavedTask) -> Iterator[dic
             of_copy = {"entries": each.entries[name], "behind": behind, "bytes": each.bytes}
             yield {**first, "copy": each.kind, "directory": str(each.directory), **of_copy}
         if not found:
-            yield {**first, "copy": None, "directory": None, "entries": None, "behind": None, "bytes": None}
+            yield {**first, **_NO_COPY}
 
 
 # ---------------------------------------------------------------- get, range, export

@@ -54,13 +54,14 @@ def list_stores(target: str, as_json: bool, **where: Any) -> None:
         print_table(
             ["store", "sub-topology", "backend", "logged", "state"],
             [
-                (each.name, each.subtopology, each.backend, "yes" if each.logged else "no", _state(each))
+                (each.name, each.subtopology, each.backend, "yes" if each.logged else "no", state_of(each))
                 for each in found
             ],
         )
 
 
-def _state(store: SavedStore) -> str:
+def state_of(store: SavedStore) -> str:
+    """Return whether a store is in use, in words."""
     if not store.parked:
         return "in use"
     missed = f", missed {', '.join(store.missed)}" if store.missed else ""

@@ -119,6 +119,7 @@ def test_the_list_shows_the_copies_on_this_machine(counted: Console) -> None:
         "KIND",
         "BACKEND",
         "LOGGED",
+        "STATE",
         "VERSION",
         "COPY",
         "ENTRIES",

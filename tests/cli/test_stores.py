@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.plugins.upgrade.saved_program import read_note, write_note
+
 from .applications import COUNTING, TARGET, counting, run
 from .console import Console
 from .test_reset import append, logs
@@ -36,6 +38,22 @@ def test_what_there_is(rolled_back: Console) -> None:
         ("counts", False, False),
         ("more", True, False),
     ]
+
+
+def test_the_state_has_what_is_parked(rolled_back: Console) -> None:
+    found = rolled_back.json("state", "list", TARGET, "--json")
+    assert {(each["store"], each["parked"]) for each in found} == {("counts", False), ("more", True)}
+    lines = rolled_back("state", "list", TARGET).stdout
+    assert "in use" in lines and "parked, missed counting-by-word-repartition-" in lines
+    # Without the sub-topology that had it, no task keeps it.
+    with logs(rolled_back) as log:
+        note = read_note("counting", log)
+        note["parked"]["more"]["subtopology"] = "7"
+        note["gone"] = {"7": {**note["fingerprint"]["subtopologies"]["1"], "stores": {}}}
+        note["layouts"]["7"] = {"now": {"more": note["layouts"]["1"]["now"].pop("more")}, "earlier": {}}
+        write_note("counting", log, note)
+    [found] = [each for each in rolled_back.json("state", "list", TARGET, "--json") if each["store"] == "more"]
+    assert (found["task"], found["parked"], found["logged"]) == (None, True, False)
 
 
 def test_before_the_first_run(console: Console) -> None:
