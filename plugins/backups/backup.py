@@ -97,16 +97,21 @@ class _Making:
             )
         self._tasks = saved_tasks(application.id, log)
         self._catalog = catalog
-        self._names = self._catalog.names()
-        self._before = self._last()
+        self._last = self._last_backup()
+        is_ours = self._last is not None and self._last.identity == self._note["identity"]
+        self._before = self._last if is_ours else None
         self._cuts = Cuts(application.id, self._note, log, world)
         self._replicas: dict[str, Replica] = {}
         self._how: dict[str, list[str]] = {"whole": [], "new": [], "unchanged": []}
 
-    def _last(self) -> Backup | None:
-        """Return the last backup of this incarnation, whose files the next one continues."""
-        last = self._catalog.read(self._names[-1]) if self._names else None
-        return last if last is not None and last.identity == self._note["identity"] else None
+    def _last_backup(self) -> Backup | None:
+        """Return the last backup that can be read, whose files the next one continues if it is of this incarnation."""
+        for name in reversed(self._catalog.names()):
+            try:
+                return self._catalog.read(name)
+            except StoreError as error:
+                self._say(str(error))
+        return None
 
     def run(self, patience_seconds: float) -> Written:
         with ExitStack() as stack:
@@ -143,9 +148,9 @@ class _Making:
                 "backup again"
             )
         now = self._world.clock.now_ms()
-        if self._names:
+        if self._last is not None:
             # The clock may have gone back, and names are in the order of backups.
-            now = max(now, self._catalog.read(self._names[-1]).made_at_ms + 1)
+            now = max(now, self._last.made_at_ms + 1)
         seconds = f"{datetime.fromtimestamp(now // 1000, UTC):%Y%m%dT%H%M%S}"
         name = f"{seconds}.{now % 1000:03d}-{self._world.token(4)}"
         topics = {topic for topics in self._note["reads"].values() for topic in topics}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from penstock.record import TopicPartition
 
+from ..small_disk import small_disk
 from .applications import TARGET, counting, run
 from .console import Console
 from .test_reset import append, logs
@@ -102,6 +104,11 @@ def test_a_backup_that_was_cut_short_is_none(counted: Console) -> None:
     assert f"{entry.name} is damaged: its checksum does not match what it has" in result.stderr
     entry.write_text(text.replace('"in_transit": "0', '"in_transit": "1'))
     assert "is damaged" in counted("state", "restore", TARGET, "safe", *COPY, code=1).stderr
+    result = counted("state", "backup", TARGET, "safe", "--json")
+    assert "is damaged: its checksum" in result.stderr
+    name = json.loads(result.stdout)["name"]
+    counted("state", "restore", TARGET, "safe", *COPY, "--check", "--backup", name)
+    (entry.parent / f"{name}.json").unlink()
     entry.unlink()
     result = counted("state", "restore", TARGET, "safe", *COPY, code=2)
     assert "there is no backup of application 'counting' in" in result.stderr
@@ -170,6 +177,18 @@ def test_mistakes_are_named(counted: Console, tmp_path: Path) -> None:
     result = counted("state", "backup", TARGET, str(tmp_path / "file"), code=1)
     assert f"backup at {tmp_path}/file" in result.stderr
     assert "name another place" in result.stderr
+
+
+def test_a_full_disk(counted: Console, tmp_path: Path) -> None:
+    """What was written of the backup does not count; with room, the next one is whole."""
+    with logs(counted) as log:
+        append(log, 0, "".join(map(chr, range(0x4E00, 0x4E00 + 3_000))), 100)
+    run()
+    with small_disk(tmp_path / "small", 24) as disk:
+        result = counted("state", "backup", TARGET, str(disk), code=1)
+        assert f"backup at {disk}/counting/1_" in result.stderr
+        assert "No space left on device; the disk is full" in result.stderr
+        assert counted.json("state", "backups", TARGET, str(disk), "--json") == []
 
 
 def test_a_restore_that_was_killed_is_repeated(counted: Console, monkeypatch: pytest.MonkeyPatch) -> None:
