@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from penstock import Application, Commit, Topology, key_value_store
@@ -63,14 +63,23 @@ _COMMAND = [sys.executable, "-m", "penstock.plugins.cli", "state", "export", "be
 
 
 def _measured(command: list[str]) -> tuple[float, float, float]:
-    """Return how many seconds a process ran, those of its CPU, and its largest memory in MB."""
-    began = time.perf_counter()
+    """Return how many seconds a process ran, those of its CPU, and its largest memory beside mapped files in MB."""
+    began, largest = time.perf_counter(), 0.0
     process = subprocess.Popen(command)
-    _, status, usage = os.wait4(process.pid, 0)
+    while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
+        with suppress(OSError):
+            largest = max(largest, _anonymous_megabytes(process.pid))
+        time.sleep(0.1)
+    _, status, usage = ended
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{' '.join(command)} ended with exit code {process.returncode}")
-    return time.perf_counter() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    return time.perf_counter() - began, usage.ru_utime + usage.ru_stime, largest
+
+
+def _anonymous_megabytes(process: int) -> float:
+    text = Path(f"/proc/{process}/smaps_rollup").read_text()
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Anonymous:")) / 1024
 
 
 def _fill(entries: int) -> None:
