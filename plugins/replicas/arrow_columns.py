@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from penstock import (
-    Application,
-    BoolSerde,
-    BytesSerde,
-    ConfigError,
-    FloatSerde,
-    IntSerde,
-    Serde,
-    StoreBuilder,
-    StoreSpec,
-    StrSerde,
-)
+from penstock import Application, ConfigError, Serde, StoreBuilder, StoreSpec
 from penstock.plugins.serdes.json_text import dump_json
 from penstock.plugins.serdes.uuid import UuidSerde
-from penstock.program.serdes import resolve_serde
-from penstock.serde import Float32Serde, Int16Serde, Int32Serde
+from penstock.program.serdes import make_serde, resolve_serde
 from penstock.store.specs import declared_serdes
 
 if TYPE_CHECKING:
     import pyarrow
 
-_TYPES: Mapping[type[Serde[Any]], str] = {
-    StrSerde: "string",
-    BytesSerde: "binary",
-    IntSerde: "int64",
-    Int32Serde: "int32",
-    Int16Serde: "int16",
-    FloatSerde: "float64",
-    Float32Serde: "float32",
-    BoolSerde: "bool_",
-    UuidSerde: "string",
+_TYPES = {
+    "str": "string",
+    "bytes": "binary",
+    "int": "int64",
+    "int32": "int32",
+    "int16": "int16",
+    "float": "float64",
+    "float32": "float32",
+    "bool": "bool_",
+    "uuid": "string",
 }
-"""The names of the Arrow types of serdes; values of all others are JSON text."""
+"""The names of the Arrow types of serdes, by their names; values of all others are JSON text."""
 _TIMES = {
     "key_value": (),
     "list": (),
@@ -104,7 +93,12 @@ class ArrowColumns:
 
 def is_json_text(serde: Serde[Any]) -> bool:
     """Return whether values of a serde are JSON text in columns."""
-    return type(serde) not in _TYPES
+    return type(serde) not in _types()
+
+
+@cache
+def _types() -> Mapping[type[Serde[Any]], str]:
+    return {type(make_serde(name, "columns")): arrow for name, arrow in _TYPES.items()}
 
 
 def _labels() -> Any:
@@ -123,11 +117,11 @@ def _repeated(text: str, count: int) -> Any:
 def _type_of(serde: Serde[Any]) -> Any:
     import pyarrow
 
-    return getattr(pyarrow, _TYPES.get(type(serde), "string"))()
+    return getattr(pyarrow, _types().get(type(serde), "string"))()
 
 
 def _text_of(serde: Serde[Any]) -> Callable[[Any], str] | None:
     """Return how a value becomes text; None if it is a value of Arrow as it is."""
     if type(serde) is UuidSerde:
         return str
-    return None if type(serde) in _TYPES else lambda value: dump_json(value).decode()
+    return (lambda value: dump_json(value).decode()) if is_json_text(serde) else None
