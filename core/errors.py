@@ -71,6 +71,10 @@ class StoreLockedError(StoreError):
     """Another process keeps the write lock of a store on this host: restore into a new directory."""
 
 
+class StoreUnavailableError(StoreError):
+    """No copy of a store that a query may read is there now: ask again later, elsewhere, or with other bounds."""
+
+
 class ChangelogError(PenstockError):
     """A changelog cannot be read or written, or its chain is broken."""
 

@@ -19,6 +19,7 @@ from .errors import (
     SerdeUnavailableError,
     StaleStoreError,
     StoreLockedError,
+    StoreUnavailableError,
     UnknownTopicError,
 )
 from .handlers import Decision, Fail, RetryAfter, SendToDeadLetter, Skip
@@ -181,6 +182,7 @@ __all__ = [
     "StoreLockedError",
     "StoreSpec",
     "StoreTraits",
+    "StoreUnavailableError",
     "StoreView",
     "StrSerde",
     "Subtopology",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -35,7 +37,7 @@ class MemoryBackend(StoreBackend):
         for name in stores:
             contents.tables.setdefault(name, _Table())
         self._contents: _Contents | None = contents
-        self._values = {name: contents.tables[name].values for name in stores}
+        self._tables = {name: contents.tables[name] for name in stores}
 
     @classmethod
     def ephemeral(cls, stores: Sequence[str]) -> Self:
@@ -84,7 +86,7 @@ class MemoryBackend(StoreBackend):
 
     def get(self, store: str, key: bytes) -> bytes | None:
         try:
-            return self._values[store].get(key)
+            return self._tables[store].values.get(key)
         except KeyError:
             self._table(store)
             raise
@@ -112,23 +114,27 @@ class MemoryBackend(StoreBackend):
                 "another process wrote it: re-open the task"
             )
         tables = {name: self._table(name) for name in changes}
-        for name, table in tables.items():
-            table.apply(changes[name])
-        contents.version = version
+        with contents.writing:
+            for name, table in tables.items():
+                table.apply(changes[name])
+            contents.version = version
 
     def view(self, stores: Sequence[str]) -> StoreView:
-        return _View(self._open().version, {name: dict(self._table(name).values) for name in stores})
+        contents = self._open()
+        with contents.writing:
+            return _View(contents, {name: self._table(name) for name in stores})
 
     def close(self) -> None:
         self._contents = None
-        self._values = {}
+        self._tables = {}
 
     def destroy(self) -> None:
         _contents.pop(self._directory, None)
         if self._contents is not None:
             self._contents.version = None
-            for table in self._contents.tables.values():
-                table.clear()
+            with self._contents.writing:
+                for table in self._contents.tables.values():
+                    table.clear()
         self.close()
 
     def _open(self) -> _Contents:
@@ -138,34 +144,73 @@ class MemoryBackend(StoreBackend):
 
     def _table(self, store: str) -> _Table:
         contents = self._open()
-        if store not in self._values:
+        if store not in self._tables:
             raise StoreError(
                 f"store {store!r} was not opened in {self._directory}; opened: "
-                f"{', '.join(sorted(self._values)) or 'none'}"
+                f"{', '.join(sorted(self._tables)) or 'none'}"
             )
         return contents.tables[store]
 
 
 class _View(StoreView):
-    """A copy of stores."""
+    """The values of stores. As long as it is open, the first write copies them, and leaves these as they are."""
 
-    def __init__(self, version: str | None, stores: dict[str, dict[bytes, bytes]]) -> None:
-        self.version = version
-        self._stores = stores
+    def __init__(self, contents: _Contents, tables: dict[str, _Table]) -> None:
+        self.version = contents.version
+        self._contents = contents
+        self._tables = tables
+        self._stores = {name: table.values for name, table in tables.items()}
+        self._sorted: dict[str, list[bytes]] = {}
+        for table in tables.values():
+            table.views += 1
 
-    def range(self, store: str) -> Iterator[tuple[bytes, bytes]]:
-        yield from sorted(self._stores[store].items())
+    def get(self, store: str, key: bytes) -> bytes | None:
+        return self._open(store).get(key)
+
+    def range(
+        self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        values = self._open(store)
+        keys = self._sorted.get(store)
+        if keys is None:
+            keys = self._sorted[store] = self._tables[store].sorted_keys(values)
+        first = 0 if start is None else bisect_left(keys, start)
+        last = len(keys) if end is None else bisect_left(keys, end)
+        places = range(last - 1, first - 1, -1) if reverse else range(first, last)
+        for key in (keys[place] for place in places):
+            yield key, values[key]
 
     def close(self) -> None:
-        self._stores = {}
+        stores, self._stores = self._stores, {}
+        with self._contents.writing:
+            for name, values in stores.items():
+                if self._tables[name].values is values:
+                    self._tables[name].views -= 1
+
+    def _open(self, store: str) -> dict[bytes, bytes]:
+        try:
+            return self._stores[store]
+        except KeyError:
+            raise StaleStoreError(f"a view was used after it was closed, or has no store {store!r}") from None
 
 
 class _Table:
-    """One store: its values, and its keys in order from the first range scan on."""
+    """One store: its values, and its keys in order from the first range scan on. `views`: open views of the values."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
+        self.views = 0
         self._order: SortedKeys | None = None
+        self._sorted: tuple[dict[bytes, bytes], list[bytes]] | None = None
+
+    def sorted_keys(self, values: dict[bytes, bytes]) -> list[bytes]:
+        """Return the keys of the values of a view in order; the next view of the same values need not sort them."""
+        found = self._sorted
+        if found is None or found[0] is not values:
+            found = values, sorted(values)
+            if self.values is values:
+                self._sorted = found
+        return found[1]
 
     def order(self) -> SortedKeys:
         if self._order is None:
@@ -173,6 +218,7 @@ class _Table:
         return self._order
 
     def apply(self, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
+        self._begin_change()
         values, order = self.values, self._order
         if order is not None and len(changes) > len(order) // 8:
             order = self._order = None  # sorting again costs less
@@ -186,14 +232,21 @@ class _Table:
                 values[key] = value
 
     def clear(self) -> None:
+        self._begin_change()
         self.values.clear()
         self._order = None
 
+    def _begin_change(self) -> None:
+        self._sorted = None
+        if self.views:
+            self.values, self.views = dict(self.values), 0
+
 
 class _Contents:
-    """Everything in one directory."""
+    """Everything in one directory. `writing`: held while it is written, and while a view is made or closed."""
 
     def __init__(self) -> None:
+        self.writing = threading.Lock()
         self.version: str | None = None
         self.tables: dict[str, _Table] = {}
 

@@ -236,7 +236,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     core, *doors = re.split(
         r"^\.\. currentmodule:: (penstock\.\w+)$", (DOCS / "api.md").read_text(), flags=re.MULTILINE
     )
-    listed = re.compile(r"^\.\. auto(?:class|data|function):: (\w+)$", re.MULTILINE)
+    listed = re.compile(r"^\.\. auto(?:class|data|function|exception):: (\w+)$", re.MULTILINE)
     classes = {name: each for name, each in vars(penstock.errors).items() if inspect.isclass(each)}
     errors = {name for name, each in classes.items() if each.__module__ == "penstock.errors"}  # by automodule
     assert set(listed.findall(core)) == set(penstock.__all__ + penstock.for_plugins.__all__) - errors
@@ -245,7 +245,7 @@ def test_every_public_name_is_in_the_reference() -> None:
         re.findall(r"penstock\.spark\.(\w+)$", (DOCS / "dataframes.md").read_text(), re.MULTILINE)
     )
     assert found == {name: set(importlib.import_module(name).__all__) for name in found}
-    assert set(found) == {"penstock.dsl", "penstock.spark", "penstock.testing"}
+    assert set(found) == {"penstock.client", "penstock.dsl", "penstock.queries", "penstock.spark", "penstock.testing"}
 
 
 def commands(group: click.Group, path: str) -> list[tuple[str, click.Command]]:

@@ -56,10 +56,14 @@ LIBRARIES = {
     "pytest": {"plugins/testing"},
     "rich": {"plugins/cli"},
     "rocksdict": {"contrib/rocksdb"},
+    "anyio": {"plugins/queries"},
+    "starlette": {"plugins/queries"},
+    "uvicorn": {"plugins/queries"},
     "typing_extensions": {"plugins/dsl"},  # for type checkers, which bring it
 }
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 HEAVY = {
+    "anyio",
     "avro",
     "cloudpickle",
     "confluent_kafka",
@@ -79,6 +83,8 @@ HEAVY = {
     "pydantic",
     "pyspark",
     "rocksdict",
+    "starlette",
+    "uvicorn",
 }
 
 

@@ -189,34 +189,64 @@ class RocksDbView(StoreView):
         self._iterators = {store: family.iter() for store, family in families.items()}
         self._reading = threading.Lock()
 
-    def range(self, store: str) -> Iterator[tuple[bytes, bytes]]:
-        start = b""
+    def get(self, store: str, key: bytes) -> bytes | None:
+        found = self._chunk(store, key, key + b"\x00", False, 1)
+        return found[0][1] if found else None
+
+    def range(
+        self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        size = _FIRST_CHUNK
         while True:
-            chunk = self._chunk(store, start)
+            chunk = self._chunk(store, start, end, reverse, size)
             yield from chunk
-            if len(chunk) < _CHUNK:
+            if len(chunk) < size:
                 return
-            start = chunk[-1][0] + b"\x00"
+            size = following_size(size, chunk)
+            if reverse:
+                end = chunk[-1][0]
+            else:
+                start = chunk[-1][0] + b"\x00"
 
     def close(self) -> None:
         with self._reading:
             self._iterators.clear()
 
-    def _chunk(self, store: str, start: bytes) -> list[tuple[bytes, bytes]]:
+    def _chunk(
+        self, store: str, start: bytes | None, end: bytes | None, reverse: bool, size: int
+    ) -> list[tuple[bytes, bytes]]:
         with self._reading:
             iterator = self._iterators.get(store)
             if iterator is None:
                 raise StaleStoreError(f"store directory {self._directory}: it was closed while a view was being read")
-            chunk: list[tuple[bytes, bytes]] = []
             try:
-                iterator.seek(start)
-                while iterator.valid() and len(chunk) < _CHUNK:
-                    chunk.append((iterator.key(), iterator.value()))
-                    iterator.next()
-                iterator.status()
+                return _walk(iterator, start, end, reverse, size)
             except Exception as error:
                 raise explain(self._directory, error) from error
-            return chunk
+
+
+def _walk(iterator: Any, start: bytes | None, end: bytes | None, reverse: bool, size: int) -> list[tuple[bytes, bytes]]:
+    """Return the next `size` entries of an iterator of RocksDB, from `start` on, or back from `end`, left out."""
+    if not reverse:
+        iterator.seek(start or b"")
+    elif end is None:
+        iterator.seek_to_last()
+    else:
+        iterator.seek_for_prev(end)
+        if iterator.valid() and iterator.key() == end:
+            iterator.prev()
+    chunk: list[tuple[bytes, bytes]] = []
+    while iterator.valid() and len(chunk) < size:
+        key = iterator.key()
+        if (start is not None and key < start) if reverse else (end is not None and key >= end):
+            break
+        chunk.append((key, iterator.value()))
+        if reverse:
+            iterator.prev()
+        else:
+            iterator.next()
+    iterator.status()
+    return chunk
 
 
 def following_size(size: int, chunk: Sequence[tuple[bytes, bytes]]) -> int:

@@ -203,9 +203,16 @@ class SqliteView(StoreView):
         self.version = self._connection.version()
         self.scan = self._connection.scan
 
-    def range(self, store: str) -> Iterator[tuple[bytes, bytes]]:
+    def get(self, store: str, key: bytes) -> bytes | None:
         table = self._tables[store]
-        return iter(()) if table is None else self._connection.scan(table, None, None, False)
+        rows = [] if table is None else self._connection.run(f"SELECT value FROM {table} WHERE key = ?", (key,))
+        return rows[0][0] if rows else None
+
+    def range(
+        self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        table = self._tables[store]
+        return iter(()) if table is None else self._connection.scan(table, start, end, reverse)
 
     def close(self) -> None:
         self._connection.close()

@@ -64,7 +64,7 @@ class StoreBackend(ABC):
         """Close and delete the stores' files; the directory itself may stay, empty."""
 
     def view(self, stores: Sequence[str]) -> StoreView | None:
-        """Return the present content of stores, for another thread; None: the engine reads it with `range` instead."""
+        """Return the present content of stores, for another thread; None if the backend has no views."""
         return None
 
     def write_bytes(self, store: str, changes: int) -> int:
@@ -86,17 +86,22 @@ class StoreBackend(ABC):
 class StoreView(Protocol):
     """Stores of one backend as they were when the view was made, whatever is written later.
 
-    One thread uses it, not the one that uses the backend, which may write, close or destroy the backend meanwhile.
+    One thread at a time uses it, not the one that uses the backend, which may write, close or destroy the backend
+    meanwhile. Methods raise StoreError, or StaleStoreError if another view may succeed, when the content cannot be
+    read.
     """
 
     version: str | None
     """The version of the content."""
 
-    def range(self, store: str) -> Iterator[tuple[bytes, bytes]]:
-        """Yield every (key, value) of a store in key order.
+    def get(self, store: str, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None."""
+        ...
 
-        Raises StoreError, or StaleStoreError if another view may succeed, when the content cannot be read to its end.
-        """
+    def range(
+        self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) for start <= key < end in key order, or reversed; None is an open end."""
         ...
 
     def close(self) -> None:

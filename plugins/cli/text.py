@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock import Headers, Serde, SerdeError, Settings, SinkNode, SourceNode
-from penstock.plugins.serdes.json_text import dump_json
+from penstock.plugins.serdes.json_text import bytes_to_json as bytes_to_json
+from penstock.plugins.serdes.json_text import dump_json as dump_json
+from penstock.plugins.serdes.json_text import headers_to_json as headers_to_json
 from penstock.program.serdes import SerdeLike, make_serde
 
 
@@ -108,11 +110,6 @@ def _said_by(topic: str, app: str | None) -> tuple[SerdeLike, SerdeLike]:
     return None, None
 
 
-def headers_to_json(headers: Headers) -> list[list[Any]]:
-    """Return headers as pairs; a value that is not UTF-8 becomes {"base64": ...}."""
-    return [[name, bytes_to_json(value)] for name, value in headers]
-
-
 def headers_from_json(value: Any) -> Headers:
     """Return headers from pairs as `headers_to_json` makes them, or from a JSON object. Raises ValueError."""
     pairs = list(value.items()) if isinstance(value, Mapping) else value
@@ -131,16 +128,6 @@ def _header(pair: Any) -> tuple[str, bytes | None]:
         if isinstance(value, Mapping) and set(value) == {"base64"}:
             return name, b64decode(value["base64"], validate=True)
     raise ValueError(f'"headers": expected [name, text or null or {{"base64": text}}], found {shorten(pair)}')
-
-
-def bytes_to_json(value: bytes | None) -> Any:
-    """Return bytes as JSON shows them: as text, or as {"base64": ...} where they are not UTF-8."""
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": b64encode(value).decode()}
 
 
 def shorten(value: object) -> str:

@@ -16,6 +16,7 @@ VERBS: Components = {
         "plan",
         "changelog",
         "state",
+        "serve",
         "standby",
         "stores",
         "reshard",

@@ -49,7 +49,8 @@ class EmbeddedEngine(Engine):
     def _run(self, application: Application, order: RunOrder) -> RunSummary:
         waiting = WaitingStandbys(application)
         is_wanted = lambda: order.is_waiting_wanted() and waiting.keep()  # noqa: E731
-        with closing(waiting), begun(application, order, opened(application, is_wanted)) as begun_run:
+        opening = opened(application, is_wanted)
+        with closing(waiting), begun(application, order, opening, has_tasks_here=True) as begun_run:
             running, stop, statistics = begun_run
             waiting.close()
             order.note_start()

@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock import (
     Application,
+    Commit,
     ConfigError,
     PunctuationType,
     ReadOnlyKeyValueStore,
@@ -19,6 +20,7 @@ from penstock import (
     ReadOnlyWindowStore,
     Serde,
     StateStore,
+    StoreBackend,
     StoreBuilder,
     StoreSpec,
     ValueAndTimestamp,
@@ -26,6 +28,7 @@ from penstock import (
 )
 from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
 from penstock.program.serdes import resolve_serde
+from penstock.store.kept_store import KeptStore
 from penstock.store.kinds.timers import TimerStore
 from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.store.specs import declared_serdes
@@ -78,22 +81,37 @@ def key_serde(application: Application, store: StoreBuilder) -> Serde[Any]:
 def open_store(application: Application, replica: Replica, store: StoreBuilder) -> StateStore:
     """Return a store at the version of the replica, to be read until the replica's next `catch_up`; close it then.
 
-    Its clocks are those of the task at that commit: what had expired then is not there. Raises ConfigError if the
+    Raises as `store_over`.
+    """
+    kept, backend = replica.layout[store.name], replica.backend(store.name)
+    return store_over(application, replica.task, store, kept, backend, replica.commit)
+
+
+def store_over(
+    application: Application,
+    task: str,
+    store: StoreBuilder,
+    kept: KeptStore,
+    backend: StoreBackend,
+    commit: Commit | None,
+) -> StateStore:
+    """Return a store of a task, to be read, over a backend with its rows; close it afterwards.
+
+    Its clocks are those of the task at `commit`: what had expired then is not there. Raises ConfigError if the
     store was saved as one of another kind.
     """
-    backend, kept = replica.backend(store.name), replica.layout[store.name]
     kind = store.kind if isinstance(store, StoreSpec) else "key_value"
     if kind != kept.kind:
         raise ConfigError(
             f"store {store.name!r} of application {application.id!r} was saved as one of kind {kept.kind!r}, and the "
             f"program declares it as {kind!r}: give the program that ran last"
         )
-    commit, settings = replica.commit, application.settings
+    settings = application.settings
     saved = json.loads(commit.engine_state) if commit is not None and commit.engine_state else {}
     stream_time, wall_clock = saved.get("stream", -1), saved.get("wall", 0)
     context = TaskStoreContext(
         application.id,
-        replica.task,
+        task,
         settings.state_serde,
         kept.fixed_options,
         lambda: stream_time,

@@ -64,7 +64,7 @@ class Engine(ABC):
         def work(stop: threading.Event, on_start: Callable[[], None]) -> RunSummary:
             return self.run(application, RunOrder(when, on_progress, clock, stop, wait, on_start), **options)
 
-        return StartedRun(application.id, work)
+        return StartedRun(application, work)
 
     def check_options(self, application: Application, options: Collection[str]) -> None:
         """Raise ConfigError for options that are not the engine's."""

@@ -24,6 +24,7 @@ from .open_application import OpenApplication
 from .order import RunOrder
 from .planning.rests import rest_seconds
 from .progress import EndedBatch, RunProgress, RunSummary
+from .queries_server import queries_server
 from .query import Query
 from .rates import BatchRates, RecentRates
 from .statistics import RunStatistics
@@ -43,14 +44,18 @@ R = TypeVar("R", bound=OpenApplication)
 
 @contextmanager
 def begun(
-    application: Application, order: RunOrder, opening: AbstractContextManager[R]
+    application: Application, order: RunOrder, opening: AbstractContextManager[R], *, has_tasks_here: bool
 ) -> Iterator[tuple[R, StopRequest, RunStatistics]]:
-    """Begin a run: serve its metrics, open the application, write its status, and listen for what stops it."""
+    """Begin a run: serve its metrics, open the application, serve its stores, write its status, and listen for a stop.
+
+    `has_tasks_here`: its tasks run on this machine.
+    """
     statistics = RunStatistics(application.id, order.trigger.text)
     with (
         metrics_endpoint(application.settings, statistics.status, lambda: statistics.lag),
         opening as running,
         StatusWriter(running.log, running.application.id, statistics),
+        queries_server(running.application, has_tasks_here=has_tasks_here),
         StopRequest.listening(order.stop) as stop,
     ):
         yield running, stop, statistics

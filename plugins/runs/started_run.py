@@ -7,9 +7,13 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from penstock.errors import RuntimeUnavailableError
+from penstock.plugins.queries.queries import Queries
+from penstock.settings.application import Application
 
 from .progress import RunSummary
 
@@ -71,8 +75,12 @@ class StartedRun:
     the error of a failed application, unless the block itself failed.
     """
 
-    def __init__(self, application_id: str, work: Work) -> None:
-        self._run = _Run(application_id, work)
+    def __init__(self, application: Application, work: Work) -> None:
+        # The run goes on where the process was when it began.
+        self.application = application.with_settings(data_dir=str(Path(application.settings.data_dir).absolute()))
+        self._queries: Queries | None = None
+        self._opening_queries = threading.Lock()
+        self._run = _Run(application.id, work)
         self._run.start()
         self._forgotten = weakref.finalize(self, _forgotten, self._run)
         self._forgotten.atexit = False
@@ -94,6 +102,29 @@ class StartedRun:
         self._check_process()
         return self._run.error
 
+    @property
+    def queries(self) -> Queries:
+        """The stores of the application's tasks on this machine, to be read until the run ends.
+
+        Raises RuntimeUnavailableError after that, and LogError.
+        """
+        self._check_process()
+        with self._opening_queries:
+            if self._run.has_ended.is_set():
+                raise RuntimeUnavailableError(
+                    f"application {self._run.application_id!r} does not run any more: its stores cannot be asked"
+                )
+            if self._queries is None:
+                self._queries = Queries.of_this_machine(self.application)
+            return self._queries
+
+    def store(self, name: str, **options: Any) -> Any:
+        """Return a store of the application, to be read at committed versions; `options` are those of `Queries.store`.
+
+        Raises as `queries` and `Queries.store`.
+        """
+        return self.queries.store(name, **options)
+
     def wait(self, timeout: float | None = None) -> RunSummary:
         """Wait until the run ends by itself, or is stopped; return its summary.
 
@@ -103,6 +134,7 @@ class StartedRun:
         if not self._run.has_ended.wait(timeout):
             raise TimeoutError(f"application {self._run.application_id!r} still runs after {timeout:g} s")
         self._forgotten.detach()
+        self._close_queries()
         if self._run.error is not None:
             raise self._run.error
         assert self._run.summary is not None
@@ -113,6 +145,12 @@ class StartedRun:
         self._check_process()
         self._run.stop.set()
         return self.wait(timeout)
+
+    def _close_queries(self) -> None:
+        with self._opening_queries:
+            queries, self._queries = self._queries, None
+        if queries is not None:
+            queries.close()
 
     def _check_process(self) -> None:
         if os.getpid() != self._run.process:

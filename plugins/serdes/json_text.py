@@ -1,4 +1,4 @@
-"""JSON text of any value, for people and other programs to read; it need not be read back."""
+"""Values, headers and bytes as JSON, for the command line and the HTTP server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
+
+from penstock import Headers
 
 
 def dump_json(value: Any) -> bytes:
@@ -23,7 +25,23 @@ def dump_json(value: Any) -> bytes:
     try:
         return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:  # integers of more than 64 bits, keys that are no scalars
-        return json.dumps(_text_keys(value), default=_plain, ensure_ascii=False, separators=(",", ":")).encode()
+        text = json.dumps(_text_keys(value), default=_plain, ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-8", "backslashreplace")  # a lone surrogate, as JSON writes it
+
+
+def headers_to_json(headers: Headers) -> list[list[Any]]:
+    """Return headers as pairs; a value that is not UTF-8 becomes {"base64": ...}."""
+    return [[name, bytes_to_json(value)] for name, value in headers]
+
+
+def bytes_to_json(value: bytes | None) -> Any:
+    """Return bytes as JSON shows them: as text, or as {"base64": ...} where they are not UTF-8."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(value).decode()}
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ def penstock_settings() -> Components:
     """Return the settings that one of our plugins alone reads; each is declared in that plugin."""
     planning, metrics = "penstock.plugins.runs.planning.settings", "penstock.plugins.runs.metrics.settings"
     registry = "penstock.plugins.serdes.registry.settings"
+    queries = "penstock.plugins.queries.settings"
     return {
         "engine": "penstock.plugins.runs.settings:ENGINE",
         "processes": "penstock.plugins.embedded.settings:PROCESSES",
@@ -21,6 +22,10 @@ def penstock_settings() -> Components:
         "metrics_host": f"{metrics}:METRICS_HOST",
         "metrics_port": f"{metrics}:METRICS_PORT",
         "num_standby_replicas": "penstock.plugins.replicas.settings:NUM_STANDBY_REPLICAS",
+        "queries": f"{queries}:QUERIES",
+        "queries_token": f"{queries}:QUERIES_TOKEN",
+        "queries_excluded": f"{queries}:QUERIES_EXCLUDED",
+        "queries_masked": f"{queries}:QUERIES_MASKED",
         "parallelism": "penstock.plugins.spark.settings:PARALLELISM",
         "punctuation_interval": f"{planning}:PUNCTUATION_INTERVAL",
     }

@@ -167,7 +167,7 @@ _LMDB = "stores are kept in LMDB; leave it out"
 WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "acceptable.recovery.lag": ("a slot goes to a machine with copies, however far they are behind; leave it out", ()),
     "allow.os.group.write.access": ("new directories have mode 0700, and files 0600", ("false",)),
-    "application.server": ("state is not served to other hosts; leave it out", ("",)),
+    "application.server": ("`queries` is the address of a server for stores; leave it out", ("",)),
     "basic.auth.credentials.source": ("set `schema_registry_user_info`", ("user_info",)),
     "buffered.records.per.partition": ("set `fetch_bytes`", ()),
     "built.in.metrics.version": (_NO_METRICS, ("latest",)),

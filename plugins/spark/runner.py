@@ -80,7 +80,10 @@ def run_order(
         check_session(session)
     opening = RunningApplication.open(application, session, master, conf, order.is_waiting_wanted)
     # The JVM's end waits for all of the run.
-    with ExitStack() as waiting, begun(application, order, opening) as (running, stop, statistics):
+    with (
+        ExitStack() as waiting,
+        begun(application, order, opening, has_tasks_here=False) as (running, stop, statistics),
+    ):
         waiting.enter_context(ending_before_the_jvm(running.session, stop.ask))
         order.note_start()
         return _SparkRun(running, order, stop, statistics).until_done()

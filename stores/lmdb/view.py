@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import lmdb
 
@@ -13,7 +13,9 @@ from penstock import StaleStoreError, StoreView
 from . import keys, registry
 from .environment import SharedEnvironment
 
-_CHUNK = 1024
+T = TypeVar("T")
+
+_FIRST_CHUNK, _CHUNK = 32, 1024
 
 
 class LmdbView(StoreView):
@@ -31,14 +33,23 @@ class LmdbView(StoreView):
         self.version = shared.version_in(self._transaction)
         registry.share(shared)
 
-    def range(self, store: str) -> Iterator[tuple[bytes, bytes]]:
-        start: bytes | None = None
+    def get(self, store: str, key: bytes) -> bytes | None:
+        return self._read(store, lambda database: keys.get(self._transaction, database, key), None)
+
+    def range(
+        self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        size = _FIRST_CHUNK
         while True:
-            chunk = self._chunk(store, start)
+            chunk = self._chunk(store, start, end, reverse, size)
             yield from chunk
-            if len(chunk) < _CHUNK:
+            if len(chunk) < size:
                 return
-            start = chunk[-1][0] + b"\x00"
+            size = min(4 * size, _CHUNK)
+            if reverse:
+                end = chunk[-1][0]
+            else:
+                start = chunk[-1][0] + b"\x00"
 
     def close(self) -> None:
         shared, self._shared = self._shared, None
@@ -47,16 +58,25 @@ class LmdbView(StoreView):
                 self._transaction = None
             registry.release(shared)
 
-    def _chunk(self, store: str, start: bytes | None) -> list[tuple[bytes, bytes]]:
+    def _chunk(
+        self, store: str, start: bytes | None, end: bytes | None, reverse: bool, size: int
+    ) -> list[tuple[bytes, bytes]]:
+        def read(database: Any) -> list[tuple[bytes, bytes]]:
+            return list(islice(keys.scan(self._transaction, database, start, end, reverse), size))
+
+        return self._read(store, read, [])
+
+    def _read(self, store: str, read: Callable[[Any], T], nothing: T) -> T:
+        """Return what `read` finds in the database of a store, or `nothing` if no writer has made it yet."""
         shared, database = self._shared, self._databases[store]
         if shared is None:
             raise StaleStoreError("a view of a store was used after it was closed")
         if database is None:
-            return []
+            return nothing
         with shared.unmapping:
             if shared.mapping != self._mapping:
                 raise StaleStoreError(f"store directory {shared.directory}: it was closed, or made larger, meanwhile")
             try:
-                return list(islice(keys.scan(self._transaction, database, start, None, False), _CHUNK))
+                return read(database)
             except lmdb.Error as error:
                 raise shared.explain(error) from error

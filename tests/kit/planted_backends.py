@@ -546,13 +546,30 @@ class _Viewed(MemoryBackend):
 
 class ViewsInTheOrderOfWrites(_Viewed):
     def _changed(self, view: Any) -> Any:
-        view.range = lambda store: iter(list(view._stores[store].items()))
+        view.range = lambda store, *bounds, **order: iter(list(view._stores[store].items()))
         return view
 
 
 class ViewsWithoutEmptyValues(_Viewed):
     def _changed(self, view: Any) -> Any:
-        view.range = lambda store: iter([row for row in sorted(view._stores[store].items()) if row[1]])
+        view.range = lambda store, *bounds, **order: iter(
+            [row for row in sorted(view._stores[store].items()) if row[1]]
+        )
+        return view
+
+
+class ViewsThatGetWhatIsWrittenLater(_Viewed):
+    def _changed(self, view: Any) -> Any:
+        view.get = self.get
+        return view
+
+
+class ViewsWithTheEndOfARange(_Viewed):
+    def _changed(self, view: Any) -> Any:
+        scan = view.range
+        view.range = lambda store, start=None, end=None, reverse=False: scan(
+            store, start, None if end is None else end + b"\x00", reverse=reverse
+        )
         return view
 
 

@@ -101,6 +101,8 @@ IN_PROCESS: list[tuple[Any, ...]] = [
     (planted.CountsPutsAndDeletions, "test_counts_of_stores_that_were_emptied", "approximate_count is 0 only if"),
     (planted.ViewsInTheOrderOfWrites, "test_a_view_has_every_key_in_order", "every entry in key order"),
     (planted.ViewsWithoutEmptyValues, "test_a_view_has_every_key_in_order", "every entry in key order"),
+    (planted.ViewsThatGetWhatIsWrittenLater, "test_a_view_has_every_key_in_order", "from a view of"),
+    (planted.ViewsWithTheEndOfARange, "test_a_view_has_every_key_in_order", "of start <= key < end"),
     (planted.ViewsThatAreReadOnce, "test_a_view_stays_as_it_is", "read twice"),
     (planted.ViewsAtALaterVersion, "test_a_view_stays_as_it_is", "a view shows the version"),
     (planted.ViewsThatKeepADescriptor, "test_what_is_closed_frees_descriptors", "close of a view must free"),

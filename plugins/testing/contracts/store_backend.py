@@ -25,7 +25,7 @@ from .store_children import STORES, read_all, write_on
 from .store_kills import KillTests
 from .store_readers import ReaderTests
 from .store_rows import LENGTHS, RowTests
-from .store_scans import ScanTests
+from .store_scans import ScanTests, check_view
 from .store_tests import NOTHING, StoreTests, check_count, check_reads, check_refused, module_of
 from .store_writers import WriterTests
 
@@ -425,6 +425,7 @@ class _History(RuleBasedStateMachine):
         for view, version, model in self.views:
             expect(view.version, version, "the version of a view stays")
             expect(list(view.range(store)), sorted(model[store].items()), f"the rows of {store!r} in a view stay")
+            check_view(view, store, model[store], sorted(model[store])[:3])
 
     def close_views(self) -> None:
         for view, _, _ in self.views:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from itertools import islice
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import StoreBackend, StoreError
+from penstock import StoreBackend, StoreError, StoreView
 
 from .expectations import expect, expect_no_descriptors
 from .store_children import STORES
@@ -202,6 +202,7 @@ class ScanTests(StoreTests):
                 rule = f"a view of {version} has every entry in key order"
                 for store in STORES[1:] if version == "v1" else STORES:
                     expect(list(view.range(store)), sorted(content[store].items()), f"{rule}: {store!r}")
+                    check_view(view, store, content[store], list(rows)[::7])
                 expect(view.version, version, rule)
                 view.close()
             check_reads(backend, now, "after views were closed")
@@ -292,3 +293,15 @@ class ScanTests(StoreTests):
                 (failure, "an opening that fails"),
             ):
                 expect_no_descriptors(act, what)
+
+
+def check_view(view: StoreView, store: str, content: Mapping[bytes, bytes], keys: Sequence[bytes]) -> None:
+    """Check `get` of keys, and ranges between them in both directions."""
+    rows = sorted(content.items())
+    for key in keys:
+        expect(view.get(store, key), content.get(key), f"get of {key[:20]!r} from a view of {store!r}")
+    for start, end in [*zip([None, *keys], [*keys[1:], None], strict=False), *zip(keys, reversed(keys), strict=True)]:
+        found = [row for row in rows if (start is None or row[0] >= start) and (end is None or row[0] < end)]
+        rule = "a view's range has every entry in key order, of start <= key < end"
+        expect(list(view.range(store, start, end)), found, rule)
+        expect(list(view.range(store, start, end, reverse=True)), found[::-1], f"{rule}, reversed")

@@ -1,0 +1,5 @@
+"""What programs import that ask `penstock serve`. The names are those of `penstock.plugins.client`."""
+
+from penstock.plugins.client import AsyncClient, AsyncStore, Client, Entry, QueryError, Store
+
+__all__ = ["AsyncClient", "AsyncStore", "Client", "Entry", "QueryError", "Store"]

@@ -1,0 +1,127 @@
+"""The verb `serve`: an HTTP server for the stores of an application, on any machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock import ConfigError
+
+from .command import Command
+from .failures import ended_by_sigterm
+from .options import application_options, find_application
+from .output import note
+
+if TYPE_CHECKING:
+    from penstock import Application
+    from penstock.plugins.queries.queries import Queries
+
+_file = click.Path(exists=True, dir_okay=False, path_type=Path)
+_TOKEN_VARIABLE = "PENSTOCK_QUERIES_TOKEN"
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("For programs on this machine", "penstock serve shop:application"),
+        ("Where the tasks run: their local state, without a copy", "penstock serve shop:application --local --listen 127.0.0.1:8081"),
+        ("For others, with a token and TLS", "penstock serve shop:application --listen 0.0.0.0:8443 --token-file token --tls-cert cert.pem --tls-key key.pem"),
+        ("Two stores, one without its values", "penstock serve shop:application --store totals --store people --mask people"),
+    ],
+)  # fmt: skip
+@click.argument("target", metavar="MODULE:ATTR")
+@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Where it listens.")
+@click.option(
+    "--local",
+    is_flag=True,
+    help="Read the local state of the tasks that run on this machine, with the same state_dir; else replicas, which "
+    "this process keeps up to date from the changelog.",
+)
+@click.option("--store", "stores", metavar="STORE", multiple=True, help="Only this store; repeatable. [default: all]")
+@click.option("--exclude", "excluded", metavar="STORE", multiple=True, help="All but this store; repeatable.")
+@click.option("--mask", "masked", metavar="STORE", multiple=True, help="Show no values of this store; repeatable.")
+@click.option(
+    "--directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the replicas are; one process at a time has it. [default: under state_dir]",
+)
+@click.option(
+    "--token-file",
+    type=_file,
+    help=f"A file with the token that each request must have. Needed where others reach the address. [env var: "
+    f"{_TOKEN_VARIABLE}, with the token itself]",
+)
+@click.option("--tls-cert", "certificate", type=_file, help="A certificate (PEM), to serve https; with --tls-key.")
+@click.option("--tls-key", "private_key", type=_file, help="Its private key (PEM).")
+@click.option(
+    "--allow-host", "hosts", metavar="NAME", multiple=True, help="A name that requests may be for; repeatable."
+)
+@application_options
+def serve(
+    target: str,
+    listen: str,
+    local: bool,
+    stores: tuple[str, ...],
+    excluded: tuple[str, ...],
+    masked: tuple[str, ...],
+    directory: Path | None,
+    token_file: Path | None,
+    certificate: Path | None,
+    private_key: Path | None,
+    hosts: tuple[str, ...],
+    **where: Any,
+) -> None:
+    """Answer queries of the stores of MODULE:ATTR over HTTP, until Ctrl-C or SIGTERM.
+
+    Answers are JSON, and of committed versions only; /openapi.json describes the requests. It works from any machine
+    that reaches the log and the changelog, beside a running application, which does not notice it.
+    It needs `pip install 'penstock[serve]'`.
+    """
+    from penstock.plugins.queries.http.guard import Address
+    from penstock.plugins.queries.http.server import Server, ServerOptions, open_socket, url_of
+
+    application = find_application(target, **where)
+    if (certificate is None) != (private_key is None):
+        raise ConfigError("--tls-cert and --tls-key: give both or none")
+    options = ServerOptions(
+        Address.of(listen, "--listen"), _token(token_file), certificate, private_key, hosts, stores or None, excluded,
+        masked,
+    )  # fmt: skip
+    with (
+        ended_by_sigterm(),
+        open_socket(options, "--listen") as listening,
+        _opened(application, options, directory, local=local) as queries,
+    ):
+        server = Server(queries, options, listening)
+        note(f"{application.id} answers at {url_of(listening, options)}")
+        server.run()
+
+
+def _opened(application: Application, options: Any, directory: Path | None, *, local: bool) -> Queries:
+    from penstock.plugins.queries.queries import Queries
+
+    if local:
+        if directory is not None:
+            raise ConfigError("--directory: with --local there are no replicas: leave it out")
+        return Queries.of_this_machine(application)
+    names = options.names(Queries.followed_stores(application))
+    return Queries.from_changelog(application, stores=names, directory=directory)
+
+
+def _token(file: Path | None) -> str | None:
+    """Return the token of a file or of the environment. Raises ConfigError for one that cannot be used."""
+    from penstock.plugins.queries.http.guard import checked_token
+
+    if file is None:
+        token = os.environ.get(_TOKEN_VARIABLE)
+        source = f"environment variable {_TOKEN_VARIABLE}"
+    else:
+        try:
+            token = file.read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--token-file {file}: it cannot be read: {error}") from error
+        source = f"--token-file {file}"
+    return checked_token(token, source)

@@ -1,0 +1,295 @@
+"""Client: asks a server of queries, such as `penstock serve`. It needs the standard library alone."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import ssl
+import threading
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from penstock import ConfigError, Duration, PenstockError, StoreUnavailableError, TopicPartition, duration_ms
+
+_PAGE = 1_000
+"""Entries that are asked for at once."""
+
+
+class QueryError(PenstockError):
+    """A server refused a query, or cannot be reached. `status`: of HTTP, 0 without an answer; `code`: the server's."""
+
+    def __init__(self, message: str, status: int = 0, code: str = "unreachable") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of a store, with keys and values as JSON has them; bytes are base64 text. Times are in ms.
+
+    `timestamp` and `headers`: of its value, if the store was asked for them; of a version, when it began. `valid_to`:
+    when a version ended, -1 for the latest. `start` and `end`: of a window or session.
+    """
+
+    key: Any
+    value: Any
+    timestamp: int | None = None
+    valid_to: int | None = None
+    headers: Any = ()
+    start: int | None = None
+    end: int | None = None
+
+
+def _bounds(
+    timestamps: bool,
+    stale_ok: bool,
+    at_least: Mapping[TopicPartition, int] | None,
+    wait: Duration,
+    task: str | None,
+    all_tasks: bool,
+) -> tuple[tuple[str, str], ...]:
+    flags = {"timestamps": timestamps, "stale_ok": stale_ok, "all_tasks": all_tasks}
+    given = [(name, "true") for name, flag in flags.items() if flag]
+    given += [("at_least", f"{each.topic}:{each.partition}:{offset}") for each, offset in (at_least or {}).items()]
+    given += [("task", task)] if task is not None else []
+    return (*given, ("wait", str(duration_ms(wait, "wait"))))
+
+
+class Client:
+    """Asks the server at `url`; any thread may call all methods. Close it, or use it in a `with` block.
+
+    `token`: sent with each request. `timeout`: how long to wait for an answer. `context`: for https, with the
+    certificates to trust (None: those of the system). Raises ConfigError for another URL.
+    """
+
+    def __init__(
+        self, url: str, *, token: str | None = None, timeout: Duration = "30s", context: ssl.SSLContext | None = None
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or parts.hostname is None:
+            raise ConfigError(f"url {url!r}: expected http://HOST:PORT or https://HOST:PORT")
+        self._url = url
+        self._path = parts.path.rstrip("/")
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        seconds = duration_ms(timeout, "timeout") / 1000
+        place = parts.hostname, parts.port
+        self._connect: Callable[[], http.client.HTTPConnection] = (
+            (lambda: http.client.HTTPSConnection(*place, timeout=seconds, context=context))
+            if parts.scheme == "https"
+            else (lambda: http.client.HTTPConnection(*place, timeout=seconds))
+        )
+        self._idle: list[http.client.HTTPConnection] = []
+        self._lock = threading.Lock()
+
+    def stores(self) -> dict[str, str]:
+        """Return the kinds of the stores that can be asked, by name. Raises as `Store.get`."""
+        return {each["name"]: each["kind"] for each in self.request("/v1/stores")["stores"]}
+
+    def store(
+        self,
+        name: str,
+        *,
+        timestamps: bool = False,
+        stale_ok: bool = False,
+        at_least: Mapping[TopicPartition, int] | None = None,
+        wait: Duration = "1s",
+        task: str | None = None,
+        all_tasks: bool = False,
+    ) -> Store:
+        """Return a store, to be asked. `timestamps`: with those of values, and headers; the rest as `Queries.store`."""
+        return Store(self, name, _bounds(timestamps, stale_ok, at_least, wait, task, all_tasks))
+
+    def request(self, path: str, given: Iterable[tuple[str, str]] = (), body: Any = None) -> Any:
+        """Return the JSON of an answer. Raises as `Store.get`."""
+        query = urlencode(list(given))
+        target = f"{self._path}{path}" + (f"?{query}" if query else "")
+        data = None if body is None else json.dumps(body).encode()
+        status, answer = self._exchange("GET" if data is None else "POST", target, data)
+        try:
+            found = json.loads(answer)
+        except ValueError:
+            raise QueryError(f"{self._url}: it answered {status} without JSON", status, "no_json") from None
+        if status == 200:
+            return found
+        error = found.get("error", {}) if isinstance(found, dict) else {}
+        message = f"{self._url}: {error.get('message', status)}"
+        if status == 503:
+            raise StoreUnavailableError(message)
+        raise QueryError(message, status, error.get("code", ""))
+
+    def _exchange(self, method: str, target: str, data: bytes | None) -> tuple[int, bytes]:
+        """Return status and body. A connection that the server has closed since is replaced once: queries only read."""
+        while True:
+            with self._lock:
+                is_new = not self._idle
+                connection = self._connect() if is_new else self._idle.pop()
+            try:
+                connection.request(method, target, data, self._headers)
+                response = connection.getresponse()
+                body = response.read()
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                if is_new or isinstance(error, TimeoutError):
+                    raise QueryError(f"{self._url} does not answer: {error or type(error).__name__}") from error
+                continue
+            except BaseException:
+                connection.close()
+                raise
+            if response.will_close:
+                connection.close()
+            else:
+                with self._lock:
+                    self._idle.append(connection)
+            return response.status, body
+
+    def close(self) -> None:
+        """Close the connections; idempotent."""
+        with self._lock:
+            while self._idle:
+                self._idle.pop().close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Store:
+    """A store of a server. Methods raise QueryError, and StoreUnavailableError if no version may answer now."""
+
+    client: Client
+    name: str
+    bounds: tuple[tuple[str, str], ...]
+
+    @property
+    def _path(self) -> str:
+        return f"/v1/stores/{quote(self.name, safe='')}"
+
+    def get(self, key: Any, *, window: int | None = None, as_of: int | None = None) -> Entry | None:
+        """Return the entry of a key, or None.
+
+        `window`: of a window store, the start of the window (ms). `as_of`: of a versioned store, the version that was
+        valid then.
+        """
+        given = [("key", _key(key)), ("json_keys", "true"), *_numbers(window=window, as_of=as_of), *self.bounds]
+        try:
+            return Entry(**self.client.request(f"{self._path}/get", given))
+        except QueryError as error:
+            if error.code == "not_found":
+                return None
+            raise
+
+    def get_many(self, keys: Iterable[Any]) -> list[Entry | None]:
+        """Return the entry of each key of a key-value store, None where there is none."""
+        body = {"keys": [_plain(key) for key in keys]}
+        if not body["keys"]:
+            return []
+        found = self.client.request(f"{self._path}/get", self.bounds, body)["entries"]
+        return [None if each is None else Entry(**each) for each in found]
+
+    def entries(
+        self,
+        *,
+        key: Any = None,
+        start: Any = None,
+        end: Any = None,
+        prefix: Any = None,
+        time_from: int | None = None,
+        time_to: int | None = None,
+    ) -> Iterator[Entry]:
+        """Iterate over entries: of one key, of a range with both ends, or of a prefix; without these over all.
+
+        Times (ms) as in `Queries.store`: windows that start, sessions that overlap, versions valid from `time_from` to
+        `time_to`. They are read in pages, each of the version of its time.
+        """
+        keys = {"key": key, "start": start, "end": end, "prefix": prefix}
+        given = [(name, _key(each)) for name, each in keys.items() if each is not None]
+        given += [("json_keys", "true"), ("limit", str(_PAGE)), *_numbers(**{"from": time_from, "to": time_to})]
+        page: str | None = None
+        while True:
+            more = [] if page is None else [("page", page)]
+            found = self.client.request(f"{self._path}/entries", [*given, *more, *self.bounds])
+            yield from (Entry(**each) for each in found["entries"])
+            page = found["page"]
+            if page is None:
+                return
+
+    def lags(self) -> dict[str, int]:
+        """Return how many versions the copy of each task is behind."""
+        return {each["task"]: each["behind"] for each in self.client.request(self._path)["tasks"]}
+
+
+class AsyncClient:
+    """A Client for asynchronous code: each request is made in a thread. Close it, or use `async with`."""
+
+    def __init__(
+        self, url: str, *, token: str | None = None, timeout: Duration = "30s", context: ssl.SSLContext | None = None
+    ) -> None:
+        self._client = Client(url, token=token, timeout=timeout, context=context)
+
+    async def stores(self) -> dict[str, str]:
+        """Return the kinds of the stores that can be asked, by name."""
+        return await asyncio.to_thread(self._client.stores)
+
+    def store(self, name: str, **options: Any) -> AsyncStore:
+        """Return a store, to be asked; `options` are those of `Client.store`."""
+        return AsyncStore(self._client.store(name, **options))
+
+    async def close(self) -> None:
+        """Close the connections; idempotent."""
+        self._client.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+
+@dataclass(frozen=True)
+class AsyncStore:
+    """A Store for asynchronous code; its methods are those of Store."""
+
+    store: Store
+
+    async def get(self, key: Any, *, window: int | None = None, as_of: int | None = None) -> Entry | None:
+        """Return the entry of a key, or None."""
+        return await asyncio.to_thread(self.store.get, key, window=window, as_of=as_of)
+
+    async def get_many(self, keys: Iterable[Any]) -> list[Entry | None]:
+        """Return the entry of each key, None where there is none."""
+        return await asyncio.to_thread(self.store.get_many, list(keys))
+
+    async def entries(self, **given: Any) -> AsyncIterator[Entry]:
+        """Iterate as `Store.entries` does; a page is read at a time."""
+        found = self.store.entries(**given)
+        while rows := await asyncio.to_thread(_take, found):
+            for each in rows:
+                yield each
+
+    async def lags(self) -> dict[str, int]:
+        """Return how many versions the copy of each task is behind."""
+        return await asyncio.to_thread(self.store.lags)
+
+
+def _take(found: Iterator[Entry]) -> list[Entry]:
+    return [each for _, each in zip(range(_PAGE), found, strict=False)]
+
+
+def _plain(key: Any) -> Any:
+    return b64encode(key).decode() if isinstance(key, bytes) else key
+
+
+def _key(key: Any) -> str:
+    return json.dumps(_plain(key))
+
+
+def _numbers(**given: int | None) -> list[tuple[str, str]]:
+    return [(name, str(number)) for name, number in given.items() if number is not None]

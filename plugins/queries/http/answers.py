@@ -1,0 +1,255 @@
+"""Answers: what each request returns, as data for JSON; called by threads that may wait."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice, takewhile
+from typing import Any
+
+from penstock import Application, Serde, StateStore, ValueAndTimestamp, ValueTimestampHeaders
+from penstock.plugins.replicas.contents import LATEST, Entry, entries, entries_of, key_serde
+from penstock.plugins.replicas.saved_tasks import SavedTask
+from penstock.plugins.serdes.json_text import headers_to_json
+
+from ..copies import Bounds
+from ..key_routes import key_of_json, key_of_text
+from ..queries import Queries
+from ..reading import StoreReading
+from ..stores import kind_of, queried_store
+from .parameters import MOST_ENTRIES, Page, Parameters
+from .refusals import Refused, bad
+
+Data = dict[str, Any]
+MASKED = "***"
+"""What the values of a masked store are shown as."""
+_DEFAULT_ENTRIES = 100
+_BY_KEY = ("key_value", "lru_map")
+_VALUE_FIELDS = ("value", "headers")
+
+
+class Answers:
+    """Answers requests for the stores of an application.
+
+    `names`: the stores that may be asked. `masked`: those of them whose values are not shown.
+    """
+
+    def __init__(self, queries: Queries, names: Sequence[str], masked: Sequence[str]) -> None:
+        self._queries = queries
+        self._names = sorted(names)
+        self._masked = frozenset(masked)
+
+    # ------------------------------------------------------------------ facts
+
+    def stores(self) -> Data:
+        """Return the stores that may be asked."""
+        kinds = self._queries.stores()
+        shown = [{"name": name, "kind": kinds[name], "masked": name in self._masked} for name in self._names]
+        return {"application": self._queries.application.id, "stores": shown}
+
+    def store(self, name: str) -> Data:
+        """Return a store, and how far its copy is in each task."""
+        self._check(name)
+        lags = [asdict(each) for each in self._queries.lags(name)]
+        return {"name": name, "kind": self._queries.stores()[name], "masked": name in self._masked, "tasks": lags}
+
+    def metadata(self, name: str, given: Parameters) -> Data:
+        """Return which task has a key."""
+        self._check(name)
+        reading = self._queries.reading(name, Bounds(stale_ok=True))
+        found = self._queries.query_metadata_for_key(name, self._key(reading, given, "key"))
+        return {"task": found.task, "partition": found.partition, **_without(asdict(found.lag), "task")}
+
+    def is_ready(self) -> bool:
+        """Return whether every task of the stores can answer."""
+        return all(each.version is not None for name in self._names for each in self._queries.lags(name))
+
+    # ------------------------------------------------------------------ entries
+
+    def get(self, name: str, given: Parameters) -> Data:
+        """Return the entry of a key, of a window of it, or as of a time. Raises Refused (404) if there is none."""
+        reading = self._reading(name, given)
+        key, kind, store = self._key(reading, given, "key"), kind_of(reading.builder), queried_store(reading)
+        if kind == "window":
+            start = given.number("window", -1)
+            if start < 0:
+                raise bad("window: expected the start of the window in ms; `entries` has the windows of a time range")
+            found = next(entries_of(store, key, start, start), None)
+        elif kind == "versioned":
+            found = next(entries_of(store, key, *[given.number("as_of", LATEST)] * 2), None)
+        elif kind in _BY_KEY:
+            found = next(entries_of(store, key), None)
+        else:
+            raise bad(f"store {name!r} is of the kind {kind!r}, which has several entries of a key: ask for `entries`")
+        if found is None:
+            raise Refused(404, "not_found", f"store {name!r} has no value of this key")
+        return self._shown(name, found, given)
+
+    def get_many(self, name: str, given: Parameters, keys: Sequence[Any]) -> Data:
+        """Return the entry of each key; null for one that has no value."""
+        reading = self._reading(name, given)
+        if kind_of(reading.builder) not in _BY_KEY:
+            raise bad(f"store {name!r}: only key-value stores are asked for several keys at once")
+        wanted = [key_of_json(self._queries.application, reading.builder, key) for key in keys]
+        store: Any = queried_store(replace(reading, timestamped=True))
+        found = store.get_many(wanted)
+        rows = [None if value is None else _entry(key, value) for key, value in zip(wanted, found, strict=True)]
+        return {"entries": [None if each is None else self._shown(name, each, given) for each in rows]}
+
+    def page(self, name: str, given: Parameters) -> Data:
+        """Return a page of entries, and the token of the next page; null at the end."""
+        return self._page(name, given, given.page(), given.number("limit", _DEFAULT_ENTRIES, 1, MOST_ENTRIES))
+
+    def pages(self, name: str, given: Parameters, size: int) -> Iterator[list[Data]]:
+        """Yield pages of entries, up to `limit` (None: all) together; each is read when it is asked for."""
+        page, left = given.page(), given.number("limit", LATEST, 1)
+        while left:
+            found = self._page(name, given, page, min(size, left))
+            yield found["entries"]
+            left -= len(found["entries"])
+            if found["page"] is None:
+                return
+            page = Page.of_token(found["page"])
+
+    def _page(self, name: str, given: Parameters, page: Page | None, limit: int) -> Data:
+        reading = self._reading(name, given)
+        scan = _Scan.of(self._queries.application, reading, given)
+        tasks = list(scan.tasks)
+        if page is not None:
+            names = [each.id for each in tasks]
+            if page.task not in names:
+                raise bad("page: it is of another query")
+            tasks = tasks[names.index(page.task) :]
+        found: list[Entry] = []
+        for task in tasks:
+            after = page if page is not None and page.task == task.id else Page(task.id, None, 0)
+            left = limit - len(found)
+            rows = reading.read(task, lambda store: list(islice(scan.rows(store, after), left + 1)))  # noqa: B023
+            found += rows[:left]
+            if len(rows) > left:
+                return self._paged(name, given, found, scan.next_page(rows[:left], after))
+        return self._paged(name, given, found, None)
+
+    def _paged(self, name: str, given: Parameters, found: list[Entry], page: Page | None) -> Data:
+        shown = [self._shown(name, each, given) for each in found]
+        return {"entries": shown, "page": None if page is None else page.token()}
+
+    # ------------------------------------------------------------------ helpers
+
+    def _check(self, name: str) -> None:
+        if name not in self._names:
+            raise Refused(404, "unknown_store", "there is no store of this name; GET /v1/stores lists them")
+
+    def _reading(self, name: str, given: Parameters) -> StoreReading:
+        self._check(name)
+        all_tasks = given.flag("all_tasks")
+        return self._queries.reading(
+            name, given.bounds(), timestamped=given.flag("timestamps"), task=given.text("task"), all_tasks=all_tasks
+        )
+
+    def _key(self, reading: StoreReading, given: Parameters, name: str) -> Any:
+        text = given.text(name)
+        if text is None:
+            raise bad(f"{name}: expected, and not given")
+        return _key_of(text, self._queries.application, reading, given)
+
+    def _shown(self, name: str, entry: Entry, given: Parameters) -> Data:
+        entry = dict(entry)
+        if "headers" in entry:
+            entry["headers"] = headers_to_json(entry["headers"])
+        if not given.flag("timestamps") and "valid_to" not in entry:
+            entry = _without(entry, "timestamp", "headers")
+        if name in self._masked:
+            entry |= {field: MASKED for field in _VALUE_FIELDS if field in entry}
+        return entry
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """The entries that a request asks for: of `key`, or of start <= key <= end whose keys begin with `prefix`."""
+
+    tasks: Sequence[SavedTask]
+    serde: Serde[Any]
+    key: Any
+    start: Any
+    end: Any
+    prefix: Any
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, application: Application, reading: StoreReading, given: Parameters) -> _Scan:
+        """Return what the parameters ask for. Raises Refused."""
+        texts = {name: text for name in ("key", "start", "end", "prefix") if (text := given.text(name)) is not None}
+        if len({"key", "prefix"} & set(texts)) and len(texts) > 1:
+            raise bad("expected one of: key; prefix; start and end, or one of these two")
+        keys = {name: _key_of(text, application, reading, given) for name, text in texts.items()}
+        if not isinstance(keys.get("prefix", ""), (str, bytes)):
+            raise bad("prefix: only for stores whose keys are text or bytes")
+        tasks = reading.tasks_of(keys["key"]) if "key" in keys else reading.tasks()
+        return cls(
+            tasks,
+            key_serde(application, reading.builder),
+            keys.get("key"),
+            keys.get("start"),
+            keys.get("end"),
+            keys.get("prefix"),
+            given.number("from", 0),
+            given.number("to", LATEST),
+        )
+
+    def rows(self, store: StateStore, after: Page) -> Iterator[Entry]:
+        """Yield the entries of a store in one task, behind the page before."""
+        begin = None if after.key is None else self._known(after.key)
+        if self.key is not None:
+            rows = entries_of(store, self.key, self.first, self.last)
+        else:
+            start = next((each for each in (begin, self.start, self.prefix) if each is not None), None)
+            rows = entries(store, start, self.end, self.first, self.last)
+        left = after.skipped
+        for entry in rows:
+            if self.prefix is not None and not entry["key"].startswith(self.prefix):
+                return
+            if left and entry["key"] == begin:
+                left -= 1
+            else:
+                left = 0
+                yield entry
+
+    def _known(self, key: bytes) -> Any:
+        try:
+            return self.serde.deserialize(key)
+        except Exception:  # a serde of another package may raise anything
+            raise bad("page: it is of another query") from None
+
+    def next_page(self, rows: Sequence[Entry], after: Page) -> Page:
+        """Return the page behind entries of a task that a page began with."""
+        if not rows:
+            return after
+        key = rows[-1]["key"]
+        same = sum(1 for _ in takewhile(lambda entry: entry["key"] == key, reversed(rows)))
+        data = self.serde.serialize(key)
+        return Page(after.task, data, same + (after.skipped if same == len(rows) and data == after.key else 0))
+
+
+def _key_of(text: str, application: Application, reading: StoreReading, given: Parameters) -> Any:
+    if not given.flag("json_keys"):
+        return key_of_text(application, reading.builder, text)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise bad("json_keys: expected keys as JSON") from None
+    return key_of_json(application, reading.builder, value)
+
+
+def _entry(key: Any, value: Any) -> Entry:
+    if isinstance(value, ValueTimestampHeaders):
+        return {"key": key, "value": value.value, "timestamp": value.timestamp, "headers": value.headers}
+    if isinstance(value, ValueAndTimestamp):
+        return {"key": key, "value": value.value, "timestamp": value.timestamp}
+    return {"key": key, "value": value}
+
+
+def _without(data: Data, *names: str) -> Data:
+    return {name: value for name, value in data.items() if name not in names}

@@ -1,0 +1,119 @@
+"""Server: answers queries on a socket, until it is stopped."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from penstock import Application, ConfigError, RuntimeUnavailableError
+from penstock.support.names import did_you_mean
+
+from ..queries import Queries
+from .guard import Address, Guard
+
+_MOST_CONNECTIONS = 2_000
+_BACKLOG = 512
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """How a server listens, and what it shows.
+
+    `stores` (None: all), without `excluded`, can be asked; the values of `masked` ones are not shown. `certificate` and
+    `private_key`: files in PEM, for TLS. `hosts`: names that requests may be for, beside those of the address.
+    """
+
+    address: Address
+    token: str | None = None
+    certificate: Path | None = None
+    private_key: Path | None = None
+    hosts: Collection[str] = ()
+    stores: Collection[str] | None = None
+    excluded: Collection[str] = ()
+    masked: Collection[str] = ()
+
+    def names(self, known: Collection[str]) -> list[str]:
+        """Return the names of the stores that can be asked. Raises ConfigError for one that is not known."""
+        for name in (*(self.stores or ()), *self.excluded, *self.masked):
+            if name not in known:
+                advice = did_you_mean(name, known) or f"there are: {', '.join(sorted(known)) or 'none'}"
+                raise ConfigError(f"there is no store {name!r} that queries can read; {advice}")
+        return [name for name in (known if self.stores is None else self.stores) if name not in self.excluded]
+
+
+@dataclass(frozen=True)
+class ServerCargo:
+    """What a process beside a run is sent. `is_local`: it reads the local state of this machine; else replicas."""
+
+    application: Application
+    options: ServerOptions
+    is_local: bool
+
+
+class Server:
+    """Answers queries on a socket that listens, while `run` runs.
+
+    Raises ConfigError for stores that are not there, and a certificate that cannot be used.
+    """
+
+    def __init__(self, queries: Queries, options: ServerOptions, listening: socket.socket) -> None:
+        import uvicorn
+
+        from .answers import Answers
+        from .service import service
+
+        names = options.names(list(queries.stores()))
+        guard = Guard(options.address, options.token, options.hosts)
+        app = service(Answers(queries, names, list(options.masked)), guard, queries.application.id)
+        self._socket = listening
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
+            limit_concurrency=_MOST_CONNECTIONS, timeout_keep_alive=30, timeout_graceful_shutdown=5,
+            ssl_certfile=options.certificate, ssl_keyfile=options.private_key,
+        )  # fmt: skip
+        try:
+            config.load()
+        except OSError as error:
+            raise ConfigError(f"the certificate or its key cannot be used: {error}") from error
+        self._server = uvicorn.Server(config)
+
+    def run(self) -> None:
+        """Answer until `stop`, or in the main thread SIGINT or SIGTERM."""
+        self._server.run([self._socket])
+
+    def stop(self) -> None:
+        """Let `run` return soon; any thread may call it."""
+        self._server.should_exit = True
+
+
+def open_socket(options: ServerOptions, option: str) -> socket.socket:
+    """Return a socket that listens on the address of the options.
+
+    Raises ConfigError, naming `option`, for an address that cannot be opened, and one that others reach without a
+    token; RuntimeUnavailableError where starlette or uvicorn is not installed.
+    """
+    address = options.address
+    address.check(option, has_token=options.token is not None)
+    for library in ("anyio", "starlette", "uvicorn"):
+        if find_spec(library) is None:
+            raise RuntimeUnavailableError(
+                f"{option} needs {library}, which is not installed: pip install 'penstock[serve]'"
+            )
+    try:
+        family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise ConfigError(
+            f"{option} {address.host}:{address.port} cannot be opened ({error.strerror or error}): choose another "
+            "port, or an address of this host"
+        ) from error
+
+
+def url_of(listening: socket.socket, options: ServerOptions) -> str:
+    """Return the URL of a server."""
+    host = options.address.host
+    scheme = "http" if options.certificate is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"

@@ -1,0 +1,189 @@
+"""service: the ASGI application that answers queries; may also be mounted into another one."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import anyio.to_thread
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from penstock import PenstockError
+from penstock.plugins.serdes.json_text import dump_json
+
+from .answers import Answers, Data
+from .description import OPERATIONS, Operation, description
+from .guard import Guard
+from .parameters import Parameters, keys_of_body
+from .refusals import Refused, refusal
+
+_log = logging.getLogger("penstock.queries")
+
+_MOST_BODY_BYTES = 1 << 20
+_BODY_SECONDS = 10.0
+"""How long a client may take to send its body."""
+_STREAM_SECONDS = 600.0
+"""How long a client may take to read a stream."""
+_THREADS = 64
+"""How many queries are answered, or wait, at a time; others wait for their turn."""
+_PAGE = 1_000
+"""Entries of a stream that are in memory at a time."""
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_NDJSON = "application/x-ndjson"
+
+
+def service(answers: Answers, guard: Guard, application_id: str) -> Starlette:
+    """Return the ASGI application that answers requests by `answers`, if `guard` lets them through."""
+    made = _Service(answers, guard)
+    described = dump_json(description(application_id, has_token=guard.token is not None))
+    routes = [Route(each.path, made.endpoint(each), methods=[each.method.upper()]) for each in OPERATIONS]
+    routes += [
+        Route("/openapi.json", made.guarded(functools.partial(_answer_bytes, described))),
+        Route("/health/live", made.live),
+        Route("/health/ready", made.ready),
+    ]
+    handlers = {Refused: _refused, HTTPException: _http, Exception: _failed}
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False
+    return app
+
+
+Endpoint = Callable[[Request], Any]
+
+
+class _Service:
+    def __init__(self, answers: Answers, guard: Guard) -> None:
+        self._answers = answers
+        self._guard = guard
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    def guarded(self, answer: Endpoint) -> Endpoint:
+        """Return an endpoint that checks requests before it answers them."""
+
+        async def endpoint(request: Request) -> Response:
+            self._guard.check(request)
+            found: Response = await answer(request)
+            return found
+
+        return endpoint
+
+    def endpoint(self, operation: Operation) -> Endpoint:
+        """Return the endpoint of an operation."""
+        known = dict.fromkeys(operation.parameters)
+
+        async def answer(request: Request) -> Response:
+            given = Parameters(request.query_params.multi_items(), known)
+            name = request.path_params.get("store", "")
+            if operation.name == "stores":
+                return _json(self._answers.stores())
+            if operation.name == "get_many":
+                keys = keys_of_body(await _body(request))
+                return await self._data(self._answers.get_many, name, given, keys)
+            if operation.name == "entries" and _NDJSON in request.headers.get("accept", ""):
+                return await self._stream(name, given)
+            if operation.name == "store":
+                return await self._data(self._answers.store, name)
+            work = {"get": self._answers.get, "entries": self._answers.page, "metadata": self._answers.metadata}
+            return await self._data(work[operation.name], name, given)
+
+        return self.guarded(answer)
+
+    async def live(self, request: Request) -> Response:
+        """Answer that the server is there."""
+        return _json({"live": True})
+
+    async def ready(self, request: Request) -> Response:
+        """Answer whether every store can be asked."""
+        try:
+            is_ready = await self._in_thread(self._answers.is_ready)
+        except PenstockError:
+            is_ready = False
+        return _json({"ready": is_ready}, 200 if is_ready else 503)
+
+    # ------------------------------------------------------------------ helpers
+
+    async def _in_thread(self, work: Callable[..., Any], *given: Any) -> Any:
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(_THREADS)
+        return await anyio.to_thread.run_sync(functools.partial(work, *given), limiter=self._limiter)
+
+    async def _data(self, work: Callable[..., Data], *given: Any) -> Response:
+        try:
+            return _json(await self._in_thread(work, *given))
+        except PenstockError as error:
+            raise refusal(error) from error
+
+    async def _stream(self, name: str, given: Parameters) -> Response:
+        """Stream all entries, a page in memory at a time; an error before the first one is an answer of its own."""
+        pages = self._answers.pages(name, given, _PAGE)
+        try:
+            first = await self._in_thread(next, pages, None)
+        except PenstockError as error:
+            raise refusal(error) from error
+
+        async def lines() -> AsyncIterator[bytes]:
+            page = first
+            try:
+                async with asyncio.timeout(_STREAM_SECONDS):
+                    while page is not None:
+                        yield b"".join(dump_json(entry) + b"\n" for entry in page)
+                        page = await self._in_thread(next, pages, None)
+            except (PenstockError, TimeoutError) as error:
+                # The status was sent long ago: the last line says that the stream is not complete.
+                found = refusal(error) if isinstance(error, PenstockError) else Refused(0, "timeout", "took too long")
+                yield dump_json(_error(found)) + b"\n"
+
+        return StreamingResponse(lines(), media_type=_NDJSON, headers=_HEADERS)
+
+
+async def _body(request: Request) -> bytes:
+    """Return the body of a request. Raises Refused for one that is too large or comes too slowly."""
+    body = b""
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > _MOST_BODY_BYTES:
+                    raise Refused(413, "too_large", f"the body has more than {_MOST_BODY_BYTES:,} bytes")
+    except TimeoutError:
+        raise Refused(408, "timeout", "the body did not come in time") from None
+    except ClientDisconnect:
+        raise Refused(400, "bad_request", "the body is not complete") from None
+    return body
+
+
+def _json(data: Any, status: int = 200, **headers: str) -> Response:
+    return Response(dump_json(data), status, {**_HEADERS, **headers}, "application/json")
+
+
+async def _answer_bytes(data: bytes, request: Request) -> Response:
+    return Response(data, 200, _HEADERS, "application/json")
+
+
+def _error(refused: Refused) -> Data:
+    return {"error": {"code": refused.code, "message": refused.message}}
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}, 413: {"Connection": "close"}}
+    return _json(_error(error), error.status, **headers.get(error.status, {}))
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "wrong_method"}.get(error.status_code, "bad_request")
+    headers = dict(error.headers or {})
+    return _json(_error(Refused(error.status_code, code, error.detail)), error.status_code, **headers)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    _log.error("a query failed", exc_info=error)
+    return _json(_error(Refused(500, "failed", "the server failed; its log says why")), 500)

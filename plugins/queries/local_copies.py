@@ -1,0 +1,150 @@
+"""LocalCopies: the local state of the tasks that run on this machine, read beside them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+
+from penstock import (
+    Application,
+    Commit,
+    Log,
+    StoreBackend,
+    StoreError,
+    StoreUnavailableError,
+    World,
+    version_counter,
+)
+from penstock.changelog import is_version
+from penstock.hooks import registry
+from penstock.plugins.replicas.saved_tasks import SavedTask
+from penstock.plugins.runtime.locations import state_directory
+from penstock.program.layouts import id_of_version
+from penstock.store.kept_store import KeptStore
+from penstock.stores.memory import MemoryBackend
+
+from .copies import Copies
+from .snapshots import Snapshot, ViewBackend
+
+_REOPEN_SECONDS = 0.5
+"""How long a reader stays open: a task that is restored may have got other files meanwhile."""
+_EMPTY_SECONDS = 0.1
+"""How long a task counts as one that has made no commit."""
+
+
+@dataclass
+class _Reader:
+    """A store backend that was opened to read, at a time (seconds)."""
+
+    backend: StoreBackend
+    opened_at: float
+
+
+@dataclass(frozen=True)
+class _Look:
+    """The last commit that the log had at a time (seconds); None: the task had made none."""
+
+    commit: Commit | None
+    at: float
+
+
+class LocalCopies(Copies):
+    """Reads the stores of tasks that run in this process or in others of this machine, as of their last commits.
+
+    A task writes to its local state only what is committed, so what is there is a committed version. A reader shows it
+    as one, by a view of the store backend. A backend that only one process can open is refused.
+    """
+
+    def __init__(self, application: Application, log: Log, world: World | None = None) -> None:
+        super().__init__(application, log, world)
+        self._root = state_directory(application.settings) / application.id
+        self._lock = threading.Lock()
+        self._readers: dict[tuple[str, str], _Reader] = {}
+        self._looks: dict[str, _Look] = {}
+
+    def _open(self, task: SavedTask, store: str) -> Snapshot:
+        kept = task.layouts.now.get(store)
+        if kept is None:
+            raise StoreUnavailableError("the program with this store has not begun to run")
+        look = self._looks.get(task.id)
+        if look is None or (look.commit is None and self.world.seconds() - look.at > _EMPTY_SECONDS):
+            look = self._look(task)
+        if look.commit is None:
+            return Snapshot(task.id, None, kept, None, look.at, MemoryBackend.ephemeral(kept.tables(store)))
+        view = self._view(task, kept, store)
+        version = view.version()
+        if version is None or not is_version(version):
+            view.close()
+            raise StoreUnavailableError("its local state is being restored")
+        if id_of_version(version) not in (None, task.layouts.id):
+            view.close()
+            self._looked_at = float("-inf")
+            raise StoreUnavailableError("its local state is of an earlier program, and the task is being opened")
+        found = Snapshot(task.id, version, kept, None, None, view)
+        if kept.expires and version_counter(look.commit.version) < found.counter:
+            look = self._look(task)  # its clock says what has expired
+        return self._with(found, look)
+
+    def _confirmed(self, task: SavedTask, found: Snapshot) -> Snapshot:
+        return self._with(found, self._look(task))
+
+    def _with(self, found: Snapshot, look: _Look) -> Snapshot:
+        """Return the snapshot with a commit that it has reached, if the log had no later one."""
+        commit = look.commit
+        if commit is None or version_counter(commit.version) > found.counter:
+            return found
+        return replace(found, commit=commit, confirmed_at=look.at)
+
+    def _look(self, task: SavedTask) -> _Look:
+        at = self.world.seconds()
+        commit = self._log.last_commit(self.application.id, task.id, task.partitions)
+        look = self._looks[task.id] = _Look(commit, at)
+        return look
+
+    # ------------------------------------------------------------------ readers
+
+    def _view(self, task: SavedTask, kept: KeptStore, store: str) -> ViewBackend:
+        with self._lock:
+            key, now = (task.id, kept.backend), self.world.seconds()
+            reader = self._readers.get(key)
+            try:
+                if reader is None or now - reader.opened_at > _REOPEN_SECONDS:
+                    backend = self._opened(task, kept.backend)
+                    self._drop(key)
+                    reader = self._readers[key] = _Reader(backend, now)
+                view = reader.backend.view(kept.tables(store))
+            except StoreError as error:
+                self._drop(key)
+                raise StoreUnavailableError(str(error)) from error
+            if view is None:
+                raise StoreError(
+                    f"store {store!r} is on the store backend {kept.backend!r}, which cannot be read beside its task: "
+                    "read it from the changelog (Queries.from_changelog, penstock serve)"
+                )
+            return ViewBackend(view, view.close, reader.backend.approximate_count)
+
+    def _opened(self, task: SavedTask, backend: str) -> StoreBackend:
+        root = self._root / task.id / backend
+        numbers = [int(each.name) for each in root.glob("*") if each.name.isdigit()]
+        if not numbers:
+            raise StoreUnavailableError(
+                f"this machine has no local state of the task under {root}: ask where it runs, or read the changelog "
+                "(Queries.from_changelog, penstock serve)"
+            )
+        tables = [
+            table for name, kept in task.layouts.now.items() if kept.backend == backend for table in kept.tables(name)
+        ]
+        opened: StoreBackend = registry().load("store backend", backend)(
+            root / str(max(numbers)), tables, read_only=True
+        )
+        return opened
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        reader = self._readers.pop(key, None)
+        if reader is not None:
+            reader.backend.close()
+
+    def close(self) -> None:
+        with self._lock:
+            for key in list(self._readers):
+                self._drop(key)

@@ -1,0 +1,206 @@
+"""Queries: reads the stores of an application from outside its tasks, at committed versions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock import (
+    Application,
+    ConfigError,
+    Duration,
+    Log,
+    StateStore,
+    StoreBuilder,
+    TopicPartition,
+    World,
+    duration_ms,
+)
+from penstock.plugins.applications.stored_id import stored_application
+from penstock.plugins.replicas.contents import declared_store
+from penstock.plugins.runtime.locations import open_log
+from penstock.support.names import did_you_mean
+
+from .copies import Bounds, Copies, TaskLag
+from .followed_copies import FollowedCopies
+from .key_routes import KeyRoute
+from .local_copies import LocalCopies
+from .reading import StoreReading
+from .stores import can_be_queried, kind_of, queried_store
+
+
+@dataclass(frozen=True)
+class KeyMetadata:
+    """Where a key is. Semantics: Kafka Streams' KeyQueryMetadata.
+
+    `task` has it, and reads the partition of this number. `lag`: how far the copy here is behind.
+    """
+
+    task: str
+    partition: int
+    lag: TaskLag
+
+
+class Queries:
+    """The stores of an application, to be read at committed versions; any thread calls all methods.
+
+    Close it, or use it in a `with` block.
+    """
+
+    def __init__(self, application: Application, copies: Copies, log: Log) -> None:
+        self.application = application
+        self._copies = copies
+        self._log = log
+        self._stores = _stores(application)
+        self._routes = {number: KeyRoute(application, number) for number, _ in self._stores.values()}
+
+    @classmethod
+    def of_this_machine(cls, application: Application, world: World | None = None) -> Queries:
+        """Read the local state of the tasks that run on this machine, beside them. Raises LogError."""
+        log = open_log(application.settings)
+        try:
+            application = stored_application(application, log)
+            return cls(application, LocalCopies(application, log, world), log)
+        except BaseException:
+            log.close()
+            raise
+
+    @classmethod
+    def from_changelog(
+        cls,
+        application: Application,
+        *,
+        stores: Collection[str] | None = None,
+        directory: Path | str | None = None,
+        world: World | None = None,
+    ) -> Queries:
+        """Read replicas that this process keeps up to date from the changelog, on any machine.
+
+        `stores`: only these; None: all that can be queried and are in the changelog. `directory`: where the replicas
+        are (None: under `state_dir`); one process at a time has it open. Raises ConfigError for a store that the
+        program does not have or that is not in the changelog, and LogError.
+        """
+        names = cls.followed_stores(application) if stores is None else list(stores)
+        chosen = {name: declared_store(application, name) for name in names}
+        log = open_log(application.settings)
+        try:
+            application = stored_application(application, log)
+            parts = {number for number, _ in chosen.values()}
+            place = None if directory is None else Path(directory)
+            return cls(application, FollowedCopies(application, log, parts, chosen, place, world), log)
+        except BaseException:
+            log.close()
+            raise
+
+    @staticmethod
+    def followed_stores(application: Application) -> list[str]:
+        """Return the names of the stores that replicas can have and queries can read."""
+        return [name for name, (_, each) in _stores(application).items() if each.logged]
+
+    @staticmethod
+    def stores_of(application: Application) -> list[str]:
+        """Return the names of the stores that queries can read."""
+        return list(_stores(application))
+
+    # ------------------------------------------------------------------ stores
+
+    def store(
+        self,
+        name: str,
+        *,
+        timestamped: bool = False,
+        stale_ok: bool = False,
+        at_least: Mapping[TopicPartition, int] | None = None,
+        wait: Duration = "5s",
+        task: str | None = None,
+        all_tasks: bool = False,
+    ) -> Any:
+        """Return a store, to be read: a ReadOnlyKeyValueStore, ReadOnlyWindowStore or what else its kind has.
+
+        `timestamped`: its values are a ValueAndTimestamp or ValueTimestampHeaders if they were stored so; else they are
+        the values alone.
+        Each call of its methods reads versions that the tasks have committed; within one task, a call reads one
+        version. By default the log had no later one within the last two seconds. `stale_ok`: any version will do.
+        `at_least`: only versions after which the records before these offsets are processed. A call waits up to `wait`
+        for such a version, and then raises StoreUnavailableError. `task`: only this one. `all_tasks`: look up keys in
+        every task, where a task has keys of other partitions. Close what it returns to iterate over, or read it to the
+        end soon: the store backend keeps what it shows.
+
+        Raises ConfigError for a store that the program does not have, for a task without it, and for `at_least` with
+        topics that its tasks do not read.
+        """
+        bounds = Bounds(stale_ok, at_least or {}, duration_ms(wait, "wait") / 1000)
+        reading = self.reading(name, bounds, timestamped=timestamped, task=task, all_tasks=all_tasks)
+        found: StateStore = queried_store(reading)
+        return found
+
+    def reading(self, name: str, bounds: Bounds, **options: Any) -> StoreReading:
+        """Return what opens a store, task by task; `options` are fields of StoreReading. Raises as `store`."""
+        number, builder = self._declared(name)
+        if bounds.at_least:
+            self._check_topics(number, name, bounds.at_least)
+        return StoreReading(self._copies, number, builder, self._routes[number], bounds, **options)
+
+    def stores(self) -> Mapping[str, str]:
+        """Return the kinds of the stores that can be queried, by name."""
+        return {name: kind_of(each) for name, (_, each) in sorted(self._stores.items())}
+
+    def _declared(self, name: str) -> tuple[int, StoreBuilder]:
+        stores = self._stores
+        if name not in stores:
+            advice = did_you_mean(name, stores) or f"it has: {', '.join(sorted(stores)) or 'none'}"
+            raise ConfigError(
+                f"the program of application {self.application.id!r} has no store {name!r} that queries can read; "
+                f"{advice}"
+            )
+        return stores[name]
+
+    def _check_topics(self, subtopology: int, store: str, at_least: Mapping[TopicPartition, int]) -> None:
+        tasks = self._copies.tasks(subtopology)
+        known = {each.topic for task in tasks for each in task.partitions}
+        wrong = sorted({each.topic for each in at_least} - known)
+        if wrong and tasks:
+            raise ConfigError(
+                f"at_least: the tasks of store {store!r} do not read {', '.join(wrong)}; they read "
+                f"{', '.join(sorted(known))}"
+            )
+
+    # ------------------------------------------------------------------ metadata
+
+    def lags(self, store: str) -> Sequence[TaskLag]:
+        """Return how far the copy of a store is behind in each task. Semantics: `allLocalStorePartitionLags`."""
+        reading = self.reading(store, Bounds(stale_ok=True))
+        return [self._copies.lag(task, store) for task in reading.tasks()]
+
+    def query_metadata_for_key(self, store: str, key: Any) -> KeyMetadata:
+        """Return which task has a key. Raises ConfigError if the key's serde refuses it."""
+        reading = self.reading(store, Bounds(stale_ok=True))
+        task = reading.tasks_of(key)[0]
+        return KeyMetadata(task.id, int(task.id.partition("_")[2]), self._copies.lag(task, store))
+
+    # ------------------------------------------------------------------ closing
+
+    def close(self) -> None:
+        """Release everything; idempotent. Replicas stay for the next time."""
+        with ExitStack() as stack:
+            stack.callback(self._log.close)
+            stack.callback(self._copies.close)
+
+    def __enter__(self) -> Queries:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _stores(application: Application) -> dict[str, tuple[int, StoreBuilder]]:
+    """Return the stores that queries can read, with the number of their sub-topology."""
+    return {
+        each.name: (part.id, each)
+        for part in application.program.subtopologies
+        for each in part.stores
+        if can_be_queried(each)
+    }

@@ -1,0 +1,134 @@
+"""StoreReading: opens one store of an application, task by task, for the queries of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, TypeVar
+
+from penstock import (
+    Application,
+    StaleStoreError,
+    StateStore,
+    StoreBuilder,
+    StoreUnavailableError,
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+)
+from penstock.plugins.replicas.contents import store_over
+from penstock.plugins.replicas.saved_tasks import SavedTask
+from penstock.stores.rows.scan import Scan
+
+from .copies import Bounds, Copies
+from .key_routes import KeyRoute
+from .snapshots import Snapshot
+
+T = TypeVar("T")
+
+_MOST_TRIES = 5
+"""How often a store is opened again because what was read has gone."""
+_PAUSE_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class StoreReading:
+    """A store of the program, in the tasks of its sub-topology, as far as they can be read here.
+
+    `task`: only this one. `all_tasks`: a key is looked up in each of them, because its task is not that of the records
+    with the key. `timestamped`: values are as they were stored, with timestamps and headers if they have them.
+    """
+
+    copies: Copies
+    subtopology: int
+    builder: StoreBuilder
+    route: KeyRoute
+    bounds: Bounds
+    timestamped: bool = False
+    task: str | None = None
+    all_tasks: bool = False
+
+    @property
+    def application(self) -> Application:
+        """The application."""
+        return self.copies.application
+
+    # ------------------------------------------------------------------ which tasks
+
+    def tasks(self) -> Sequence[SavedTask]:
+        """Return the tasks that are asked.
+
+        Raises ConfigError for a task that does not have the store, StoreUnavailableError if the application has not
+        run, and LogError.
+        """
+        if self.task is not None:
+            return [self.copies.task(self.subtopology, self.task)]
+        tasks = self.copies.tasks(self.subtopology)
+        if not tasks:
+            raise StoreUnavailableError(
+                f"application {self.application.id!r} has saved no store {self.builder.name!r} in the log "
+                f"{self.application.settings.log}: it has not run there since its last reset"
+            )
+        return tasks
+
+    def tasks_of(self, key: Any) -> Sequence[SavedTask]:
+        """Return the tasks that may have a key. Raises as `tasks`, and ConfigError if its task is unknown."""
+        tasks = self.tasks()
+        if self.all_tasks or len(tasks) == 1:
+            return tasks
+        return [tasks[self.route.partition(key, len(tasks))]]
+
+    # ------------------------------------------------------------------ opening
+
+    @contextmanager
+    def opened(self, task: SavedTask) -> Iterator[tuple[StateStore, Snapshot]]:
+        """Open the store in a task for the block. Raises as `Copies.snapshot`."""
+        with closing(self.copies.snapshot(task, self.builder.name, self.bounds)) as found:
+            commit = found.commit
+            yield store_over(self.application, task.id, self.builder, found.kept, found.backend, commit), found
+
+    def read(self, task: SavedTask, look: Callable[[Any], T]) -> T:
+        """Return what `look` finds in a task; look again where what was read has gone, as when its files grow."""
+        for _ in range(_MOST_TRIES):
+            with suppress(StaleStoreError), self.opened(task) as (store, _found):
+                return look(store)
+            self.copies.world.sleep(_PAUSE_SECONDS)
+        with self.opened(task) as (store, _found):
+            return look(store)
+
+    def first(self, key: Any, look: Callable[[Any], Any]) -> Any:
+        """Return what `look` finds in the tasks that may have a key; None if nothing."""
+        for task in self.tasks_of(key):
+            value = self.read(task, look)
+            if value is not None:
+                return self.shown(value)
+        return None
+
+    def shown(self, value: Any) -> Any:
+        """Return a value as the query asks for it."""
+        has_more = isinstance(value, (ValueAndTimestamp, ValueTimestampHeaders)) and not self.timestamped
+        return value.value if has_more else value
+
+    def each(self, tasks: Sequence[SavedTask], scan: Callable[[Any], Any]) -> Scan:
+        """Iterate over what `scan` finds in each of the tasks; each is open while it is read."""
+        return Scan(self._each(tasks, scan))
+
+    def _each(self, tasks: Sequence[SavedTask], scan: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
+        for task in tasks:
+            for tries in count():
+                has_begun = False
+                try:
+                    with self.opened(task) as (store, _):
+                        for key, value in scan(store):
+                            has_begun = True
+                            yield key, self.shown(value)
+                    break
+                except StaleStoreError:
+                    if has_begun or tries == _MOST_TRIES:
+                        raise
+                    self.copies.world.sleep(_PAUSE_SECONDS)
+
+    def total(self, look: Callable[[Any], int]) -> int:
+        """Return the sum of what `look` returns for each task."""
+        return sum(self.read(task, look) for task in self.tasks())

@@ -1,0 +1,31 @@
+"""The settings of the server of queries beside a run."""
+
+from __future__ import annotations
+
+from penstock import Setting
+from penstock.settings.types import optional, text
+
+QUERIES = Setting(
+    "queries",
+    optional(text("HOST:PORT")),
+    None,
+    "The address on which a server beside the run answers queries of its stores, such as `127.0.0.1:8080`; None: none.",
+)
+QUERIES_TOKEN = Setting(
+    "queries_token",
+    optional(text("a token of 16 or more characters")),
+    None,
+    "The token that each request to `queries` must have; needed where other machines reach the address.",
+)
+QUERIES_EXCLUDED = Setting(
+    "queries_excluded",
+    optional(text("names of stores, separated by commas")),
+    None,
+    "The stores that `queries` does not show, separated by commas.",
+)
+QUERIES_MASKED = Setting(
+    "queries_masked",
+    optional(text("names of stores, separated by commas")),
+    None,
+    "The stores whose values `queries` does not show, separated by commas.",
+)

@@ -1,0 +1,126 @@
+"""queries_server: a process beside a run that answers queries of its stores over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from penstock.hooks import registry
+from penstock.plugins.queries.http.guard import Address, checked_token
+from penstock.plugins.queries.http.server import ServerCargo, ServerOptions, open_socket, url_of
+from penstock.plugins.queries.queries import Queries
+from penstock.plugins.queries.settings import QUERIES, QUERIES_EXCLUDED, QUERIES_MASKED, QUERIES_TOKEN
+from penstock.plugins.runtime.shipping import pack
+from penstock.settings.application import Application
+from penstock.store import OpensAlone
+from penstock.stores.memory import MemoryBackend
+
+_OPTION = "setting 'queries'"
+_AGAIN_SECONDS = 1.0
+"""How long to wait before a process is started in place of one that has ended."""
+_END_SECONDS = 10.0
+
+_log = logging.getLogger("penstock.queries")
+
+
+@contextmanager
+def queries_server(application: Application, *, has_tasks_here: bool) -> Iterator[None]:
+    """Answer queries of an application on the address of the setting `queries`, until the end of the block.
+
+    Without this setting nothing happens. `has_tasks_here`: its tasks run on this machine, so their local state can be
+    read; else, and where a store backend does not allow that, the process has replicas. It is a process of its own, so
+    that queries do not take the interpreter of the tasks. Raises ConfigError for an address that cannot be opened, or
+    that others reach without a token, and for stores that are not there; RuntimeUnavailableError where a library is
+    missing.
+    """
+    text = QUERIES.of(application.settings)
+    if not text:
+        yield
+        return
+    settings = application.settings
+    options = ServerOptions(
+        Address.of(text, _OPTION),
+        checked_token(QUERIES_TOKEN.of(settings), "setting 'queries_token'"),
+        excluded=_names(QUERIES_EXCLUDED.of(settings)),
+        masked=_names(QUERIES_MASKED.of(settings)),
+    )
+    is_local = has_tasks_here and _can_be_read_beside(application)
+    options.names(Queries.stores_of(application))
+    cargo = pack(ServerCargo(application, options, is_local))
+    with open_socket(options, _OPTION) as listening:
+        _log.info("application %r: its stores can be asked at %s", application.id, url_of(listening, options))
+        server = _Server(listening.fileno(), cargo)
+        try:
+            yield
+        finally:
+            server.close()
+
+
+def _names(text: str | None) -> list[str]:
+    return [name for each in (text or "").split(",") if (name := each.strip())]
+
+
+def _can_be_read_beside(application: Application) -> bool:
+    """Return whether another process can read the local state of all stores beside their tasks."""
+    default = application.settings.store_backend
+    stores = [each for part in application.program.subtopologies for each in part.stores]
+    for name in {each.backend or default for each in stores}:
+        factory = registry().load("store backend", name)
+        if factory is MemoryBackend or (isinstance(factory, OpensAlone) and factory.exclusive):
+            return False
+    return True
+
+
+class _Server:
+    """The process, and another one when it has ended."""
+
+    def __init__(self, descriptor: int, cargo: bytes) -> None:
+        self._command = [sys.executable, "-P", "-m", "penstock.plugins.queries.http", str(descriptor)]
+        self._descriptor = descriptor
+        self._cargo = cargo
+        self._ending = threading.Event()
+        self._changing = threading.Lock()
+        self._process = self._started()
+        self._thread = threading.Thread(target=self._watch, name="penstock-queries", daemon=True)
+        self._thread.start()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self._command, stdin=subprocess.PIPE, pass_fds=[self._descriptor])
+
+    def _watch(self) -> None:
+        while True:
+            stdin = self._process.stdin
+            assert stdin is not None
+            with suppress(BrokenPipeError):
+                stdin.write(len(self._cargo).to_bytes(8, "big") + self._cargo)
+                stdin.flush()
+            code = self._process.wait()
+            with suppress(BrokenPipeError):
+                stdin.close()
+            if self._ending.is_set():
+                return
+            _log.warning("the process that answers queries has ended (%d): another one is started", code)
+            self._ending.wait(_AGAIN_SECONDS)
+            with self._changing:
+                if self._ending.is_set():
+                    return
+                self._process = self._started()
+
+    def close(self) -> None:
+        """End the process; nothing of it is left when this returns."""
+        with self._changing:
+            self._ending.set()
+            process = self._process
+        try:
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._thread.join()

@@ -1,0 +1,1 @@
+"""Queries of stores, in process and over HTTP."""

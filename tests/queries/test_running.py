@@ -1,0 +1,163 @@
+"""Queries of an application that runs on the embedded engine, in this process and in task hosts that are killed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from penstock import ConfigError, StoreUnavailableError, TopicPartition, run
+from penstock.client import Client, QueryError
+from penstock.errors import RuntimeUnavailableError
+from penstock.plugins.applications.status_topic import StatusTopic
+from penstock.queries import Queries
+
+from ..spark import apps
+from ..spark.surroundings import Surroundings
+from ..waiting import wait_until
+
+KEYS = [f"k{number}" for number in range(7)]
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> Iterator[Surroundings]:
+    with Surroundings(tmp_path / "data") as made:
+        made.create(**{"in": 4, "out": 4})
+        yield made
+
+
+def application(surroundings: Surroundings, **settings: Any) -> Any:
+    return surroundings.application("app", apps.count(), engine="embedded", commit_interval="10ms", **settings)
+
+
+def put(surroundings: Surroundings, rounds: int) -> None:
+    surroundings.put("in", [(key, "v", number) for number in range(rounds) for key in KEYS])
+
+
+def ends(surroundings: Surroundings) -> dict[TopicPartition, int]:
+    return dict(surroundings.log.end_offsets(surroundings.partitions("in")))
+
+
+@pytest.mark.parametrize("settings", [{}, {"store_backend": "memory"}, {"processes": 2}])
+def test_a_running_application_answers(surroundings: Surroundings, settings: dict[str, Any]) -> None:
+    put(surroundings, 10)
+    with application(surroundings, **settings).start() as running:
+        store = running.store("counts", at_least=ends(surroundings), wait="60s")
+        assert store.get_many([*KEYS, "x"]) == [10] * 7 + [None]
+        assert sorted(store.all()) == [(key, 10) for key in KEYS]
+        put(surroundings, 5)
+        assert running.store("counts", at_least=ends(surroundings), wait="60s").get("k3") == 15
+    with pytest.raises(RuntimeUnavailableError, match="does not run any more"):
+        running.store("counts")
+    with Queries.from_changelog(application(surroundings)) as queries:
+        assert queries.store("counts", at_least=ends(surroundings), wait="60s").get("k3") == 15
+
+
+def test_no_answer_is_taken_back_when_hosts_are_killed(surroundings: Surroundings) -> None:
+    put(surroundings, 10)
+    status = StatusTopic(surroundings.log, "app")
+
+    def hosts() -> set[int]:
+        found = status.read()
+        return set() if found is None else {each.process for each in found.hosts}
+
+    with application(surroundings, processes=2).start() as running, Queries.from_changelog(running.application) as far:
+        ended, answers = threading.Event(), [0]
+        failures: list[object] = []
+
+        def ask(queries: Queries, stale_ok: bool) -> None:
+            last = dict.fromkeys(KEYS, 0)
+            store = queries.store("counts", stale_ok=stale_ok, wait="0ms")
+            while not ended.wait(0.001):
+                for key in KEYS:
+                    try:
+                        found = store.get(key) or 0
+                    except StoreUnavailableError:
+                        continue
+                    except BaseException as error:
+                        failures.append(error)
+                        raise
+                    if found < last[key]:
+                        failures.append(f"{key}: {found} after {last[key]}")
+                    answers.append(found)
+                    last[key] = found
+
+        asked = [(running.queries, True), (running.queries, False), (far, True)]
+        threads = [threading.Thread(target=ask, args=each) for each in asked]
+        for each in threads:
+            each.start()
+        try:
+            wait_until(lambda: len(hosts()) == 2)
+            before = hosts()
+            put(surroundings, 400)
+            os.kill(min(before), signal.SIGKILL)
+            store = running.store("counts", at_least=ends(surroundings), wait="60s")
+            assert store.get_many(KEYS) == [410] * 7
+        finally:
+            ended.set()
+            for each in threads:
+                each.join()
+    assert not failures and max(answers) > 10
+
+
+@pytest.mark.parametrize("settings", [{"processes": 2}, {"store_backend": "memory"}])
+def test_a_server_beside_the_run(
+    surroundings: Surroundings, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "penstock.queries")
+    put(surroundings, 10)
+    given = application(surroundings, queries="127.0.0.1:0", queries_token="a-token-of-the-test", **settings)
+
+    def servers() -> list[psutil.Process]:
+        children = psutil.Process().children()
+        return [each for each in children if "penstock.plugins.queries.http" in each.cmdline()]
+
+    with given.start() as running:
+        url = next(found[0] for each in caplog.messages if (found := re.search(r"http://\S+", each)))
+        with Client(url, token="a-token-of-the-test") as client:
+
+            def count() -> int:
+                store = client.store("counts", at_least=ends(surroundings), wait="30s")
+                found = store.get("k3")
+                return 0 if found is None else found.value
+
+            assert count() == 10
+            (before,) = servers()
+            before.kill()
+            put(surroundings, 5)
+            assert wait_until(lambda: _value(count)) == 15
+            assert servers() != [before]
+        running.stop()
+    assert not servers()
+
+
+def _value(count: Any) -> int | None:
+    try:
+        found: int = count()
+        return found
+    except (QueryError, StoreUnavailableError):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"queries": "0.0.0.0:0"}, "setting 'queries' 0.0.0.0:0: other machines reach it, and there is no token"),
+        ({"queries": "8080"}, "setting 'queries' '8080': expected HOST:PORT"),
+        ({"queries": "127.0.0.1:0", "queries_masked": "counts, count"}, "no store 'count'.*did you mean 'counts'"),
+        ({"queries": "127.0.0.1:0", "queries_token": "short"}, "setting 'queries_token': expected a token of 16"),
+    ],
+)
+def test_settings_of_the_server_are_checked_at_the_start(
+    surroundings: Surroundings, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run(application(surroundings, **settings))
