@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -13,6 +12,7 @@ from ..serde import Serde
 from ..support.names import BAD_NAME, is_topic_name
 from ..support.topic_config import TopicConfig, checked_topic_config
 from .context import BytesStore, StoreContext
+from .division import Division
 from .state_store import StateStore, StoreBuilder, StoreTraits
 
 KEY_VALUE = "key_value"
@@ -29,8 +29,7 @@ class StoreSpec:
     as in `StoreBuilder`. `topic_config`: settings by Kafka's names with which its changelog topic is created. Fields
     named `key_serde` and `value_serde` are checked with the topology, and saved with the state. The name of the class
     is saved with the state, too: do not rename it. `windows` says in words which windows the rows belong to; a program
-    with others is refused. `record_key` returns, from the key of an entry, that of the records that it comes from, to
-    whose partition it belongs; None: it is the same. It is not saved.
+    with others is refused. `division`: what is special about its entries for a division by other partitions.
     """
 
     kind: ClassVar[str] = OWN
@@ -40,7 +39,7 @@ class StoreSpec:
     logged: bool = field(default=True, kw_only=True)
     windows: str = field(default="", kw_only=True)
     topic_config: TopicConfig = field(default_factory=dict, kw_only=True, hash=False)
-    record_key: Callable[[Any], Any] | None = field(default=None, kw_only=True, compare=False, repr=False)
+    division: Division = field(default=Division(), kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Keep the topic's settings as text. Raises ConfigError for other values."""

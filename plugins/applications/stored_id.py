@@ -11,7 +11,7 @@ from typing import Any
 from penstock import Application, IncompatibleStateError, Log
 
 _META = "stored-as"
-_BESIDE = ".layouts"
+_BESIDE = "-layouts"
 """The notes about an application's layouts have an id of their own: they stay when commits of the application go."""
 
 

@@ -10,10 +10,39 @@ from penstock import IncompatibleStateError
 
 _LATER = frozenset({"observed", "closed", "wait", "arrived", "moved", "stream_time", "ticket"})
 """Numbers of operators of which the highest counts: times that only grow, and counters."""
-_EARLIER = frozenset({"next_end", "min_time", "first", "next_emit"})
-"""Those of which the lowest counts: when something is due."""
-_SENT = "closed_to"
-"""Windows up to this end were sent when they closed."""
+_EARLIER = frozenset({"next_end", "closed_to", "min_time", "first", "next_emit"})
+"""Those of which the lowest counts: when something is due, and up to where windows were sent when they closed."""
+_SENT, _NEXT = "closed_to", "next_end"
+
+SentWindows = Mapping[str, Mapping[int, int]]
+"""By store and partition: windows up to this end were sent when they closed."""
+
+
+def sent_windows(where: str, states: Mapping[int, bytes], dropped: frozenset[str]) -> SentWindows:
+    """Return the stores of windows that are sent when they close, if their tasks are at different times.
+
+    `states` are those of the old tasks by partition. A window is sent when time passes its end and its grace. Raises
+    IncompatibleStateError for a store that several operators write, whose windows one of them may have sent.
+    """
+    found: dict[str, dict[int, int]] = {}
+    for partition, state in states.items():
+        for name, values in (json.loads(state) if state else {}).get("stores", {}).items():
+            if _NEXT in values and name.partition("/")[0] not in dropped:
+                found.setdefault(name, {})[partition] = _sent_to(values)
+    differing = {name: times for name, times in found.items() if len(set(times.values())) > 1}
+    for name in differing:
+        if "/" in name:
+            raise IncompatibleStateError(
+                f"{where}, store {name.partition('/')[0]!r}: it sends windows when they close, and the streams that it "
+                "is made of are at different times; let each of its tasks process records of a later time"
+            )
+    return differing
+
+
+def _sent_to(values: Mapping[str, int]) -> int:
+    now = values.get("observed", -1)
+    passed = now - values.get("wait", 0) if now >= 0 else -1
+    return max(passed, values.get("closed", -1), values.get(_SENT, -1))
 
 
 def merged_state(where: str, states: Sequence[bytes], dropped: frozenset[str]) -> dict[str, Any]:
@@ -23,7 +52,11 @@ def merged_state(where: str, states: Sequence[bytes], dropped: frozenset[str]) -
     is due when the first of them was. `dropped`: stores whose numbers go. Raises IncompatibleStateError, naming the
     node, for a schedule that the tasks do not have in common, and for numbers with no rule.
     """
-    read = [json.loads(each) for each in states if each]
+    read = [json.loads(each) if each else {} for each in states]
+    for state in read:
+        for values in state.get("stores", {}).values():
+            if _NEXT in values:
+                values[_SENT] = _sent_to(values)
     made: dict[str, Any] = {
         "stream": max((each.get("stream", -1) for each in read), default=-1),
         "wall": max((each.get("wall", 0) for each in read), default=0),
@@ -68,37 +101,36 @@ def _number(where: str, store: str, name: str, numbers: Sequence[int]) -> int:
         return max(numbers)
     if name in _EARLIER:
         return min(numbers)
-    if len(set(numbers)) == 1 and name == _SENT:
-        return numbers[0]
-    reason = (
-        f"it sends windows when they close, and its tasks are at different times ({min(numbers)} to {max(numbers)})"
-        if name == _SENT
-        else f"it saves a number {name!r}, and no rule says what it is for several tasks together"
+    raise IncompatibleStateError(
+        f"{where}, {store!r}: it saves a number {name!r}, and no rule says what it is for several tasks together"
     )
-    raise IncompatibleStateError(f"{where}, {store!r}: {reason}")
 
 
-def _schedules(where: str, read: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[str | None]]]:
-    made: dict[str, dict[str, list[str | None]]] = {}
-    for state in read:
+def _schedules(where: str, states: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[str | None]]]:
+    found: dict[str, dict[str, list[list[str | None]]]] = {}
+    for state in states:
         for node, keys in state.get("timers", {}).items():
             for key, texts in keys.items():
-                before = made.setdefault(node, {}).get(key)
-                made[node][key] = list(texts) if before is None else _earlier(where, node, before, texts)
-    return made
+                found.setdefault(node, {}).setdefault(key, []).append(texts)
+    return {
+        node: {key: _earliest(where, node, of_tasks, len(states)) for key, of_tasks in keys.items()}
+        for node, keys in found.items()
+    }
 
 
-def _earlier(where: str, node: str, first: Sequence[str | None], second: Sequence[str | None]) -> list[str | None]:
-    """Return the schedules of a node with the earlier times of two tasks."""
-    if [_form(each) for each in first] != [_form(each) for each in second]:
+def _earliest(where: str, node: str, of_tasks: Sequence[Sequence[str | None]], tasks: int) -> list[str | None]:
+    """Return the schedules of a node that all tasks have, with the earliest times.
+
+    A task that has processed nothing yet has not saved those that `init` makes.
+    """
+    forms = {tuple(map(_form, texts)) for texts in of_tasks}
+    are_later = any(text is not None and "/" in text for texts in of_tasks for text in texts)
+    if len(forms) > 1 or (are_later and len(of_tasks) < tasks):
         raise IncompatibleStateError(
             f"{where}, node {node!r}: its tasks have different schedules, so they belong to single keys or records, "
             "and a schedule does not say to which: keep in a store what is to be done and when"
         )
-    return [
-        None if one is None or other is None else min(one, other, key=_due)
-        for one, other in zip(first, second, strict=True)
-    ]
+    return [None if None in texts else min(filter(None, texts), key=_due) for texts in zip(*of_tasks, strict=True)]
 
 
 def _form(text: str | None) -> str | None:

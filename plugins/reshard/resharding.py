@@ -124,9 +124,9 @@ def _begin(plan: ReshardPlan, log: Log) -> _Begun:
     if noted and noted["id"] != plan.stored.id:
         delete_layout(plan.before.settings, log, noted["id"])
     number = noted["number"] + 1 if noted else 2
-    while read_note(f"{plan.id}.{number}", log):
+    while _is_taken(layout_id := f"{plan.id}-layout-{number}", log):
         number += 1
-    begun = _Begun(f"{plan.id}.{number}", ends)
+    begun = _Begun(layout_id, ends)
     note = {
         "number": number,
         "id": begun.id,
@@ -135,6 +135,11 @@ def _begin(plan: ReshardPlan, log: Log) -> _Begun:
     }
     write_note_beside(plan.id, log, _META, note)
     return begun
+
+
+def _is_taken(layout_id: str, log: Log) -> bool:
+    """Return whether another application has this id."""
+    return bool(read_note(layout_id, log)) or any(each.startswith(f"{layout_id}-") for each in log.topics())
 
 
 def _what(plan: ReshardPlan) -> dict[str, Any]:
@@ -211,7 +216,7 @@ def _write(
     tasks = [task for task in assignment.tasks if task.subtopology == subtopology.id]
     states = _engine_states(plan, assignment, subtopology, workers)
     before = plan.before.program.subtopology(subtopology.id)
-    with split_state(plan, before, workers, len(tasks), directory / str(subtopology.id)) as split:
+    with split_state(plan, before, workers, assignment, directory / str(subtopology.id)) as split:
         for task in tasks:
             partitions = assignment.tasks[task]
             own = NewTask(application, task, partitions, log, directory / "unused" / str(task))

@@ -22,6 +22,7 @@ from penstock.program.nodes import decorate
 from penstock.program.serdes import resolve_serde
 from penstock.store.specs import declared_serdes
 from penstock.stores.kinds.row_keys import OWN_ROW, has_own_row, key_of_row
+from penstock.support.names import changelog_topic
 
 from .plan import ReshardPlan
 
@@ -49,14 +50,11 @@ class StoreRoute:
         self._own_row = OWN_ROW if has_own_row(kind) else None
         settings = plan.before.settings
         given = declared_serdes(spec).get("key_serde")
-        self._serde = resolve_serde(given, settings.state_serde, f"store {store!r}", settings.of_plugins)
-        self._record_key = spec.record_key
-        self._candidates = [
-            _Candidate(plan, subtopology, source, of_window)
-            for source in _sources_of(subtopology, store)
-            for of_window in (False, True)
-        ]
-        self._refused = f"no source of sub-topology {subtopology.id} leads to it"
+        serde = resolve_serde(given, settings.state_serde, f"store {store!r}", settings.of_plugins)
+        self._serde = serde.bind(changelog_topic(plan.before.id, store), is_key=True)
+        self._record_key = spec.division.record_key
+        self._candidates = candidates_of(plan, subtopology, _sources_of(subtopology, store))
+        self._refused = ""
 
     def check(self, task: str, partition: int, count: int, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Leave the candidates that find this partition of `count` for all rows of a task of the old layout.
@@ -71,7 +69,7 @@ class StoreRoute:
                 reason = self._misfit(candidate, raw, partition, count)
                 if reason:
                     self._candidates.remove(candidate)
-                    self._refused = f"task {task}: {reason}"
+                    self._refused = self._refused or f"task {task}, key {_shown(raw)}: {reason}"
             if not self._candidates:
                 break
         if not self._candidates:
@@ -80,12 +78,12 @@ class StoreRoute:
                 "by a function of their own, name it with --partitioner; --drop lets the store start empty"
             )
 
-    def _misfit(self, candidate: _Candidate, raw: bytes, partition: int, count: int) -> str:
+    def _misfit(self, candidate: Candidate, raw: bytes, partition: int, count: int) -> str:
         try:
-            found = candidate.partition(self._key(raw), count)
-        except Exception as error:  # serdes and partitioners of users may raise anything
-            return f"key {_shown(raw)}: {candidate.name} raises {type(error).__name__}: {error}"
-        return "" if found == partition else f"key {_shown(raw)} belongs to partition {found} by {candidate.name}"
+            key = self._key(raw)
+        except Exception as error:  # a serde of another package may raise anything
+            return f"its serde raises {type(error).__name__}: {error}"
+        return candidate.misfit(key, partition, count)
 
     def _key(self, raw: bytes) -> Any:
         key = self._serde.deserialize(raw)
@@ -119,7 +117,7 @@ class StoreRoute:
         return partition_of
 
 
-class _Candidate:
+class Candidate:
     """The partitions of keys in the topic of one source.
 
     `of_window`: the records of the topic have keys of windows; else the key of a window is that of its records.
@@ -129,24 +127,34 @@ class _Candidate:
         self._of_window = of_window
         settings, program = plan.before.settings, plan.before.program
         topics = plan.tasks.sources[subtopology.id]
-        self._topic = next((topic for topic, name in topics.items() if name == source.name), "")
-        self.name = f"source {source.name!r} (topic {self._topic!r})"
+        self.topic = next((topic for topic, name in topics.items() if name == source.name), "")
+        self.name = f"source {source.name!r} (topic {self.topic!r})"
         self._serde: Serde[Any] = resolve_serde(
             source.key_serde, settings.key_serde, f"source {source.name!r}", settings.of_plugins
-        ).bind(self._topic, is_key=True)
-        self._partitioner: Partitioner | None = plan.partitioners.get(self._topic)
+        ).bind(self.topic, is_key=True)
+        self._partitioner: Partitioner | None = plan.partitioners.get(self.topic)
         internal = program.internal_topics
         for node in program.nodes.values():
             if isinstance(node, SinkNode) and isinstance(node.topic, str) and node.topic in internal:
-                is_read = decorate(plan.before.id, node.topic, internal) == self._topic
+                is_read = decorate(plan.before.id, node.topic, internal) == self.topic
                 self._partitioner = self._partitioner or (node.partitioner if is_read else None)
+
+    def misfit(self, key: Any, partition: int, count: int) -> str:
+        """Return why a key is not in this partition of `count`, in words; "" if it is."""
+        if self._of_window and not isinstance(key, Windowed):
+            return "it is of no window"
+        try:
+            found = self.partition(key, count)
+        except Exception as error:  # serdes and partitioners of users may raise anything
+            return f"{self.name} raises {type(error).__name__}: {error}"
+        return "" if found == partition else f"it belongs to partition {found} by {self.name}"
 
     def partition(self, key: Any, count: int) -> int:
         """Return the partition of a key. Raises what serde and partitioner raise, and ValueError for no partition."""
         if isinstance(key, Windowed) and not self._of_window:
             key = key.key
         if self._partitioner is not None:
-            chosen = self._partitioner(self._topic, Record(key, None, 0), count)
+            chosen = self._partitioner(self.topic, Record(key, None, 0), count)
             if chosen is not None:
                 if type(chosen) is not int or not 0 <= chosen < count:
                     raise ValueError(f"its partitioner chose {chosen!r}, expected 0 to {count - 1}")
@@ -154,9 +162,18 @@ class _Candidate:
         return partition_for_key(self._serde.serialize(key), count)
 
 
+def candidates_of(
+    plan: ReshardPlan, subtopology: Subtopology, sources: Iterable[SourceNode], *, without: str = ""
+) -> list[Candidate]:
+    """Return the topics of sources by which keys may be divided, each in both forms, but for one topic."""
+    found = [Candidate(plan, subtopology, source, of_window) for source in sources for of_window in (False, True)]
+    return [each for each in found if each.topic != without]
+
+
 def _sources_of(subtopology: Subtopology, store: str) -> Iterator[SourceNode]:
-    """Yield the sources from which records reach a processor with the store."""
+    """Yield the sources of a sub-topology, first those from which records reach a processor with the store."""
     users = {node.name for node in subtopology.nodes if isinstance(node, ProcessorNode) and store in node.stores}
+    others = []
     for source in subtopology.sources:
         reached, waiting = set[str](), [source.name]
         while waiting:
@@ -166,6 +183,9 @@ def _sources_of(subtopology: Subtopology, store: str) -> Iterator[SourceNode]:
                 waiting += subtopology.children.get(name, ())
         if users & reached:
             yield source
+        else:
+            others.append(source)
+    yield from others
 
 
 def _shown(raw: bytes) -> str:

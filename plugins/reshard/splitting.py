@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from penstock import StoreBackend, StoreBackendFactory, Subtopology
+from penstock import Assignment, StoreBackend, StoreBackendFactory, StoreSpec, Subtopology
 from penstock.hooks import registry
 from penstock.plugins.runtime.locations import making_state_directory
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.store import Change
-from penstock.stores.kinds.row_keys import OWN_ROW, merged_numbers
+from penstock.stores.kinds.row_keys import OWN_ROW, merged_numbers, time_in_row
 from penstock.support.private_files import make_private_directory
 
 from .draining import Workers
+from .engine_state import sent_windows
+from .partition_in_value import value_route
 from .plan import ReshardPlan, task_count
 from .routing import StoreRoute
 
@@ -40,6 +42,8 @@ class SplitState:
             self._backends.append(self._stack.enter_context(closing(backend)))
         self._waiting: list[dict[str, list[Change]]] = [{} for _ in range(tasks)]
         self._bytes = 0
+        self.change: Mapping[str, Callable[[bytes], bytes]] = {}
+        """By store, what is done to its rows."""
 
     def __enter__(self) -> SplitState:
         return self
@@ -49,17 +53,22 @@ class SplitState:
 
     def add(self, partition: int, store: str, row: bytes, data: bytes) -> None:
         """Give a row to a task. Raises StoreError when the disk is full."""
+        change = self.change.get(store)
+        data = data if change is None else change(data)
         self._waiting[partition].setdefault(store, []).append((row, data))
         self._bytes += len(row) + len(data) + _ROW_BYTES
         if self._bytes >= _PORTION_BYTES:
             self.flush()
 
-    def add_to_all(self, store: str, data: bytes) -> None:
-        """Give every task a store's own row of numbers, together with those that it has already."""
+    def add_to_all(self, store: str, data: bytes, *, keeps_rows: bool) -> None:
+        """Give every task a store's own row of numbers, together with those that it has already.
+
+        `keeps_rows`: what has expired for one old task alone stays.
+        """
         self.flush()
         for backend in self._backends:
             before = backend.get(store, OWN_ROW)
-            merged = data if before is None else merged_numbers(before, data)
+            merged = data if before is None else merged_numbers(before, data, keeps_rows=keeps_rows)
             backend.write({store: [(OWN_ROW, merged)]}, backend.version(), _VERSION)
 
     def flush(self) -> None:
@@ -82,18 +91,20 @@ class SplitState:
 
 
 def split_state(
-    plan: ReshardPlan, subtopology: Subtopology, workers: Workers, tasks: int, directory: Path
+    plan: ReshardPlan, subtopology: Subtopology, workers: Workers, then: Assignment, directory: Path
 ) -> SplitState:
-    """Return the state of the `tasks` new tasks of a sub-topology. Close it.
+    """Return the state of the new tasks of a sub-topology; `then` has all tasks of the new layout. Close it.
 
     Raises IncompatibleStateError, naming the store and a key, where the state is not divided by key.
     """
     layout = {} if subtopology.layouts is None else subtopology.layouts.now
+    tasks = task_count(then, subtopology.id)
     stores = [name for name, kept in layout.items() if kept.logged]
     own = {task.partition: worker for task, worker in workers.items() if task.subtopology == subtopology.id}
     made = SplitState(directory, stores, tasks)
     try:
         wanted = [store for store in stores if store not in plan.dropped]
+        made.change = _changes(plan, subtopology, own, wanted, then)
         if len(own) == tasks:
             _copy(own, wanted, made)
         else:
@@ -103,6 +114,18 @@ def split_state(
         made.__exit__()
         raise
     return made
+
+
+def _changes(
+    plan: ReshardPlan, subtopology: Subtopology, own: Mapping[int, TaskWorker], stores: Sequence[str], then: Assignment
+) -> dict[str, Callable[[bytes], bytes]]:
+    """Return, by store, the function that changes its rows, where these have the numbers of partitions."""
+    found = {store: route for store in stores if (route := value_route(plan, subtopology, store, then)) is not None}
+    for worker in own.values() if found else ():
+        for store, _, data in worker.rows():
+            if store in found:
+                found[store].check(data)
+    return {store: route.moved for store, route in found.items()}
 
 
 def _copy(own: Mapping[int, TaskWorker], stores: Sequence[str], made: SplitState) -> None:
@@ -127,15 +150,45 @@ def _divide(
             if store in routes:
                 routes[store].check(f"{subtopology.id}_{partition}", partition, count, rows)
     choose: dict[str, Callable[[bytes], int | None]] = {store: route.split(tasks) for store, route in routes.items()}
-    for worker in own.values():
+    is_sent = _sent_rows(plan, subtopology, own)
+    for partition, worker in own.items():
         for store, row, data in worker.rows():
-            if store not in choose:
+            if store not in choose or (store in is_sent and is_sent[store](partition, row)):
                 continue
             target = choose[store](row)
             if target is None:
-                made.add_to_all(store, data)
+                made.add_to_all(store, data, keeps_rows=store in is_sent)
             else:
                 made.add(target, store, row, data)
+
+
+def _sent_rows(
+    plan: ReshardPlan, subtopology: Subtopology, own: Mapping[int, TaskWorker]
+) -> dict[str, Callable[[int, bytes], bool]]:
+    """Return, by store, whether a row of a task is of a window that was sent when it closed, and others wait for.
+
+    Where tasks are at different times, the new ones begin with the lowest, so that no window is left out; a window
+    that a task has sent is left out, so that it is not sent again.
+    """
+    states = {partition: worker.commit.engine_state for partition, worker in own.items() if worker.commit is not None}
+    sent = sent_windows(f"application {plan.id!r} cannot be resharded", states, plan.dropped)
+    return {store: _sent_row(subtopology, store, times) for store, times in sent.items()}
+
+
+def _sent_row(subtopology: Subtopology, store: str, times: Mapping[int, int]) -> Callable[[int, bytes], bool]:
+    assert subtopology.layouts is not None
+    kind, lowest = subtopology.layouts.now[store].kind, min(times.values())
+    spec = next(each for each in subtopology.stores if each.name == store)
+    end_of = spec.division.window_end if isinstance(spec, StoreSpec) else None
+
+    def is_sent(partition: int, row: bytes) -> bool:
+        if row == OWN_ROW:
+            return False
+        time = time_in_row(kind, row)
+        end = time if end_of is None else end_of(time)
+        return end is not None and lowest < end <= times.get(partition, lowest)
+
+    return is_sent
 
 
 def _by_store(rows: Iterable[_Row]) -> Iterator[tuple[str, Iterator[tuple[bytes, bytes]]]]:

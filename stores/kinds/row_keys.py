@@ -28,6 +28,7 @@ def _behind_clock(row: bytes) -> bytes:
     return row[1:]
 
 
+_TIME = Struct(">q")
 _KEYS: Mapping[str, Callable[[bytes], bytes]] = {
     "key_value": _itself,
     "lru_map": _itself,
@@ -37,6 +38,8 @@ _KEYS: Mapping[str, Callable[[bytes], bytes]] = {
     "list": _first_part,
     "timers": _behind_clock,
 }
+_EXPIRED = 1
+"""The place of the time up to which everything has expired, in the row of numbers."""
 _HAVE_OWN_ROW = frozenset({"window", "session", "versioned", "list"})
 
 
@@ -48,17 +51,25 @@ def key_of_row(kind: str) -> Callable[[bytes], bytes] | None:
     return _KEYS.get(kind)
 
 
+def time_in_row(kind: str, row: bytes) -> int:
+    """Return the first time (ms) in the key of a row: the start of a window, the end of a session."""
+    return int(_TIME.unpack_from(row, unescaped(row, 8)[1])[0])
+
+
 def has_own_row(kind: str) -> bool:
     """Return whether stores of a kind have a row of numbers, under `OWN_ROW`, that belongs to no key."""
     return kind in _HAVE_OWN_ROW
 
 
-def merged_numbers(first: bytes, second: bytes) -> bytes:
+def merged_numbers(first: bytes, second: bytes, *, keeps_rows: bool = False) -> bytes:
     """Return the row of numbers of a store that has the entries of two others: of each number the higher one.
 
     They are the newest time, the time up to which everything has expired, and the last number given to an entry.
+    `keeps_rows`: what has expired in one of the two stays.
     """
-    size = len(first) - len(PLAIN)
-    form = Struct(f">{size // 8}q")
-    pairs = zip(form.unpack_from(first, len(PLAIN)), form.unpack_from(second, len(PLAIN)), strict=True)
-    return PLAIN + form.pack(*map(max, pairs))
+    form = Struct(f">{(len(first) - len(PLAIN)) // 8}q")
+    one, other = (form.unpack_from(each, len(PLAIN)) for each in (first, second))
+    merged = list(map(max, one, other))
+    if keeps_rows:
+        merged[_EXPIRED] = min(one[_EXPIRED], other[_EXPIRED])
+    return PLAIN + form.pack(*merged)

@@ -39,7 +39,7 @@ def test_a_new_topic(shop: Console) -> None:
     assert found["sources"] == {"orders": "orders-3"}
     assert [(each["tasks"], each["then"], each["stores"]) for each in found["subtopologies"]] == [(2, 3, ["counts"])]
     result = shop("reshard", "shop:before", *TO_THREE, "--yes")
-    assert "shop has 3 partitions, stored as shop.2: start it, with orders-3 in place of orders" in result.stderr
+    assert "shop has 3 partitions, stored as shop-layout-2: start it, with orders-3 in place of orders" in result.stderr
     assert "its layout before is still kept" in shop("reshard", "shop:after", *TO_THREE, "--yes", code=1).stderr
     assert "was resharded, and reads topic 'orders-3'" in shop("run", "shop:before", "--quiet", code=1).stderr
     shop("produce", "orders-3", "--app", "shop:after", "--key-separator", ":", stdin="ann:1\ncat:1\n")
@@ -75,7 +75,7 @@ def test_undo(shop: Console) -> None:
         ((*TO_THREE, "--partitioner", "order=shop:backwards"), "has no source topic 'order'; did you mean 'orders'?"),
         (
             (*TO_THREE, "--partitioner", "orders=shop:backwards"),
-            "store 'counts' is not divided by key: task 0_0: key b'ann': source 'KSTREAM-SOURCE-0000000000' "
+            "store 'counts' is not divided by key: task 0_0, key b'ann': source 'KSTREAM-SOURCE-0000000000' "
             "(topic 'orders') raises ValueError: its partitioner chose -1, expected 0 to 1",
         ),
     ],

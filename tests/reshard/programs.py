@@ -68,3 +68,13 @@ class Count(Processor):
         self.totals.put(key, total)
         self.windows.put(key, window, start)
         self.context.forward(record.with_value(f"{total} {window}"))
+
+
+class Append(Processor):
+    """Appends each record to what the store `kept` has for its key, and forwards that."""
+
+    def process(self, record: Record) -> None:
+        store = self.context.get_store("kept")
+        text = (store.get(record.key) or "") + record.value
+        store.put(record.key, text)
+        self.context.forward(record.with_value(text))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock import Application, Log, OutputBatch, TopicPartition
+from penstock import Application, Log, OutputBatch, SystemClock, TopicPartition
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.applications.stored_id import check_sources, stored_application
 from penstock.plugins.logs.memory import MemoryLog
@@ -32,11 +32,11 @@ def produce(log: Log, topic: str, rows: Rows) -> None:
     log.append(OutputBatch(topic, keys, values, times))
 
 
-def run(application: Application, log: Log, now_ms: int = 0) -> Application:
+def run(application: Application, log: Log) -> Application:
     """Process everything that the log has, as any run does, and close; return the application as it ran."""
     check_sources(application, log)
     prepared = prepare(stored_application(application, log), log)
-    resources = ProcessResources()
+    resources, now_ms = ProcessResources(), SystemClock().now_ms()
     workers = [
         TaskWorker(prepared.application, task, partitions, log, resources=resources)
         for task, partitions in prepared.assignment.tasks.items()

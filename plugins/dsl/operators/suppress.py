@@ -27,6 +27,7 @@ from penstock import (
 )
 from penstock.operator import Operator, Run, new
 from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.store.division import Division
 
 from ..graph.serdes import Serdes, WindowedKey, key_of_store, value_of_store
 from ..graph.step import Flow, ProcessorStep, Step
@@ -290,7 +291,7 @@ def suppress_step(name: str, store: str, table: Flow, options: Mapping[str, Any]
     def buffer(writer: Writer) -> tuple[StoreBuilder]:
         serde = late(writer)
         made = key_value_store(store, key_serde="bytes", value_serde=BufferedSerde(serde["values"]), **kept)
-        made = replace(made, record_key=serde["keys"].deserialize)
+        made = replace(made, division=Division(record_key=serde["keys"].deserialize))
         return (replace(made, windows=_windows(table.step)) if isinstance(serdes.key, WindowedKey) else made,)
 
     return ProcessorStep(name, Suppress, {**options, "store": store}, stores=buffer, late=late)

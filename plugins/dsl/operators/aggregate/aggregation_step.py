@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from penstock import Duration, SessionStoreSpec, TopologyError, WindowStoreSpec, duration_ms
+from penstock.store.division import Division
 
 from ...graph.functions import check_function
 from ...graph.materialized import Materialized, TableStoreSpec
@@ -113,7 +115,8 @@ def aggregation_step(
         check_store(made, kept, size)
 
         def declare(writer: Writer) -> TableStoreSpec:
-            return made.window(writer, serdes, kept, size, windows.form)
+            store = made.window(writer, serdes, kept, size, windows.form)
+            return replace(store, division=Division(window_end=windows.end_of))
 
     step = updating_step(
         name,

@@ -78,7 +78,7 @@ class WindowAggregate(WindowedOperator):
         """Return (end, start) of the windows in the store that end later than `after`."""
         with store.fetch_all(max(0, after - self.windows.size_ms), NEVER) as rows:
             starts = {windowed.start for windowed, _ in rows}
-        ends = [(start, dict(self.windows.windows_for(start)).get(start)) for start in starts]
+        ends = [(start, self.windows.end_of(start)) for start in starts]
         return sorted((end, start) for start, end in ends if end is not None)
 
 

@@ -55,6 +55,10 @@ class TimeWindows(ABC):
         """Return `windows_for`, or a function that does the same faster."""
         return self.windows_for
 
+    def end_of(self, start: int) -> int | None:
+        """Return the end of the window that begins at `start`; None if none does."""
+        return dict(self.windows_for(start)).get(start)
+
     @property
     def retention_ms(self) -> int:
         """How long a store must keep windows, counted back from the newest start."""
@@ -148,6 +152,10 @@ class SlidingWindows:
     def form(self) -> str:
         """Which windows these are, in words."""
         return f"sliding windows of {self.difference_ms} ms"
+
+    def end_of(self, start: int) -> int:
+        """Return the last ms of the window that begins at `start`."""
+        return start + self.difference_ms
 
     @property
     def retention_ms(self) -> int:

@@ -166,6 +166,22 @@ def compile_prefix(serde: Serde[Any]) -> Callable[[Any], bytes]:
     return prefix
 
 
+@dataclass(frozen=True)
+class ForeignKeyOf:
+    """Returns the foreign key in the key of a subscription, which `compile_prefix` begins."""
+
+    serde: Serde[Any]
+
+    def __call__(self, key: bytes) -> Any:
+        (length,) = _LENGTH.unpack_from(key)
+        return self.serde.deserialize(key[_LENGTH.size : _LENGTH.size + length])
+
+
+def with_partition(subscription: Subscription, partition: int) -> Subscription:
+    """Return a subscription of the same left row, where that is in another partition."""
+    return subscription._replace(partition=partition)
+
+
 def _check(serde: Serde[Any], data: bytes, least: int) -> None:
     if len(data) < least:
         raise SerdeError(f"{type(serde).__name__} expects at least {least} bytes, found {len(data)}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from penstock import KeyValueStoreSpec, Partitioner, Record, StoreTraits, key_value_store
 from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.store.division import Division, PartitionInValue
 
 from ...graph.materialized import StoreLike, materialized
 from ...graph.names import Names, checked
@@ -21,7 +23,7 @@ from ..joins import TableSide
 from ..reading import TopicTable
 from ..table_source import TableUpdates
 from .answer import ForeignKeyAnswer, ForeignKeyReceive, ForeignKeyUpdates
-from .messages import JoinSerdes, ResponseSerde, SubscriptionSerde
+from .messages import ForeignKeyOf, JoinSerdes, ResponseSerde, SubscriptionSerde, with_partition
 from .resolve import ForeignKeyResolve
 from .send import ForeignKeySend
 
@@ -132,7 +134,12 @@ class ForeignKeyJoin:
 
         def declared(writer: Writer) -> tuple[KeyValueStoreSpec]:
             value = SubscriptionSerde(self._key(writer, self.left))
-            return (key_value_store(kept, key_serde="bytes", value_serde=value, timestamped=True),)
+            made = key_value_store(kept, key_serde="bytes", value_serde=value, timestamped=True)
+            of_left_row = PartitionInValue(names.responses.topic, itemgetter(2, 3), with_partition)
+            serde = resolve_serde(
+                self._key(writer, self.right), None, f"{names.send}: serde", writer.settings.of_plugins
+            )
+            return (dataclasses.replace(made, division=Division(ForeignKeyOf(serde), None, of_left_row)),)
 
         older = self.right.source.is_versioned
         return (

@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 from penstock import Duration, Serde, StoreSpec, TopologyError, WindowStoreSpec, duration_ms, list_store, window_store
 from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.store.division import Division
 from penstock.support.topic_config import TopicConfig
 
 from ...graph.materialized import has_headers, kept_options
@@ -111,7 +112,7 @@ def waiting_store(name: str, left: JoinStore, right: JoinStore) -> Callable[[Wri
             value_serde=SideSerde(*values),
             **left.shared_options(),
         )
-        return dataclasses.replace(made, record_key=itemgetter(2))
+        return dataclasses.replace(made, division=Division(record_key=itemgetter(2)))
 
     return declared
 

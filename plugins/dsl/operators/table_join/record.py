@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 from penstock import Duration, StoreBuilder, TopologyError, duration_ms, list_store
 from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.store.division import Division
 from penstock.support.topic_config import TopicConfig
 
 from ...graph.functions import check_mapper
@@ -131,6 +132,6 @@ def delayed_store(name: str, serdes: Serdes, options: TableJoinOptions) -> Store
             value_serde=ValueAndHeadersSerde(resolve_serde(value, state, what)),
             **kept_options(options),
         )
-        return (replace(made, record_key=itemgetter(1)),)
+        return (replace(made, division=Division(record_key=itemgetter(1))),)
 
     return declared

@@ -1,0 +1,173 @@
+"""The line between records by the old and by the new number of partitions, and other partitioners than Kafka's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Application, ConfigError, IncompatibleStateError, OutputBatch, Record, Topology, key_value_store
+from penstock.plugins.applications.stored_id import read_stored
+from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.reshard import accept, plan_reshard, reshard, undo
+
+from .growing import grow
+from .programs import Append
+from .runs import new_log, outputs, produce, resharded, run, settings
+
+KEYS = ["a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ggggggg"]
+
+
+def appending(directory: Path, topic: str = "in") -> Application:
+    topology = Topology().add_source("in", topic).add_processor("keep", Append, "in", stores=[key_value_store("kept")])
+    return Application("shop", topology.add_sink("out", "out", "keep"), **settings(directory, "topic:"))
+
+
+def rows(first: int, last: int) -> list[tuple[str, str, int]]:
+    return [(key, f"{number},", number) for number in range(first, last) for key in KEYS]
+
+
+def always(directory: Path, last: int) -> Any:
+    log = new_log({"in": 7, "out": 1})
+    produce(log, "in", rows(0, last))
+    run(appending(directory / "always"), log)
+    return outputs(log)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> MemoryLog:
+    """Return a log with a topic of 4 partitions, most of which is processed, and an empty one with 7."""
+    log = new_log({"in": 4, "new": 7, "out": 1})
+    produce(log, "in", rows(0, 3))
+    run(appending(tmp_path), log)
+    produce(log, "in", rows(3, 5))
+    return log
+
+
+def test_a_topic_that_grows_and_is_written_to_while_the_old_records_are_processed(
+    log: MemoryLog, tmp_path: Path
+) -> None:
+    app = appending(tmp_path)
+    grow(log, "in", 7)
+    is_written: list[str] = []
+
+    def step(text: str) -> None:
+        if not is_written:
+            is_written.append(text)
+            produce(log, "in", rows(5, 8))
+
+    reshard(plan_reshard(app, log, 7), log, lambda: None, step)
+    run(app, log)
+    produce(log, "in", rows(8, 9))
+    run(app, log)
+    assert outputs(log) == always(tmp_path, 9)
+
+
+def test_an_interrupted_run_keeps_the_ends_that_it_noted(log: MemoryLog, tmp_path: Path) -> None:
+    """Records by the new number come after the first run: the second one must not take them for old ones."""
+    app = appending(tmp_path)
+    grow(log, "in", 7)
+
+    def fail(text: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reshard(plan_reshard(app, log, 7), log, lambda: None, fail)
+    produce(log, "in", rows(5, 8))
+    resharded(app, log, 7)
+    run(app, log)
+    assert outputs(log) == always(tmp_path, 8)
+
+
+def test_a_topic_that_has_grown_and_was_written_to(log: MemoryLog, tmp_path: Path) -> None:
+    grow(log, "in", 7)
+    produce(log, "in", rows(5, 6))
+    with pytest.raises(IncompatibleStateError, match=r"in-\d.* has records, so it is unknown which records"):
+        resharded(appending(tmp_path), log, 7)
+    assert read_stored("shop", log).id == "shop"
+
+
+def test_a_replaced_topic_that_is_written_to_meanwhile(log: MemoryLog, tmp_path: Path) -> None:
+    """Nothing is changed, and the next run takes the later records along."""
+    app, written = appending(tmp_path, "new"), rows(5, 6)
+
+    def step(text: str) -> None:
+        produce(log, "in", written)
+        written.clear()
+
+    with pytest.raises(IncompatibleStateError, match=r"records were written to in-\d \(\d+ to \d+\)"):
+        reshard(plan_reshard(app, log, 7, sources={"in": "new"}), log, lambda: None, step)
+    resharded(app, log, 7, sources={"in": "new"})
+    produce(log, "new", rows(6, 8))
+    run(app, log)
+    assert outputs(log) == always(tmp_path, 8)
+
+
+def test_a_topic_that_was_read_before(log: MemoryLog, tmp_path: Path) -> None:
+    resharded(appending(tmp_path), log, 7, sources={"in": "new"})
+    with pytest.raises(IncompatibleStateError, match="its layout before is still kept"):
+        resharded(appending(tmp_path), log, 4, sources={"new": "in"})
+    undo(appending(tmp_path), log, lambda: None)
+    run(appending(tmp_path), log)
+    resharded(appending(tmp_path), log, 7, sources={"in": "new"})
+    accept(appending(tmp_path, "new"), log, lambda: None)
+    with pytest.raises(ConfigError, match="has read topic 'in' before"):
+        resharded(appending(tmp_path), log, 4, sources={"new": "in"})
+
+
+def by_length(topic: str, record: Record, partitions: int) -> int:
+    """Return the partition of a key in topics whose writers go by its length."""
+    return len(record.key) % partitions
+
+
+def produce_by_length(log: MemoryLog, topic: str, records: list[tuple[str, str, int]]) -> None:
+    partitions = log.topic(topic).partitions
+    for key, value, time in records:
+        batch = OutputBatch(topic, [key.encode()], [value.encode()], [time], None, [[len(key) % partitions]])
+        log.append(batch)
+
+
+def test_a_partitioner_of_the_writers(tmp_path: Path) -> None:
+    log, app = new_log({"in": 4, "new": 7, "out": 1}), appending(tmp_path, "new")
+    produce_by_length(log, "in", rows(0, 3))
+    run(appending(tmp_path), log)
+    with pytest.raises(
+        IncompatibleStateError, match="store 'kept' is not divided by key: task 0_0, key b'dddd': it be"
+    ):
+        resharded(app, log, 7, sources={"in": "new"})
+    resharded(app, log, 7, sources={"in": "new"}, partitioners={"in": by_length})
+    produce_by_length(log, "new", rows(3, 6))
+    run(app, log)
+    assert outputs(log) == always(tmp_path, 6)
+
+
+def test_a_partitioner_that_raises_for_the_new_number(log: MemoryLog, tmp_path: Path) -> None:
+    def broken(topic: str, record: Record, partitions: int) -> int | None:
+        if partitions == 7:
+            raise ZeroDivisionError("seven")
+        return None
+
+    with pytest.raises(IncompatibleStateError, match="store 'kept', key b'.*ZeroDivisionError for 7 partitions: seven"):
+        resharded(appending(tmp_path), log, 7, sources={"in": "new"}, partitioners={"in": broken})
+    assert read_stored("shop", log).id == "shop"
+    run(appending(tmp_path), log)
+
+
+def test_a_repartition_topic_with_a_partitioner(tmp_path: Path) -> None:
+    """Its sink says how the store behind it is divided."""
+
+    def app(topic: str) -> Application:
+        topology = Topology().add_source("in", topic).add_repartition("again", "in", partitioner=by_length)
+        topology.add_processor("keep", Append, "again", stores=[key_value_store("kept")])
+        return Application("shop", topology.add_sink("out", "out", "keep"), **settings(tmp_path, "topic:"))
+
+    log = new_log({"in": 4, "new": 7, "out": 1})
+    produce(log, "in", rows(0, 3))
+    run(app("in"), log)
+    produce(log, "in", rows(3, 4))
+    done = resharded(app("new"), log, 7, sources={"in": "new"})
+    assert sum(done.rows.values()) == len(KEYS)
+    produce(log, "new", rows(4, 6))
+    run(app("new"), log)
+    assert outputs(log) == always(tmp_path, 6)
