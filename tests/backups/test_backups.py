@@ -11,12 +11,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from penstock import Commit
+from penstock import ChangelogError, Commit
 from penstock.plugins.backups import back_up, plan_restore, restore_backup
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.testing.contracts.histories import run_histories
 from penstock.record import TopicPartition
 
+from ..changelogs.s3_server import S3Server
 from .counting import Tasks, counting, expected, send
 
 Sent = tuple[str, str]
@@ -147,3 +148,33 @@ def test_a_commit_at_any_moment_of_a_backup(changelog: str, tmp_path: Path) -> N
         for each in (tasks, copies):
             each.close()
         assert copies.content(root / "content") == expected(sent + more), moment
+
+
+def test_in_an_object_store(tmp_path: Path) -> None:
+    """The second backup writes what is new; a refused request is an error without the secrets in the URL."""
+    with S3Server() as server:
+        log, place = MemoryLog(), server.uri("bucket/backups")
+        tasks = Tasks(counting(tmp_path), log)
+        send(log, sent := [("a", "u"), ("b", "v"), ("a", "w")])
+        tasks.finish()
+        back_up(tasks.application, log, place)
+        before = {path: len(data) for path, data in server.objects.items()}
+        send(log, [("a", "u")])
+        tasks.process("0_0")
+        tasks.process("0_1")
+        made = back_up(tasks.application, log, place)
+        assert (made.whole, len(made.new), len(made.unchanged)) == ((), 1, 3)
+        new = {path.rpartition(".")[2] for path in server.objects.keys() - before.keys()}
+        assert new == {"delta", "json", "snapshot"}  # the last one: what waits between the tasks
+        application = counting(tmp_path / "elsewhere", "copy")
+        restore_backup(application, log, plan_restore(application, log, place, of="app"))
+        copies = Tasks(application, log)
+        copies.finish()
+        server.refuse = "PUT"
+        send(log, [("b", "x")])
+        tasks.finish()
+        with pytest.raises(ChangelogError, match=r"backup at s3://bucket/backups/app/.*: cannot write .*ACCESS_DENIED"):
+            back_up(tasks.application, log, place)
+        for each in (tasks, copies):
+            each.close()
+        assert copies.content(tmp_path / "content") == expected([*sent, ("a", "u")])

@@ -91,3 +91,19 @@ def test_before_the_first_run(console: Console) -> None:
     console("topics", "create", "orders", "out", "orders-3")
     result = console("reshard", "shop:before", "--partitions", "1", "--source", "orders=orders-3", code=2)
     assert "has not run in the log" in result.stderr
+
+
+def test_backups_before_and_after(shop: Console) -> None:
+    """They are in one place, under the application's own id; each one is restored with its number of partitions."""
+    shop("state", "backup", "shop:before", "safe")
+    shop("reshard", "shop:before", *TO_THREE, "--yes")
+    shop("produce", "orders-3", "--app", "shop:after", "--key-separator", ":", stdin="ann:1\n")
+    shop("run", "shop:after", "--quiet")
+    shop("state", "backup", "shop:after", "safe")
+    first, second = (each["name"] for each in shop.json("state", "backups", "shop:after", "safe", "--json"))
+    for target, name, count, tasks in (("shop:after", second, 3, 3), ("shop:before", first, 2, 2)):
+        copy = ("--application-id", f"copy-{tasks}")
+        shop("state", "restore", target, "safe", "--of", "shop", "--backup", name, *copy)
+        shop("run", target, "--quiet", *copy)
+        assert shop("state", "get", target, "counts", "ann", *copy).stdout.startswith(f"ann\t{count}\t")
+        assert len({each["task"] for each in shop.json("state", "list", target, "--json", *copy)}) == tasks
