@@ -138,8 +138,14 @@ def _from_text(serde: Serde[Any], name: str) -> Callable[[Any], Any]:
 
 
 def _as_it_is(serde: Serde[Any]) -> Callable[[Any], Any]:
+    from penstock.plugins.replicas.arrow_types import without_absent
+    from penstock.plugins.serdes.json_text import dump_json
+    from penstock.plugins.serdes.typed.base import TypedSerde
     from penstock.plugins.serdes.uuid import UuidSerde
 
+    if isinstance(serde, TypedSerde):
+        schema = serde.json_schema()
+        return lambda value: serde.deserialize(dump_json(without_absent(value, schema)))
     make = _uuid if isinstance(serde, UuidSerde) else lambda value: value
     return lambda value: serde.deserialize(serde.serialize(make(value)))
 

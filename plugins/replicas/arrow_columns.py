@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from penstock import Application, ConfigError, Serde, StoreBuilder, StoreSpec
+from penstock import Application, ConfigError, Serde, StoreBuilder, StoreError, StoreSpec
 from penstock.plugins.serdes.json_text import dump_json
+from penstock.plugins.serdes.typed.base import TypedSerde
 from penstock.plugins.serdes.uuid import UuidSerde
 from penstock.program.serdes import make_serde, resolve_serde
 from penstock.store.specs import declared_serdes
+
+from .arrow_types import arrow_type
 
 if TYPE_CHECKING:
     import pyarrow
@@ -26,7 +30,7 @@ _TYPES = {
     "bool": "bool_",
     "uuid": "string",
 }
-"""The names of the Arrow types of serdes, by their names; values of all others are JSON text."""
+"""The names of the Arrow types of serdes, by their names; `arrow_type` has those of classes with fields."""
 _TIMES = {
     "key_value": (),
     "list": (),
@@ -72,8 +76,9 @@ class ArrowColumns:
                 types["headers"] = pyarrow.list_(pyarrow.struct(pair))
         else:
             raise ConfigError(f"store {store.name!r} is of a kind ({kind!r}) that has no columns: export JSON lines")
+        self._store = store.name
         self.schema: pyarrow.Schema = pyarrow.schema(list(types.items()))
-        self._texts = {name: _text_of(serde) for name, serde in serdes.items()}
+        self._converters = {name: _converter_of(serde) for name, serde in serdes.items()}
 
     def batch(self, columns: Mapping[str, Sequence[Any]], task: str, version: str) -> pyarrow.RecordBatch:
         """Return a batch of entries of one task."""
@@ -83,17 +88,33 @@ class ArrowColumns:
         made = [_repeated(task, count), _repeated(version, count)]
         for field in list(self.schema)[2:]:
             values = columns[field.name]
-            if (text := self._texts.get(field.name)) is not None:
-                values = [text(each) for each in values]
+            if (convert := self._converters.get(field.name)) is not None:
+                values = [convert(each) for each in values]
             elif field.name == "headers":
                 values = [[{"name": name, "value": value} for name, value in each] for each in values]
-            made.append(pyarrow.array(values, field.type))
+            made.append(self._array(values, field))
         return pyarrow.RecordBatch.from_arrays(made, schema=self.schema)
+
+    def _array(self, values: Sequence[Any], field: pyarrow.Field) -> Any:
+        import pyarrow
+
+        try:
+            return pyarrow.array(values, field.type)
+        except (pyarrow.ArrowException, OverflowError, ValueError, TypeError) as error:
+            raise StoreError(
+                f"store {self._store!r}: a {field.name} does not fit its column of type {field.type} ({error}): export "
+                "JSON lines"
+            ) from error
 
 
 def is_json_text(serde: Serde[Any]) -> bool:
     """Return whether values of a serde are JSON text in columns."""
-    return type(serde) not in _types()
+    return type(serde) not in _types() and not is_struct(serde)
+
+
+def is_struct(serde: Serde[Any]) -> bool:
+    """Return whether values of a serde are objects of a class, whose fields columns have."""
+    return isinstance(serde, TypedSerde) and arrow_type(serde.json_schema()) is not None
 
 
 @cache
@@ -117,11 +138,14 @@ def _repeated(text: str, count: int) -> Any:
 def _type_of(serde: Serde[Any]) -> Any:
     import pyarrow
 
-    return getattr(pyarrow, _types().get(type(serde), "string"))()
+    found = arrow_type(serde.json_schema()) if isinstance(serde, TypedSerde) else None
+    return getattr(pyarrow, _types().get(type(serde), "string"))() if found is None else found
 
 
-def _text_of(serde: Serde[Any]) -> Callable[[Any], str] | None:
-    """Return how a value becomes text; None if it is a value of Arrow as it is."""
+def _converter_of(serde: Serde[Any]) -> Callable[[Any], Any] | None:
+    """Return how a value becomes one of Arrow; None if it is one."""
     if type(serde) is UuidSerde:
         return str
+    if is_struct(serde):
+        return lambda value: json.loads(serde.serialize(value))
     return (lambda value: dump_json(value).decode()) if is_json_text(serde) else None

@@ -42,7 +42,7 @@ def read_state(
     Columns: `task`, `version`, `key`; `start` and `end` of windows and sessions, `timestamp` and `valid_to` of versions
     (-1: the latest); `value`, and `timestamp` and `headers` where values have them. Timers have `clock` and `at`. Times
     are ms, as long. Keys and values have the types of the serdes `str`, `int`, `int32`, `int16`, `float`, `float32`,
-    `bool`, `bytes` and `uuid` (text); those of other serdes are JSON text.
+    `bool`, `bytes` and `uuid` (text); those of `of` with the fields of a class are structs, others JSON text.
 
     `first`, `last`: the time (ms) in which windows start, sessions overlap, or versions are valid; the same time twice
     shows what was valid then. `tasks`: only these, e.g. "0_3". The program is the one that ran last.

@@ -94,3 +94,89 @@ def test_the_program_s_partitioner_finds_the_task(console: Console) -> None:
     assert "--all-tasks" in result.stderr
     [found] = console.json_lines("state", "get", "partitioned:second", "kept", "ax", "--json", "--all-tasks")
     assert found["value"] == "ax!"
+
+
+CLASSES = """
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NotRequired, TypedDict
+
+from penstock import Application, Processor, Topology, key_value_store
+from penstock.serdes import of
+
+class Colour(Enum):
+    RED = "red"
+
+class Note(TypedDict):
+    text: str
+    stars: NotRequired[int]
+
+@dataclass
+class Line:
+    product: str
+    count: int = 1
+
+@dataclass
+class Order:
+    id: int
+    lines: list[Line]
+    note: Note
+    price: float | None = None
+    colour: Colour = Colour.RED
+    former: list[int] = field(default_factory=list)
+
+@dataclass
+class Tree:
+    leaves: list["Tree"] = field(default_factory=list)
+
+OPTIONS = {"key_serde": "str"}
+STORES = [
+    key_value_store("orders", value_serde=of(Order), **OPTIONS),
+    key_value_store("trees", value_serde=of(Tree), **OPTIONS),
+    key_value_store("counts", value_serde=of(dict[str, int]), **OPTIONS),
+]
+
+class Keep(Processor):
+    def process(self, record):
+        orders = self.context.get_store("orders")
+        orders.put(record.key, Order(1, [Line("tea"), Line("rum", 2)], {"text": "?"}))
+        orders.put(record.key + "!", Order(2, [], {"text": "", "stars": 5}, 1.5, former=[1]))
+        self.context.get_store("trees").put(record.key, Tree([Tree()]))
+        self.context.get_store("counts").put(record.key, {"a": 1})
+
+topology = (
+    Topology()
+    .add_source("in", "things", key_serde="str", value_serde="str")
+    .add_processor("keep", Keep, "in", stores=STORES)
+)
+application = Application("classes", topology)
+"""
+
+
+def test_classes_are_columns_with_their_fields(console: Console) -> None:
+    """And come back from them; what has no fixed fields, or itself as a part, is JSON text."""
+    console.write("classes.py", CLASSES)
+    console("topics", "create", "things")
+    console("produce", "things", "--json-lines", stdin='{"key": "k", "value": "v"}\n')
+    target, copy = "classes:application", ("--application-id", "copy")
+    run(target, subtopologies=1)
+    for store, is_struct in (("orders", True), ("trees", False), ("counts", False)):
+        console("state", "export", target, store, "--output", "all.parquet")
+        table = parquet.read_table("all.parquet")
+        assert pyarrow.types.is_struct(table.schema.field("value").type) is is_struct
+        console("state", "import", target, store, "all.parquet", *copy)
+        rows = [console.json_lines("state", "export", target, store, *each) for each in ((), copy)]
+        assert [each["value"] for each in rows[0]] == [each["value"] for each in rows[1]] != []
+    orders = console.json_lines("state", "export", target, "orders", *copy)
+    assert ["stars" in each["value"]["note"] for each in orders] == [False, True]
+    console("state", "export", target, "orders", "--output", "all.parquet")
+    first, second = parquet.read_table("all.parquet").column("value").to_pylist()
+    assert first == {
+        "id": 1,
+        "lines": [{"product": "tea", "count": 1}, {"product": "rum", "count": 2}],
+        "note": {"text": "?", "stars": None},
+        "price": None,
+        "colour": "red",
+        "former": [],
+    }
+    assert (second["price"], second["note"]["stars"], second["former"]) == (1.5, 5, [1])
