@@ -56,6 +56,7 @@ def back_up(
     location: str,
     *,
     named: str | None = None,
+    whole: bool = False,
     patience_seconds: float = 30.0,
     world: World | None = None,
     say: Callable[[str], object] = lambda text: None,
@@ -65,13 +66,13 @@ def back_up(
     The application may run, and does not notice it. The backup counts once all of it is there. `patience_seconds`: how
     long to wait for a moment at which no task commits, where tasks are connected by repartition topics. `say` gets a
     line for each task. `named`: the id under which the backups are kept, if the log has the application under another
-    one since it was resharded.
+    one since it was resharded. `whole`: write all state again, for instance because an earlier file is damaged.
 
     Raises ConfigError for an application that has saved nothing, ChangelogError that names the place, StoreError if the
     tasks commit too fast, and LogError.
     """
     catalog = Catalog(location, named or application.id, world)
-    return _Making(application, log, catalog, world or World(), say).run(patience_seconds)
+    return _Making(application, log, catalog, world or World(), say, whole).run(patience_seconds)
 
 
 class _OvertakenError(Exception):
@@ -80,7 +81,13 @@ class _OvertakenError(Exception):
 
 class _Making:
     def __init__(
-        self, application: Application, log: Log, catalog: Catalog, world: World, say: Callable[[str], object]
+        self,
+        application: Application,
+        log: Log,
+        catalog: Catalog,
+        world: World,
+        say: Callable[[str], object],
+        whole: bool,
     ) -> None:
         self._application, self._log, self._world, self._say = application, log, world, say
         settings = application.settings
@@ -99,7 +106,8 @@ class _Making:
         self._catalog = catalog
         self._last = self._last_backup()
         is_ours = self._last is not None and self._last.identity == self._note["identity"]
-        self._before = self._last if is_ours else None
+        self._before = self._last if is_ours and not whole else None
+        self._whole = whole
         self._cuts = Cuts(application.id, self._note, log, world)
         self._replicas: dict[str, Replica] = {}
         self._how: dict[str, list[str]] = {"whole": [], "new": [], "unchanged": []}
@@ -184,7 +192,7 @@ class _Making:
     def _write(self, task: SavedTask, commit: Commit, stack: ExitStack) -> str:
         """Bring the backup of a task to a commit; return how."""
         with closing(self._catalog.changelog(task.id)) as target:
-            if _reaches(target, commit.version):
+            if not self._whole and _reaches(target, commit.version):
                 return "unchanged"
             before = self._previous(task.id)
             if before is not None and _reaches(target, before) and not target.wants_snapshot():

@@ -33,9 +33,10 @@ _location = click.argument("location", metavar="LOCATION")
     show_default=True,
     help="How long to wait for a moment without a commit, where tasks are connected by repartition topics.",
 )
+@click.option("--whole", is_flag=True, help="Write all state again, e.g. because an earlier file is damaged.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object with what was written.")
 @application_options
-def backup(target: str, location: str, patience: str, as_json: bool, **where: Any) -> None:
+def backup(target: str, location: str, patience: str, whole: bool, as_json: bool, **where: Any) -> None:
     """Write the state of all tasks of MODULE:ATTR to LOCATION: one consistent version, with the positions.
 
     LOCATION is a directory, or a URL such as s3://BUCKET/FOLDER. The application may run, and does not notice it. Only
@@ -47,7 +48,7 @@ def backup(target: str, location: str, patience: str, as_json: bool, **where: An
     seconds = duration_ms(patience, "--patience") / 1000
     application = find_application(target, **where)
     with open_application(application) as (stored, log):
-        written = back_up(stored, log, location, named=application.id, patience_seconds=seconds, say=note)
+        written = back_up(stored, log, location, named=application.id, whole=whole, patience_seconds=seconds, say=note)
     made = written.backup
     if as_json:
         tasks = {"whole": written.whole, "new": written.new, "unchanged": written.unchanged}

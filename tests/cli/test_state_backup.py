@@ -125,11 +125,14 @@ def test_a_damaged_file_is_named_and_nothing_is_done(counted: Console) -> None:
     for options in (["--check"], []):
         result = counted("state", "restore", TARGET, "safe", *COPY, *options, code=1)
         assert f"backup at {path.parent}: {path.name} is damaged: the checksum of frame" in result.stderr
+    counted("state", "backup", TARGET, "safe")
+    assert "is damaged" in counted("state", "restore", TARGET, "safe", *COPY, "--check", code=1).stderr
+    made = counted.json("state", "backup", TARGET, "safe", "--whole", "--json")
+    assert made["whole"] == ["1_0", "1_1"]
+    counted("state", "restore", TARGET, "safe", *COPY, "--check")
     result = counted("state", "list", TARGET, "--application-id", "copy")
     assert "copy has saved no stores" in result.stderr
     run(application_id="copy")  # it begins afresh
-    data[-30] ^= 1
-    path.write_bytes(data)
     result = counted("state", "restore", TARGET, "safe", "--check", "--of", "counting", "--application-id", "other")
     assert result.stdout.endswith("is whole, and fits the topics\n")
     result = counted("state", "restore", TARGET, "safe", *COPY, code=1)
