@@ -188,7 +188,8 @@ class Resolution:
                         if internal.partitions is None
                         else f"set partitions={before}"
                     )
-                    + ", reset the application (`penstock reset`), or start under another application id"
+                    + ", divide the state by the new number (`penstock reshard`), reset the application "
+                    "(`penstock reset`), or start under another application id"
                 )
 
     def _take_from_copartitioned(self) -> None:

@@ -238,7 +238,8 @@ def _repartitioned(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[s
             yield (
                 f"sub-topology {number} had {before['tasks']} tasks and now has {after['tasks']}"
                 + (f" ({', '.join(changes)})" if changes else "")
-                + f": the content of {_listed(stores)} is divided by the old number"
+                + f": the content of {_listed(stores)} is divided by the old number; `penstock reshard` "
+                "divides it by the new one"
             )
 
 
