@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -96,16 +96,19 @@ def _named(path: str, function: str, lines: list[str]) -> Callable[[list[list[in
     return lambda arcs: [Branch(path, function, text(line), text(to)) for line, to in arcs]
 
 
-def listed() -> Mapping[str, str]:
-    """Return the branches that no history can reach, each with the reason."""
+def listed(kind: str = "reason") -> Mapping[str, str]:
+    """Return the branches that no history can reach, each with the reason; "rare": those that few histories reach."""
     given = tomllib.loads(LISTED.read_text())
-    return {branch: each["why"] for each in given.get("reason", []) for branch in each["branches"]}
+    return {branch: each["why"] for each in given[kind] for branch in each["branches"]}
 
 
-def report(found: Reached, known: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is wrong: branches that were missed and are not listed, and those that are listed and were reached."""
+def report(found: Reached, known: Mapping[str, str], rare: Collection[str] = ()) -> Iterator[str]:
+    """Yield what is wrong: branches that were missed and are not listed, and those that are listed and were reached.
+
+    Those that are `rare` may be reached or not.
+    """
     for room, of_room in _by_room(found.missed).items():
-        unlisted = [str(each) for each in of_room if str(each) not in known]
+        unlisted = [str(each) for each in of_room if str(each) not in known and str(each) not in rare]
         for each in dict.fromkeys(unlisted):
             yield f"{room}: not reached, and not listed: {each}"
     for branch in known:
@@ -114,13 +117,16 @@ def report(found: Reached, known: Mapping[str, str]) -> Iterator[str]:
 
 
 def unknown(found: Reached, known: Mapping[str, str]) -> list[str]:
-    """Return the branches that are listed, and that the source does not have."""
+    """Return the branches that are listed, and that the source does not have, of files of which a line was run."""
     there = found.reached | {str(each) for each in found.missed}
+    files = {branch.partition(": ")[0] for branch in there}
     functions = {branch.rpartition(": ")[0] for branch in there if branch.endswith(f": {WHOLE}")}
     return [
         branch
         for branch in known
-        if branch not in there and not any(branch.startswith(f"{function}: ") for function in functions)
+        if branch.partition(": ")[0] in files
+        and branch not in there
+        and not any(branch.startswith(f"{function}: ") for function in functions)
     ]
 
 

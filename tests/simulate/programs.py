@@ -82,6 +82,15 @@ class AlwaysSlow(Counts):
         super().process(record)
 
 
+class CountsAtLength(Keeps):
+    """Counts, and keeps the counts as long texts."""
+
+    def process(self, record: Record) -> None:
+        count = int(self.store.get(record.key) or 0) + 1
+        self.store.put(record.key, f"{count:0300}")
+        self.context.forward(record.with_value(count))
+
+
 class Large(Counts):
     """Counts; the answers have long keys, and those of one value are larger than the topic takes."""
 
@@ -110,6 +119,19 @@ class Names(Processor):
 
     def process(self, record: Record) -> None:
         self.store.put(record.key, record.value)
+
+
+class NamesAfterTries(Names):
+    """The same, with the help of something outside that fails at first for each key."""
+
+    def __init__(self, tries: Counter[str]) -> None:
+        self.tries = tries
+
+    def process(self, record: Record) -> None:
+        self.tries[record.key] += 1
+        if self.tries[record.key] == 1:
+            raise TimeoutError
+        super().process(record)
 
 
 class NamedCounts(Counts):
@@ -176,6 +198,29 @@ class Schedules(Keeps):
         count = (self.store.get(what) or 0) + 1
         self.store.put(what, count)
         self.context.forward(Record(what, count, timestamp))
+
+
+class RemindsAfterTries(Reminds):
+    """The same, with the help of something outside that fails twice."""
+
+    def __init__(self, tries: Counter[str]) -> None:
+        self.tries = tries
+
+    def on_timer(self, key: str, at: int) -> None:
+        self.tries["timers"] += 1
+        if self.tries["timers"] in (1, 4):
+            raise TimeoutError
+        super().on_timer(key, at)
+
+
+def reminders_after_tries() -> Topology:
+    outside = Counter[str]()
+    return (
+        Topology()
+        .add_source("in", "in")
+        .add_processor("keeps", lambda: RemindsAfterTries(outside), "in", stores=[key_value_store("kept")], timers=True)
+        .add_sink("out", "out", "keeps")
+    )
 
 
 def reminders(records: list[Record]) -> list[tuple[str, int]]:
@@ -303,6 +348,13 @@ def named() -> Topology:
     )
 
 
+def named_after_tries() -> Topology:
+    outside = Counter[str]()
+    return topology(NamedCounts, key_value_store("kept")).add_global_store(
+        key_value_store("names"), "read names", "prices", "fill names", lambda: NamesAfterTries(outside)
+    )
+
+
 def two_topics(random: Random) -> Mapping[str, Sequence[Record]]:
     return {"in": some_records(random), "prices": some_records(random)}
 
@@ -363,6 +415,31 @@ CONTRACTS = {
         )
         for policy, compared in (("fail", "with gaps"), ("earliest", "any of them"), ("latest", "with gaps"))
     },
+    **{
+        f"repeats, from {reset} at first": contract(
+            "RepeatsFrom", program=repeats, compared="with gaps", options={"offset_reset": reset}
+        )
+        for reset in ("latest", "1h")
+    },
+    "counts, global store of a compacted topic": contract(
+        "NamedCountsOfFew",
+        program=named,
+        records=two_topics,
+        options={"topics": {"prices": {"cleanup.policy": "compact", "delete.retention.ms": "30000"}}},
+    ),
+    "counts, global store after tries": contract(
+        "NamedCountsAfterTries",
+        program=named_after_tries,
+        records=two_topics,
+        options={"processing_handler": Retry(9, "300ms")},
+    ),
+    "reminders, after tries": contract(
+        "RemindersAfterTries",
+        program=reminders_after_tries,
+        reference=reminders,
+        compared="in any order",
+        options={"processing_handler": Retry(99, "300ms")},
+    ),
     "counts, slowly": contract("CountsSlowly", program=slow, records=many_records),
     "counts, always slowly, on one host": contract(
         "CountsAlwaysSlowly",
@@ -390,7 +467,7 @@ CONTRACTS = {
     ),
     "counts, long chains beside the log": contract(
         "LongChainsBeside",
-        program=counts,
+        program=lambda: topology(CountsAtLength, key_value_store("kept", value_serde="str")),
         records=many_records,
         options={"changelog": "memory:", "changelog_grace": "0ms"},
     ),

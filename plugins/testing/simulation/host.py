@@ -271,6 +271,7 @@ class BatchHost(Host):
             self.take(report)
             return report.records_in
         except RetryRequested:
+            self.planned.setdefault(name, planned)  # a host tries again in the same batch
             return 0
         except Exception as error:
             self._lost.add(name)
