@@ -1,4 +1,4 @@
-"""The list of branches that no history reaches: few histories reach none of them, and the report tells what it lacks."""
+"""The list of branches that no history reaches: few histories reach none, and the report tells what it lacks."""
 
 from __future__ import annotations
 

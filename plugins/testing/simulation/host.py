@@ -196,7 +196,7 @@ class Host(ABC):
     def _misses_records(self, error: BaseException) -> bool:
         fails = self.application.settings.offset_out_of_range == "fail"
         kinds = (OffsetOutOfRangeError, IncompatibleStateError) if fails else OffsetOutOfRangeError
-        return bool(self.log.shared.made_again) and isinstance(error, kinds)
+        return bool(self.log.shared.lossy_topics) and isinstance(error, kinds)
 
     def _has_read_damage(self, error: BaseException) -> bool:
         files = self.world.world.files

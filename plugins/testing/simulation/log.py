@@ -68,8 +68,8 @@ class SimulatedLog(MemoryLog):
         """Positions that a commit has set back."""
         self.versions: set[str] = set()
         """The versions that were committed."""
-        self.made_again: set[str] = set()
-        """Topics that were deleted and made again."""
+        self.lossy_topics: set[str] = set()
+        """Topics that have lost records, or were deleted and made again."""
 
     # ------------------------------------------------------------------ transactions
 
@@ -106,7 +106,7 @@ class SimulatedLog(MemoryLog):
         self.went_back += [
             f"task {task_id} set its position in {each} back from {old} to {commit.positions[each]}"
             for each, old in positions.items()
-            if old is not None and commit.positions[each] < old and each.topic not in self.made_again
+            if old is not None and commit.positions[each] < old and each.topic not in self.lossy_topics
         ]
 
     def send_of(
@@ -159,7 +159,7 @@ class SimulatedLog(MemoryLog):
         info = self.topic(name)
         self.delete_topic(name)
         self.create_topic(name, info.partitions, info.config)
-        self.made_again.add(name)
+        self.lossy_topics.add(name)
 
     def lose_end(self, partition: TopicPartition) -> int:
         """Lose the last record of a partition, as after an election of a leader that lacks it; return the new end."""
@@ -169,13 +169,13 @@ class SimulatedLog(MemoryLog):
         for column in (found.offsets, found.keys, found.values, found.timestamps, found.headers, found.appended):
             if column:
                 del column[kept:]
-        self.made_again.add(partition.topic)
+        self.lossy_topics.add(partition.topic)
         return found.end
 
     def lose_start(self, partition: TopicPartition, before: int) -> None:
         """Delete the records of a partition before an offset, read or not."""
         self.purge(partition, before)
-        self.made_again.add(partition.topic)
+        self.lossy_topics.add(partition.topic)
 
     @contextmanager
     def without_commits(self, application_id: str) -> Iterator[None]:

@@ -123,7 +123,7 @@ class Simulation(SimulatedCluster):
             self._faults.disarm()
             self._disk.damaged.clear()
             self._timeline.tell("faults end")
-            if self._log.made_again and self._settings["offset_out_of_range"] == "fail":
+            if self._log.lossy_topics and self._settings["offset_out_of_range"] == "fail":
                 self._settings = {**self._settings, "offset_out_of_range": _OPERATORS_POLICY}
                 self.deploy(self._program)
             self.settle()
@@ -271,7 +271,7 @@ class Simulation(SimulatedCluster):
 
     def _note_sent(self, topic: str) -> None:
         """Note the record that has arrived last: later, retention may have deleted it."""
-        if topic in self._log.made_again:  # what was read of it is not what it has
+        if topic in self._log.lossy_topics:  # what was read of it is not what it has
             return
         source, parts = self._source(topic), self.parts[topic]
         for number, new in enumerate(self._sent.by_partition(topic, source.key_serde, source.value_serde)):
