@@ -37,7 +37,7 @@ _METHODS: dict[str, tuple[Callable[..., Any], ...]] = {
     "reading": (InputPartitions.fetch, TaskLoop._poll),
     "working": (TaskWorker.try_batch, TaskLoop.turn),
 }
-STEPS = (*_METHODS, "closing")
+STEPS = (*_METHODS, "planning and closing")
 """The steps, the inner ones first: a snapshot is written in the middle of a batch."""
 
 

@@ -28,7 +28,7 @@ _DISK_OPERATIONS = {
 _STEPS = {
     "commit": 4, "cleaning": 4, "snapshot": 3, "restoring": 3, "opening": 5, "first commit": 2, "sending": 2,
     "change of the stores": 2, "following": 2, "looking for a snapshot": 1, "reading": 1, "ending": 1,
-    "global stores": 1, "working": 0.5, "closing": 0.5,
+    "global stores": 1, "working": 0.5, "planning and closing": 0.5,
 }  # fmt: skip
 """The steps of the engine's work in which faults strike (`engine_steps.STEPS`), and how often a seed chooses them."""
 _UPKEEP_OPERATIONS = {"lists": 1, "reads": 1, "writes": 1, "completes": 1, "deletes": 2}
