@@ -13,7 +13,7 @@ from penstock import ConfigError, StoreError
 from .command import Command
 from .failures import ended_by_sigterm
 from .log_lines import FORMATS, TEXT, cli_log, log_lines
-from .options import application_options, find_application, open_log
+from .options import application_options, find_application, open_application
 from .output import Meter, count, note, print_json
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ def standby(
     with (
         ended_by_sigterm(),
         log_lines("warning" if quiet else "info", log_format, application.id),
-        open_log(application.settings) as log,
+        open_application(application) as (stored, log),
     ):
-        _check_tasks(application, log, tasks)
-        standbys = Standbys(application, log, tasks or None)
+        _check_tasks(stored, log, tasks)
+        standbys = Standbys(stored, log, tasks or None)
         try:
             with Meter(f"standby of {application.id}", quiet=quiet, say=say) as meter:
                 while not (once and _are_done(standbys)):

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from penstock.log import Log
+from penstock.plugins.applications.stored_id import stored_application
 from penstock.plugins.replicas.settings import NUM_STANDBY_REPLICAS
 from penstock.plugins.runtime.locations import open_log
 from penstock.settings.application import Application
@@ -30,7 +31,7 @@ class WaitingStandbys:
             from penstock.plugins.replicas.standbys import Standbys  # few runs need it
 
             self._log = open_log(self._application.settings)
-            self._standbys = Standbys(self._application, self._log)
+            self._standbys = Standbys(stored_application(self._application, self._log), self._log)
             _log.info("application %r: keeping copies of its tasks' state while it waits", self._application.id)
         return True
 

@@ -21,7 +21,7 @@ from penstock import (
 from penstock.plugins.applications.preparation import topic_counts
 from penstock.plugins.applications.stored_id import StoredAs, read_stored, renamed
 from penstock.plugins.upgrade.check import check_saved
-from penstock.plugins.upgrade.saved_program import Note, read_note
+from penstock.plugins.upgrade.saved_program import Note, gone_stores, read_note
 from penstock.program.nodes import decorate
 from penstock.stores.kinds.row_keys import key_of_row
 from penstock.support.names import did_you_mean
@@ -178,10 +178,12 @@ def _check_partitions(plan: ReshardPlan, log: Log) -> None:
             f"application {plan.id!r}: its topics have the numbers of partitions that they had when it ran last: "
             f"{read}. Let a source topic grow to {plan.partitions} partitions, or name a new one: --source OLD=NEW"
         )
+    plan.under(f"{plan.id}-layout", log)  # topics that are joined have to have the same number
 
 
 def _check_named(plan: ReshardPlan) -> None:
     stores = {store for each in plan.before.program.subtopologies for store in _layout(each)}
+    stores |= {*gone_stores(plan.note)}
     for name in plan.dropped:
         if name not in stores:
             advice = did_you_mean(name, stores) or f"it has: {', '.join(sorted(stores)) or 'none'}"
@@ -206,6 +208,9 @@ def _check_stores(plan: ReshardPlan, log: Log) -> None:
 
 
 def _refused(plan: ReshardPlan) -> Iterator[str]:
+    for name in gone_stores(plan.note):
+        if name not in plan.dropped:
+            yield f"store {name!r} is parked, and nothing says what its keys are"
     for subtopology in plan.before.program.subtopologies:
         declared = {each.name: each for each in subtopology.stores}
         filled = {each.store.name: each.source.topics[0] for each in subtopology.read_only_stores}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ from .writing import NewTask
 
 _META = "resharding"
 
+_log = logging.getLogger("penstock.reshard")
+
 
 @dataclass(frozen=True)
 class Resharded:
@@ -56,19 +59,19 @@ def reshard(
     check_lease()
     on_step("processing what was written before")
     with drained(plan, log, resharding.ends, check_lease) as workers, _work_directory(plan) as directory:
-        application, assignment = plan.under(resharding.id, log)
-        write_note(resharding.id, log, new_note(plan, application, assignment, log))
-        make_changelog_topics(application, assignment, log)
-        prepared = prepare(application, log)
-        starts = _starts(plan, log, prepared.assignment, resharding.ends)
         rows: dict[str, int] = {}
-        for subtopology in prepared.application.program.subtopologies:
-            check_lease()
-            found = _write(plan, prepared, subtopology, log, workers, starts, directory)
-            for task, count in found:
-                rows[str(task)] = count
-                on_step(f"task {task}: {count} rows")
-        _check_unchanged(plan, log, resharding.ends)
+        try:
+            prepared = _prepare(plan, resharding.id, log)
+            starts = _starts(plan, log, prepared.assignment, resharding.ends)
+            for subtopology in prepared.application.program.subtopologies:
+                check_lease()
+                for task, count in _write(plan, prepared, subtopology, log, workers, starts, directory):
+                    rows[str(task)] = count
+                    on_step(f"task {task}: {count} rows")
+            _check_unchanged(plan, log, resharding.ends)
+        except Exception:
+            _delete_unused(plan, resharding.id, log)
+            raise
         check_lease()
         write_stored(plan.id, log, _stored(plan, resharding.id, starts))
     return Resharded(resharding.id, rows)
@@ -109,6 +112,22 @@ def undo(application: Application, log: Log, check_lease: Callable[[], None]) ->
     check_lease()
     write_stored(application.id, log, StoredAs(stored.before, left=stored.left))
     delete_layout(application.settings, log, stored.id)
+
+
+def _prepare(plan: ReshardPlan, layout_id: str, log: Log) -> Prepared:
+    """Write the note of the new layout, and make its topics. The note is first: it says what may be there."""
+    application, assignment = plan.under(layout_id, log)
+    write_note(layout_id, log, new_note(plan, application, assignment, log))
+    make_changelog_topics(application, assignment, log)
+    return prepare(application, log)
+
+
+def _delete_unused(plan: ReshardPlan, layout_id: str, log: Log) -> None:
+    """Delete what was written for a layout that will not be used; what is left, the next resharding deletes."""
+    try:
+        delete_layout(plan.before.settings, log, layout_id)
+    except Exception as error:
+        _log.warning("application %r: not all of its unused layout %s was deleted: %s", plan.id, layout_id, error)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ def test_a_new_topic(shop: Console) -> None:
     assert shop.json("lag", "shop:after", "--json")["lag"] == 2
     shop("run", "shop:after", "--quiet")
     assert shop("state", "get", "shop:after", "counts", "ann").stdout.startswith("ann\t3\t")
+    assert {each["task"] for each in shop.json("standby", "shop:after", "--once", "--json")} == {"0_0", "0_1", "0_2"}
     assert len(shop.json("status", "shop:after", "--json")["tasks"]) == 3
     assert "has processed records since" in shop("reshard", "shop:after", "--undo", "--yes", code=1).stderr
     assert (shop.directory / ".penstock/changelog/shop/0_0").exists()

@@ -78,3 +78,13 @@ class Append(Processor):
         text = (store.get(record.key) or "") + record.value
         store.put(record.key, text)
         self.context.forward(record.with_value(text))
+
+
+class Numbered(Processor):
+    """Forwards how many records its task has processed: a number under one key, whatever the record's."""
+
+    def process(self, record: Record) -> None:
+        store = self.context.get_store("kept")
+        number = int(store.get("number") or 0) + 1
+        store.put("number", str(number))
+        self.context.forward(record.with_value(str(number)))

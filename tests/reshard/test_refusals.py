@@ -70,7 +70,10 @@ def log_with(processed: Callable[[str], Application]) -> MemoryLog:
 def check_unchanged(log: Log, app: Application) -> None:
     """Check that the application goes on as it was."""
     assert read_stored("shop", log).id == "shop"
+    assert not [topic for topic in log.topics() if topic.startswith("shop-layout-")]
     run(app, log)
+    changes = Path(app.settings.data_dir) / "changes"
+    assert not [path for path in changes.glob("shop-layout-*/**/*") if path.is_file()]
 
 
 def test_a_store_that_is_not_by_key(tmp_path: Path) -> None:
@@ -97,6 +100,22 @@ def test_a_store_outside_the_changelog(tmp_path: Path) -> None:
     with pytest.raises(IncompatibleStateError, match=r"store 'kept' is not in the changelog \(logged=False\)"):
         resharded(application(tmp_path, Append, logged=False), log, **TO_SEVEN)
     check_unchanged(log, application(tmp_path, Append, logged=False))
+
+
+def test_a_parked_store(tmp_path: Path) -> None:
+    """Nothing says what its keys are; it may be given up."""
+
+    def app(topic: str, *more: str) -> Application:
+        stores = [key_value_store(name) for name in ("kept", *more)]
+        topology = Topology().add_source("in", topic).add_processor("keep", Append, "in", stores=stores)
+        return Application("shop", topology.add_sink("out", "out", "keep"), **settings(tmp_path, "topic:"))
+
+    log = log_with(lambda topic: app(topic, "more"))
+    run(app("in"), log)
+    with pytest.raises(IncompatibleStateError, match="store 'more' is parked, and nothing says what its keys are"):
+        resharded(app("in"), log, **TO_SEVEN)
+    assert sum(resharded(app("in"), log, **TO_SEVEN, dropped=["more"]).rows.values()) == len(KEYS)
+    run(app("new"), log)
 
 
 def test_another_program(tmp_path: Path) -> None:

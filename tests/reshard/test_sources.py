@@ -7,13 +7,24 @@ from typing import Any
 
 import pytest
 
-from penstock import Application, ConfigError, IncompatibleStateError, OutputBatch, Record, Topology, key_value_store
+from penstock import (
+    Application,
+    ConfigError,
+    IncompatibleStateError,
+    OutputBatch,
+    Record,
+    Topology,
+    TopologyError,
+    key_value_store,
+)
 from penstock.plugins.applications.stored_id import read_stored
+from penstock.plugins.dsl import StreamsBuilder, within
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.logs.partitioner import partition_for_key
 from penstock.plugins.reshard import accept, plan_reshard, reshard, undo
 
 from .growing import grow
-from .programs import Append
+from .programs import Append, Numbered
 from .runs import new_log, outputs, produce, resharded, run, settings
 
 KEYS = ["a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ggggggg"]
@@ -114,6 +125,42 @@ def test_a_topic_that_was_read_before(log: MemoryLog, tmp_path: Path) -> None:
     accept(appending(tmp_path, "new"), log, lambda: None)
     with pytest.raises(ConfigError, match="has read topic 'in' before"):
         resharded(appending(tmp_path), log, 4, sources={"new": "in"})
+
+
+def test_topics_that_are_joined_change_together(log: MemoryLog, tmp_path: Path) -> None:
+    def joined(*topics: str) -> Application:
+        builder = StreamsBuilder()
+        one, other = (builder.stream(topic) for topic in topics)
+        pairs = one.join(other, lambda left, right: left + right, within("1s", grace="0s"))
+        pairs.to("out")
+        return Application("joining", builder, **settings(tmp_path, "topic:"))
+
+    log.create_topic("other", 4)
+    run(joined("in", "other"), log)
+    before = log.topics().keys()
+    with pytest.raises(TopologyError, match=r"'new' has 7.*'other' has 4|'other' has 4.*'new' has 7"):
+        resharded(joined("new", "other"), log, 7, sources={"in": "new"})
+    assert log.topics().keys() == before
+
+
+def test_a_sub_topology_whose_number_stays(tmp_path: Path) -> None:
+    """Its tasks stay as they are, with what is in them."""
+
+    def app(topic: str) -> Application:
+        topology = Topology().add_source("in", topic).add_repartition("again", "in", partitions=3)
+        topology.add_processor("count", Numbered, "again", stores=[key_value_store("kept")])
+        return Application("shop", topology.add_sink("out", "out", "count"), **settings(tmp_path, "topic:"))
+
+    log = new_log({"in": 4, "new": 7, "out": 1})
+    produce(log, "in", rows(0, 2))
+    run(app("in"), log)
+    resharded(app("new"), log, 7, sources={"in": "new"})
+    produce(log, "new", rows(2, 3))
+    run(app("new"), log)
+    numbers = [int(value or b"") for sent in outputs(log).values() for value, _ in sent]
+    tasks = {partition_for_key(key.encode(), 3) for key in KEYS}
+    assert sum(number == 1 for number in numbers) == len(tasks)
+    assert len(numbers) == 3 * len(KEYS)
 
 
 def by_length(topic: str, record: Record, partitions: int) -> int:
