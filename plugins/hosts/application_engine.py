@@ -22,8 +22,6 @@ from .slot_engine import SlotCargo, SlotEngine, SlotRequest
 
 _OPENING_THREADS = 16
 _RESTORING_THREADS = 4
-_RESTORE_SECONDS = 1.0
-"""How long a batch waits for tasks whose state is restored; then the others have their next one."""
 _LEAST_SECONDS = 0.1
 """How long a task may read at least, however many share a slot: a batch of nothing but commits gets nowhere."""
 _GLOBALS = ""
@@ -111,7 +109,7 @@ class ApplicationEngine(SlotEngine):
                 # What a task does not need of its share is for those after it.
                 seconds = max(_LEAST_SECONDS, (until - seconds_now()) / left)
                 results.append(self._run(name, plan, known.get(name), current.get(name), seconds))
-            if not (ready := self._restored(waiting, None if plan.drains or until == inf else _RESTORE_SECONDS)):
+            if not (ready := self._restored(waiting, plan.restore_seconds)):
                 break
         results += [TaskResult(name, restoring=self._tasks[name].restoring) for name in waiting]
         return results

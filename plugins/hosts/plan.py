@@ -29,10 +29,10 @@ class SlotPlan:
     In continuous mode a batch is a renewal, and `ends` only names the tasks. `step`: a test's step, -1 without steps;
     then `ends` has offsets there, too. `stopping`: commit and close all tasks. `suspect`: why the host seems to be
     dead (`SILENT`, or `STUCK` and the number of its process, "stuck 123"); "" if it does not. `seconds`: for how long
-    the tasks read together; what is left then is for the next batch. None: up to the ends. `drains`: no batch follows
-    unless something is left to read, so this one waits for tasks whose state is restored. `is_settled`: every task of
-    the application is open, so that local state which nobody uses belongs to tasks that have moved away. `standbys`:
-    the tasks of other slots of which the host keeps warm copies.
+    the tasks read together; what is left then is for the next batch. None: up to the ends. `restore_seconds`: for
+    how long the batch waits for tasks whose state is restored; None: until that is done, because no batch may follow.
+    `is_settled`: every task of the application is open, so that local state which nobody uses belongs to tasks that
+    have moved away. `standbys`: the tasks of other slots of which the host keeps warm copies.
     """
 
     slot: int
@@ -45,7 +45,7 @@ class SlotPlan:
     stopping: bool = False
     suspect: str = ""
     seconds: float | None = None
-    drains: bool = False
+    restore_seconds: float | None = None
     is_settled: bool = False
     standbys: Sequence[str] = ()
 

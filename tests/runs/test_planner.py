@@ -253,9 +253,20 @@ def test_every_slot_gets_a_plan_even_without_work(stage: Stage) -> None:
             table,
             {"table": "id"},
             seconds=30.0,
+            restore_seconds=1.0,
         )
         for number in range(5)
     ]
+
+
+def test_how_long_a_batch_waits_for_restores(stage: Stage) -> None:
+    """Where no batch may follow, to their end; else until others have their next batch."""
+    end: Offset = {"seq": 3, "clock_ms": 5, "step": -1, "ends": {}}
+    planner = stage.new_planner(interval_ms=10_000)
+    assert planner.plans(end)[0].restore_seconds == 10.0
+    assert planner.plans({**end, "step": 1})[0].restore_seconds is None
+    planner.drain_only()
+    assert planner.plans(end)[0].restore_seconds is None
 
 
 def test_plans_are_a_function_of_the_offset_alone(stage: Stage) -> None:

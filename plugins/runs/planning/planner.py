@@ -43,6 +43,9 @@ RENEWAL_SECONDS = 50.0
 _BATCH_SECONDS = 30.0
 """How long the tasks of a slot read in a batch, or twice Spark's trigger interval where that is longer: else a backlog
 would be read with pauses. After a batch progress is reported, and a stop or a move is possible."""
+_RESTORE_SECONDS = 1.0
+"""How long a batch waits for tasks whose state is restored, or Spark's trigger interval where that is longer: then the
+others have their next batch."""
 _LOOK_AT_ALL_SECONDS = 30.0
 """Seconds after which all committed positions are asked for again."""
 _MOST_LOOKS = 100
@@ -154,6 +157,7 @@ class BatchPlanner:
         self._behind_before: Mapping[TopicPartition, int] = {}
         self._idle_batches = 0
         self._batch_seconds = max(_BATCH_SECONDS, 2 * plan.interval_ms / 1000)
+        self._restore_seconds = max(_RESTORE_SECONDS, plan.interval_ms / 1000)
         self._is_running = False
         self._rests = Rests(self._control, wait, seconds)
         self._owners: Mapping[str, str] = {}
@@ -223,7 +227,7 @@ class BatchPlanner:
                 ids,
                 step,
                 seconds=self._batch_seconds if step < 0 else None,
-                drains=self._drains_only,
+                restore_seconds=None if self._drains_only or step >= 0 else self._restore_seconds,
                 is_settled=end.get("settled_in") == self._plan.control,
                 standbys=standbys.get(str(number), ()),
             )
