@@ -58,3 +58,14 @@ def test_a_lost_slot_goes_where_its_copies_are() -> None:
         owners.note_executors(executors)
         owners.note_batch([SlotMessage(slot, identities[str(slot)])], 1)
         assert len(owners.owners) == 4
+
+
+def test_a_slot_that_moves_for_room_goes_where_there_is_room() -> None:
+    identities = {str(number): f"{number}@node-{number}/1/2/b" for number in range(2)}
+    owners = SlotOwners(4)
+    owners.note_executors({"0": Executor(2), "1": Executor(2)})
+    owners.note_batch([SlotMessage(slot, identities["0" if slot < 3 else "1"]) for slot in range(4)], 0)
+    assert owners.keep_copies(1)[0] == [3]
+    owners.note_executors({"0": Executor(2), "1": Executor(1), "2": Executor(4)})
+    [move] = owners.even_out()
+    assert owners.targets()[move.slot] == "2"

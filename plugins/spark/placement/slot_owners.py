@@ -187,6 +187,8 @@ class SlotOwners:
 
     def _clear(self, slot: int, reason: str) -> Move:
         self._elsewhere.pop(slot, None)
+        if reason == REBALANCED:
+            self._warm.pop(slot, None)  # it moves to where there is room
         self.moves[reason] += 1
         owner = self._left[slot] = self.owners.pop(slot)
         return Move(slot, owner, reason)
