@@ -67,7 +67,7 @@ def reshard(
                 check_lease()
                 for task, count in _write(plan, prepared, subtopology, log, workers, starts, directory):
                     rows[str(task)] = count
-                    on_step(f"task {task}: {count} rows")
+                    on_step(f"task {task}: {count:,} row{'' if count == 1 else 's'}")
             _check_unchanged(plan, log, resharding.ends)
         except Exception:
             _delete_unused(plan, resharding.id, log)
