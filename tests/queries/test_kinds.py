@@ -39,17 +39,16 @@ from penstock.stores.lmdb.view import LmdbView
 from ..replicas.every_kind import INPUT, STORES, Writer, application
 from ..waiting import wait_until
 
-BACKENDS = ["lmdb", "contrib.sqlite", "memory"]
+CASES = [("lmdb", "directory:changelog"), ("contrib.sqlite", "directory:changelog"),
+         ("memory", "directory:changelog"), ("lmdb", "topic:")]  # fmt: skip
 ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["1", "2", ""])), min_size=1, max_size=12)
 
 
 class Asked:
     """A writer, and queries of its local state and of replicas."""
 
-    def __init__(self, directory: Path, backend: str = "lmdb") -> None:
-        self.application = application(
-            directory, "directory:changelog", f"local:{directory}/log", store_backend=backend
-        )
+    def __init__(self, directory: Path, backend: str = "lmdb", changelog: str = "directory:changelog") -> None:
+        self.application = application(directory, changelog, f"local:{directory}/log", store_backend=backend)
         self.log: Log = open_log(self.application.settings)
         self.writer = Writer(self.application, self.log)
         self.here = Queries.of_this_machine(self.application)
@@ -72,14 +71,14 @@ def asked(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Asked]:
         yield made
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("backend", "changelog"), CASES)
 @settings(deadline=None, max_examples=5)
 @given(commits=st.lists(ROWS, min_size=1, max_size=4))
 def test_a_query_finds_what_the_task_committed(
-    backend: str, commits: list[list[tuple[str, str]]], tmp_path_factory: pytest.TempPathFactory
+    backend: str, changelog: str, commits: list[list[tuple[str, str]]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = tmp_path_factory.mktemp("app")
-    with closing(Asked(directory, backend)) as asked:
+    with closing(Asked(directory, backend, changelog)) as asked:
         for number, rows in enumerate(commits):
             asked.writer.commit(rows)
             given = asked.application
