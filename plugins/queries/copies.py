@@ -132,6 +132,14 @@ class Copies(ABC):
 
     # ------------------------------------------------------------------ facts
 
+    def has(self, task: SavedTask, store: str) -> bool:
+        """Return whether a store of a task is here, at any version; the log is not asked again for it."""
+        try:
+            self._open(task, store).close()
+        except StoreUnavailableError:
+            return False
+        return True
+
     def lag(self, task: SavedTask, store: str) -> TaskLag:
         """Return how far the copy of a store is behind the task's last commit."""
         commit = self._log.last_commit(self.application.id, task.id, task.partitions)

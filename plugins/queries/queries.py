@@ -175,6 +175,11 @@ class Queries:
         reading = self.reading(store, Bounds(stale_ok=True))
         return [self._copies.lag(task, store) for task in reading.tasks()]
 
+    def can_answer(self, store: str) -> bool:
+        """Return whether a version of a store is here in every task; it costs the log nothing."""
+        reading = self.reading(store, Bounds(stale_ok=True))
+        return all(self._copies.has(task, store) for task in reading.tasks())
+
     def query_metadata_for_key(self, store: str, key: Any) -> KeyMetadata:
         """Return which task has a key. Raises ConfigError if the key's serde refuses it."""
         reading = self.reading(store, Bounds(stale_ok=True))

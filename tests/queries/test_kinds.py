@@ -230,6 +230,8 @@ def test_what_cannot_be_asked_is_named(asked: Asked, tmp_path: Path) -> None:
         tmp_path / "elsewhere", f"directory:{tmp_path}/changelog", f"local:{tmp_path}/log", store_backend="lmdb"
     )
     asked.writer.commit([("a", "1")])
+    with Queries.of_this_machine(elsewhere) as other:
+        assert asked.here.can_answer("plain") and not other.can_answer("plain")
     no_state = pytest.raises(StoreUnavailableError, match="this machine has no local state of the task")
     with Queries.of_this_machine(elsewhere) as other, no_state:
         other.store("plain", wait="0ms").get("a")

@@ -63,7 +63,7 @@ class Answers:
 
     def is_ready(self) -> bool:
         """Return whether every task of the stores can answer."""
-        return all(each.version is not None for name in self._names for each in self._queries.lags(name))
+        return all(map(self._queries.can_answer, self._names))
 
     # ------------------------------------------------------------------ entries
 
