@@ -14,7 +14,7 @@ from penstock import (
     Commit,
     ConfigError,
     Log,
-    PenstockError,
+    StaleStoreError,
     StoreBackend,
     StoreUnavailableError,
     StoreView,
@@ -69,7 +69,7 @@ class FollowedCopies(Copies):
         for number in self._subtopologies:
             try:
                 tasks = self.tasks(number)
-            except PenstockError as error:
+            except Exception as error:  # such as a log that cannot be reached
                 self._warn(f"sub-topology {number}", error)
                 continue
             for task in tasks:
@@ -78,12 +78,16 @@ class FollowedCopies(Copies):
                 try:
                     self._bring_up(task)
                     self._errors.pop(task.id, None)
-                except PenstockError as error:
+                except Exception as error:  # the other replicas go on
                     if not self._has_closed:
                         self._errors[task.id] = str(error)
                         self._warn(f"task {task.id}", error)
 
-    def _warn(self, what: str, error: PenstockError) -> None:
+    def _check_open(self) -> None:
+        if self._has_closed:
+            raise StaleStoreError("the replicas were closed")
+
+    def _warn(self, what: str, error: Exception) -> None:
         self._repeats.log(
             _log, logging.WARNING, (what, type(error)), "application %r: the replica of %s cannot follow: %s",
             self.application.id, what, error,
@@ -99,7 +103,7 @@ class FollowedCopies(Copies):
                 self.application, task.id, self._log, self._directory / task.id, stores=own, world=self.world
             )
         began, before = self.world.seconds(), self._shown.get(task.id)
-        caught_up = replica.catch_up()
+        caught_up = replica.catch_up(self._check_open)
         if before is not None and before.version == replica.version and before.layout == replica.layout:
             if caught_up:
                 before.commit, before.confirmed_at = replica.commit, began
@@ -125,8 +129,6 @@ class FollowedCopies(Copies):
 
     def close(self) -> None:
         self._has_closed = True
-        for replica in list(self._replicas.values()):
-            replica.opening.end()
         self._ticker.close()
         with ExitStack() as stack:
             for replica in self._replicas.values():

@@ -251,3 +251,18 @@ def test_an_application_that_has_not_run(tmp_path: Path) -> None:
     for open_queries in (Queries.of_this_machine, Queries.from_changelog):
         with open_queries(made) as queries, pytest.raises(StoreUnavailableError, match="has saved no store 'plain'"):
             queries.store("plain").get("a")
+
+
+def test_a_replica_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [RuntimeError("of a plugin"), StoreError("the disk is full")]
+    catch_up = Replica.catch_up
+
+    def fail_first(self: Replica, *given: Any) -> bool:
+        if failures:
+            raise failures.pop()
+        return catch_up(self, *given)
+
+    monkeypatch.setattr(Replica, "catch_up", fail_first)
+    with closing(Asked(tmp_path)) as asked:
+        asked.writer.commit([("a", "1")])
+        assert asked.store(asked.replicas, "plain").get("a") == "1" and not failures
