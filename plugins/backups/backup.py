@@ -140,8 +140,12 @@ class _Making:
 
     def _written(self, cut: Cut, stack: ExitStack) -> Written:
         version = None
+        for task in self._tasks.values():
+            commit = cut.commits[task.id]
+            if commit is not None and task.id in self._replicas:
+                self._brought(task, commit, stack)
         if self._cuts.between:
-            # First of all: tasks delete these records once they have processed them.
+            # Before the state is written: tasks delete these records once they have processed them.
             version = f"{0:012d}-{self._world.token(8)}"
             with closing(self._catalog.changelog(IN_TRANSIT)) as records:
                 records.snapshot(version, self._cuts.in_transit(cut))

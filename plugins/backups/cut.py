@@ -67,10 +67,6 @@ class Cuts:
                 )
             self._world.sleep(_PAUSE_SECONDS)
 
-    def is_current(self, cut: Cut) -> bool:
-        """Return whether no task has committed since."""
-        return self._commits() == cut.commits
-
     def _commits(self) -> Mapping[str, Commit | None]:
         def last(item: tuple[str, Sequence[TopicPartition]]) -> Commit | None:
             return self._log.last_commit(self._application_id, *item)
