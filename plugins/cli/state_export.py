@@ -84,14 +84,11 @@ _Portion = tuple[Any, str, str]
 
 def _json_lines(file: Any) -> Any:
     """Write portions that are sent to it: columns, the task and the version."""
-    from penstock.plugins.serdes.json_text import dump_json
+    from penstock.plugins.serdes.json_text import dump_lines
 
     while True:
         portion, task, version = yield
-        first = {"task": task, "version": version}
-        names = list(portion)
-        rows = zip(*portion.values(), strict=True)
-        file.write(b"".join(dump_json({**first, **dict(zip(names, row, strict=True))}) + b"\n" for row in rows))
+        file.write(dump_lines({"task": task, "version": version}, portion))
 
 
 def _parquet(reading: StoreReading, file: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -42,6 +42,23 @@ def bytes_to_json(value: bytes | None) -> Any:
         return value.decode()
     except UnicodeDecodeError:
         return {"base64": b64encode(value).decode()}
+
+
+def dump_lines(first: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> bytes:
+    r"""Return a line of JSON for each row of `columns`, which are equally long; each begins with what is in `first`.
+
+    >>> dump_lines({"task": "0_0"}, {"key": ["a", "b"], "value": [1, b"x"]}).splitlines()
+    [b'{"task":"0_0","key":"a","value":1}', b'{"task":"0_0","key":"b","value":"eA=="}']
+    >>> dump_lines({"task": "0_0"}, {"key": [2**70]})
+    b'{"task":"0_0","key":1180591620717411303424}\n'
+    """
+    beginning, names = dump_json(first)[:-1] + b",", list(columns)
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
+    try:
+        return b"".join([beginning + orjson.dumps(row, default=_plain, option=options)[1:] for row in rows])
+    except TypeError:  # as above
+        return b"".join([beginning + dump_json(row)[1:] + b"\n" for row in rows])
 
 
 def _plain(value: Any) -> Any:
