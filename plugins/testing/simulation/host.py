@@ -89,6 +89,8 @@ class Host(ABC):
         self._is_frozen = False
         self.is_of_earlier_program = False
         """Whether another program was deployed since it started."""
+        self.has_no_answer = False
+        """Whether the log was away when it asked whether a task is its own: an error may be of a successor then."""
         self.refusals = 0
         """How many of its next operations its disk refuses."""
         self.purgeable: dict[TopicPartition, int] = {}
@@ -187,7 +189,8 @@ class Host(ABC):
         while cause is not None and cause.__cause__ is not None:
             cause = cause.__cause__
         explained = isinstance(cause, (SimulatedOutage, SimulatedDiskError))
-        explained |= isinstance(error, (FencedError, StaleStoreError))
+        explained |= isinstance(error, (FencedError, StaleStoreError)) or self.has_no_answer
+        self.has_no_answer = False
         explained |= self.is_of_earlier_program and isinstance(error, IncompatibleStateError)
         explained |= self._misses_records(error) or self._has_read_damage(error)
         if not explained:
