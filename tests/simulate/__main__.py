@@ -37,11 +37,13 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     fault = PLANTED[given.planted] if given.planted else None
     names = [fault.program] if fault else [given.program] if given.program else list(CONTRACTS)
-    soaked, seeds = Soaked(), range(given.start, given.start + given.seeds)
+    soaked = Soaked()
 
     def run() -> None:
-        for name in names:
-            _soak(name, seeds, 1 if given.coverage else given.jobs, soaked)
+        # Each program has seeds of its own: with the same ones the same faults would strike all of them.
+        for number, name in enumerate(names):
+            start = given.start + number * given.seeds
+            _soak(name, range(start, start + given.seeds), 1 if given.coverage else given.jobs, soaked)
 
     if given.coverage:
         found, known, rare = reached_by(run), listed(), listed("rare")
