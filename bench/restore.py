@@ -69,16 +69,17 @@ def _failover(settings: dict[str, Any], directory: Path, copies: int, tasks: int
     other = {**settings, "state_dir": "elsewhere", "num_standby_replicas": copies}
     with ExitStack() as stack:
         log = stack.enter_context(closing(open_log(Settings(**_of_log(settings)))))
-        first, waiting = (stack.enter_context(_following(each)) for each in (settings, other))
+        first = stack.enter_context(_following(settings))
         assert first.stdout is not None
+        first.stdout.readline()  # it has the lease
+        waiting = stack.enter_context(_following(other))
         assert waiting.stdout is not None
-        first.stdout.readline()
         before = _send(log, tasks)
         _wait(log, before)
         if copies:
             deadline = time.monotonic() + 300
             while len(list((directory / "elsewhere" / ID).glob("*/incarnation"))) < tasks:
-                assert time.monotonic() < deadline
+                assert time.monotonic() < deadline, "no copies within 300 s"
                 time.sleep(0.1)
             time.sleep(_SETTLE_SECONDS)
         before = _send(log, tasks)
