@@ -61,7 +61,6 @@ OPTIONS = (
     "trigger",
     "rounds",
     "cases",
-    "processes",
 )
 
 
@@ -84,7 +83,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rate", type=float, metavar="N", help="how many records are sent a second")
     parser.add_argument("--trigger", metavar="TRIGGER", help="of our side, as of `penstock run`")
     parser.add_argument("--rounds", type=int, metavar="N", help="how often all sides are measured, in turns")
-    parser.add_argument("--processes", type=int, metavar="N", help="how many task hosts of the embedded engine")
     parser.add_argument("--cases", type=_names, metavar="NAME,...", help="which cases are measured")
     given = parser.parse_args(arguments)
     if not given.names:

@@ -27,10 +27,11 @@ ENTRIES = 1_000_000
 _PORTION = 20_000
 
 
-def restore(
-    entries: int = ENTRIES, tasks: Sequence[int] = (1, 8), rounds: int = 3, changelog: str = "", processes: int = 0
-) -> Table:
-    """Restore `entries` in all, in so many tasks, from a directory and from topics of a broker, on an empty machine."""
+def restore(entries: int = ENTRIES, tasks: Sequence[int] = (1, 8), rounds: int = 3, changelog: str = "") -> Table:
+    """Restore `entries` in all, in so many tasks, from a directory and from topics of a broker, on an empty machine.
+
+    `cores`: processor seconds of the process, a second of restoring.
+    """
     kinds = [changelog] if changelog else ["directory:changes", "topic:"]
     made = []
     for kind in kinds:
@@ -38,7 +39,7 @@ def restore(
             with _filled(kind, entries, number) as (settings, directory):
                 for _ in range(rounds):
                     shutil.rmtree(directory / "elsewhere", ignore_errors=True)
-                    found = _app("restored", {**settings, "state_dir": "elsewhere", "processes": processes})
+                    found = _app("restored", {**settings, "state_dir": "elsewhere"})
                     made.append({"name": "restore", "from": kind, "tasks": number, **_rounded(json.loads(found))})
                     made[-1]["entries_per_s"] = round(made[-1]["entries"] / made[-1]["seconds"])
                 if kind.startswith("topic") and peer_is_there():
