@@ -74,6 +74,8 @@ class LoggedTask(TaskRunner):
         self._grace = duration_ms(self._settings.changelog_grace)
         self._has_adopted = False
         self._failed_restore: BaseException | None = None
+        self._opening_seconds = 0.0
+        """How long `prepare` and `restore` have taken since the task was open last, in any thread."""
         self._phases = Phases(resources.world.seconds)
         self._opened = ""
         self._begin_counting()
@@ -131,13 +133,16 @@ class LoggedTask(TaskRunner):
                 return ""
             self._log_repeated(logging.INFO, "task %s was run by another process meanwhile: opening it again", self.id)
             self.abandon("taken over")
-        why = self._why_closed
+        why, ahead = self._why_closed, self._opening_seconds
         self.prepare(wall_clock_ms, known)
         failed, self._failed_restore = self._failed_restore, None
         if failed is not None:
             raise failed
         self.restore()
         self._start(wall_clock_ms)
+        # The caller counts the time of this call.
+        self._phases.count({"restore": ahead})
+        self._opening_seconds = 0.0
         return why
 
     def prepare(self, wall_clock_ms: int, known: Commit | None = None) -> None:
@@ -148,8 +153,10 @@ class LoggedTask(TaskRunner):
         """
         if self._commits is not None:
             return
+        began = self._phases.now()
         try:
             self._prepare(wall_clock_ms, known)
+            self._opening_seconds += self._phases.now() - began
         except BaseException as raised:
             error = self.cause_of(raised)  # the committer can say so until the task is abandoned
             self.abandon("fenced" if is_taken_over(error) else "failed")
@@ -188,13 +195,14 @@ class LoggedTask(TaskRunner):
         state, commits = self._state, self._commits
         assert state is not None and commits is not None
         if state.version is None:
-            last = commits.last
+            began, last = self._phases.now(), commits.last
             adopted = replace(last, engine_state=state.adopt(last.version, last.engine_state))
             state.opening.between = between
             state.open(last.version, self._inputs.refills(last, self._retries.attempt))
             self._has_adopted = adopted != last
             commits.settle(adopted)
             state.release()
+            self._opening_seconds += self._phases.now() - began
 
     def restore_ahead(self) -> None:
         """Do what `restore` does, in a thread beside the one that runs the task.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,10 +52,11 @@ def test_others_work_while_one_is_restored(
     monkeypatch.setattr(status_writer.StatusWriter.__init__, "__defaults__", (0.1,))
     surroundings.put("in", records(700, keys=70))
     run(on("one", surroundings))
-    goes_on, news = threading.Event(), list[RunProgress]()
+    goes_on, news, times = threading.Event(), list[RunProgress](), list[float]()
 
     def hold(event: RestoreEvent) -> None:
         if event.task_id == "0_1" and event.phase is RestorePhase.BATCH:
+            times.append(time.perf_counter())
             goes_on.wait(60)
 
     def written() -> int:
@@ -76,9 +78,12 @@ def test_others_work_while_one_is_restored(
             return [] if found is None else [each.task for each in found.tasks if each.restoring is not None]
 
         wait_until(lambda: status() == ["0_1"], "the status shows it")
+        held = time.perf_counter()
         goes_on.set()
         wait_until(lambda: written() == 712, "that task has processed its own")
         wait_until(lambda: not news[-1].restoring)
+    phases = [each.phases["restore"] for one in news for each in one.reports if each.task_id == "0_1" and each.opened]
+    assert sum(phases) > held - times[0], "the time of other threads counts"
 
 
 def test_a_listener_that_fails_changes_nothing(surroundings: Surroundings, caplog: pytest.LogCaptureFixture) -> None:
