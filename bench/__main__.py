@@ -40,6 +40,7 @@ BENCHMARKS = {
     "idle": "bench.long_runs:idle",
     "trickle": "bench.long_runs:trickle",
     "quiet": "bench.quiet:quiet",
+    "queries": "bench.queries:queries",
     "values": "bench.values:values",
     "restore": "bench.restore:restore",
     "failover": "bench.restore:failover",
