@@ -90,7 +90,7 @@ PLANTED = {
     "a task works on while its commit is written": Planted(
         "reminders",
         (
-            Change(TaskLoop, "_work", "if task.rests:  # its own commit was due, too", "if False:"),
+            Change(TaskLoop, "_work", "if task.rests or not task.is_open:", "if False:"),
             Change(ContinuousWorker, "work", "assert not self.rests", "assert True"),
         ),
     ),
@@ -131,6 +131,9 @@ PLANTED = {
     ),
     "an error of a closed task's upkeep counts": Planted(
         "counts, with replicas, long chains", (Change(Upkeeps, "end_steps", "task.upkeep is not upkeep", "False"),)
+    ),
+    "a task works on that its own commit has closed": Planted(
+        "reminders", (Change(TaskLoop, "_work", "if task.rests or not task.is_open:", "if task.rests:"),)
     ),
     "a schedule that was made outside init is not saved": Planted(
         "schedules", (Change(SavedSchedules, "end", 'if "/" in text:', "if False:"),)

@@ -39,6 +39,7 @@ FOUND = {
     "an error of a zombie that prepares a task is not explained": 6,
     "a zombie that prepares a task finds that the log lost its commit": 48,
     "an error of a closed task's upkeep counts": 164,
+    "a task works on that its own commit has closed": 31132,
     "a schedule that was made outside init is not saved": 3,
     "the names of versions drift": 1,
     "the default of a serde changes": 23,

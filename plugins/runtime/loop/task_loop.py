@@ -230,7 +230,7 @@ class TaskLoop:
         until, has_worked = self._seconds() + _TURN_SECONDS, False
         for name, task in list(self._busy.items()):
             if not task.is_open:
-                del self._busy[name]
+                self._busy.pop(name, None)  # the commit of another task may have failed it
                 continue
             if task.rests:
                 continue
@@ -240,7 +240,7 @@ class TaskLoop:
                 continue
             if task.may_take_long(clock_ms):
                 self._writing.begin_due(self._seconds(), but=name)
-                if task.rests:  # its own commit was due, too
+                if task.rests or not task.is_open:  # its own commit was due, too, and may have failed
                     continue
             # Whoever had a turn goes to the end, so that the next turn begins with those that had none.
             self._busy[name] = self._busy.pop(name)
