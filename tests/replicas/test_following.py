@@ -60,6 +60,7 @@ def test_a_replica_shows_no_version_between_the_portions_in_which_it_is_rebuilt(
         versions: list[str | None] = []
         assert replica.catch_up(lambda: versions.append(replica.version))
         assert len(versions) > 1 and set(versions[:-1]) == {None} and replica.version == last
+    writer.worker.close()
 
 
 @CHANGELOGS

@@ -112,17 +112,17 @@ class EngineContract:
             expect(log.read("out"), {"a": ["1", "2"], "b": ["1"], "c": ["1"]}, "each record is processed once")
             self._check_summary(summary, 4)
             log.put("in", ["a", "d"])
+            before = _open_now()
             self._check_summary(self.run(log.application("counts", counting())), 2)
-            before = _left_open(lambda found: False, 0.2)
+            between = _open_now()
             expect(
                 log.read("out"), {"a": ["1", "2", "3"], "b": ["1"], "c": ["1"], "d": ["1"]},
                 "the next run continues, with the state of the last one",
             )  # fmt: skip
             self._check_summary(self.run(log.application("counts", counting())), 0)
             expect(sum(map(len, log.read("out").values())), 6, "a run without records writes nothing: records")
-            left = _left_open(lambda found: found[0] <= before[0] and found[1] <= before[1], self.seconds)
-            for what, then, now in zip(("threads", "descriptors"), before, left, strict=True):
-                assert now <= then, f"a run leaves {now - then} more {what} in its process than there were: close them"
+            for what, left in _left_open(before, between, self.seconds).items():
+                assert not left, f"each run leaves {what} open in its process, {left} at the last one: close them"
 
     def test_a_run_goes_on_until_it_is_stopped(self, tmp_path: Path) -> None:
         """What it has written then is committed, with its positions and its state."""
@@ -287,18 +287,34 @@ class EngineContract:
         expect(found, (records, records, 0, 2, None), "a summary's records in and out, lag, tasks and `stopped_by`")
 
 
-def _left_open(is_enough: Callable[[tuple[int, int]], bool], seconds: float) -> tuple[int, int]:
-    """Return the fewest threads and descriptors that this process has within some seconds, or until they are enough.
+_Open = dict[str, set[Any]]
 
-    Threads that have been told to end may take a moment. There are no descriptors where the system does not list them.
+
+def _open_now() -> _Open:
+    """Return the threads and descriptors of this process; no descriptors where the system does not list them."""
+    descriptors = set()
+    place = Path("/proc/self/fd")
+    for each in place.iterdir() if place.is_dir() else ():
+        with suppress(OSError):  # that of the listing itself is closed by now
+            descriptors.add((each.name, str(each.readlink())))
+    return {"threads": set(threading.enumerate()), "descriptors": descriptors}
+
+
+def _left_open(before: _Open, between: _Open, seconds: float) -> dict[str, int]:
+    """Return how many threads and descriptors the second of two runs has left open, if the first left some, too.
+
+    `before` is the time before the first run, and `between` that between them. What is made once for a process is left
+    by one run only. Threads that have been told to end may take some `seconds`.
     """
-    deadline, least = time.monotonic() + seconds, (1 << 30, 1 << 30)
-    while not is_enough(least) and time.monotonic() < deadline:
-        place = Path("/proc/self/fd")
-        descriptors = len(list(place.iterdir())) if place.is_dir() else 0
-        least = min(least[0], threading.active_count()), min(least[1], descriptors)
+    deadline = time.monotonic() + seconds
+    while True:
+        now = _open_now()
+        left = {
+            what: len(now[what] - between[what]) if (between[what] - before[what]) & now[what] else 0 for what in now
+        }
+        if not any(left.values()) or time.monotonic() >= deadline:
+            return left
         time.sleep(0.005)
-    return least
 
 
 class SteadyClock(Clock):
