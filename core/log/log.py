@@ -191,7 +191,7 @@ class LogLeases(ABC):
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
         """Take the application's driver lease.
 
-        Raises LogError with the owner that has it. Raises LeaseHeldError if the log cannot tell whether that owner
+        Raises LeaseTakenError with the owner that has it: LeaseHeldError if the log cannot tell whether that owner
         still runs; the caller then waits for the lease to expire.
         """
 

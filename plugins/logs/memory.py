@@ -11,8 +11,8 @@ from typing import Any
 from penstock import (
     Commit,
     Lease,
+    LeaseTakenError,
     Log,
-    LogError,
     OutputBatch,
     RecordBatch,
     TaskCommitter,
@@ -167,7 +167,7 @@ class MemoryLog(Log):
             current = self._leases.get(application_id)
             now_ms = self._clock.now_ms()
             if current is not None and current.expires_ms > now_ms:
-                raise LogError(
+                raise LeaseTakenError(
                     f"application {application_id!r} is already run by {current.owner}, whose lease in this process's "
                     f"memory log ends in {(current.expires_ms - now_ms) / 1000:.1f} s: stop it first"
                 )

@@ -71,7 +71,7 @@ class Notes:
     # ------------------------------------------------------------------ the lease
 
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
-        """Take the lease. Raises LogError naming the owner that holds it."""
+        """Take the lease. Raises LeaseHeldError naming the owner that holds it."""
         lease = _KafkaLease(self, application_id, owner, ttl_ms)
         holder = lease.claim()
         if holder is None or holder.token != lease.token:

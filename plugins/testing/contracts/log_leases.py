@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from penstock import Commit, FencedError, Log, LogError, ManualClock
+from penstock import Commit, FencedError, LeaseTakenError, Log, LogError, ManualClock
 
 from .log_tests import APPLICATION, LogTests, created
 
@@ -18,13 +18,13 @@ class LeaseTests(LogTests):
     def test_a_lease_keeps_a_second_driver_out(self, log: Log, clock: ManualClock) -> None:
         """Until it is released or has expired; the error names its holder."""
         lease = log.lease(APPLICATION, "driver one", 10_000)
-        with pytest.raises(LogError, match="driver one"):
+        with pytest.raises(LeaseTakenError, match="driver one"):
             log.lease(APPLICATION, "driver two", 10_000)
         log.lease(f"{APPLICATION}-2", "driver two", 10_000).release()
         clock.advance("9s")
         lease.renew()
         clock.advance("9s")
-        with pytest.raises(LogError, match="driver one"):
+        with pytest.raises(LeaseTakenError, match="driver one"):
             log.lease(APPLICATION, "driver two", 10_000)
         lease.release()
         lease.release()
@@ -48,7 +48,7 @@ class LeaseTests(LogTests):
             lease.release()
             with _allowed(f"{name!r} renews its lease, which its predecessor 'driver one' cannot release"):
                 successor.renew()
-            with pytest.raises(LogError, match=name):
+            with pytest.raises(LeaseTakenError, match=name):
                 log.lease(APPLICATION, "driver three", 10_000)
             successor.release()
 
@@ -63,7 +63,7 @@ class LeaseTests(LogTests):
                 log.set_positions(APPLICATION, positions)
             else:
                 log.delete_commits(APPLICATION)
-            with pytest.raises(LogError, match="the reset"):
+            with pytest.raises(LeaseTakenError, match="the reset"):
                 log.lease(APPLICATION, "driver", 10_000)
             lease.renew()
         lease.release()
