@@ -27,7 +27,7 @@ from penstock import (
 )
 from penstock.plugins.applications.preparation import RESTORING, Prepared, prepare
 from penstock.plugins.replicas.contents import declared_store, entries
-from penstock.plugins.replicas.key_tasks import tasks_of_key
+from penstock.plugins.replicas.keys import KeyTasks
 from penstock.plugins.runtime.commit import PendingCommit
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import Phases
@@ -120,6 +120,7 @@ class _Filling:
         if only is not None and only not in self._tasks:
             raise ConfigError(f"task {only}: store {store.name!r} is in the tasks {', '.join(self._tasks)}")
         self._only = only
+        self._key_tasks = KeyTasks(self._application, number)
 
     def check(self, rows: Iterable[Row]) -> int:
         """Raise an error for a store that has content, or for a row that cannot be put; return the number of rows."""
@@ -142,7 +143,7 @@ class _Filling:
         return count
 
     def _tasks_of(self, row: Row) -> list[str]:
-        return tasks_of_key(self._application, list(self._tasks), row["key"]) if self._only is None else [self._only]
+        return [self._only] if self._only is not None else self._key_tasks.of(row["key"], len(self._tasks))
 
     def fill(self, rows: Iterable[Row], check_lease: Callable[[], None]) -> None:
         """Put all rows, and commit after each portion."""

@@ -11,7 +11,7 @@ from penstock import ConfigError, StoreError
 from .output import note
 
 if TYPE_CHECKING:
-    from penstock import Application, Commit, Log, Serde
+    from penstock import Application, Commit, Log
     from penstock.plugins.replicas.arrow_columns import ArrowColumns
     from penstock.plugins.replicas.replica import Replica
     from penstock.plugins.replicas.saved_tasks import SavedTask
@@ -26,9 +26,9 @@ class StoreReading:
 
         self._application = application
         self._log = log
-        number, self._store = declared_store(application, store)
+        self._number, self._store = declared_store(application, store)
         self._tasks: Mapping[str, SavedTask] = {
-            name: each for name, each in saved_tasks(application.id, log).items() if name.startswith(f"{number}_")
+            name: each for name, each in saved_tasks(application.id, log).items() if name.startswith(f"{self._number}_")
         }
         if not self._tasks:
             raise ConfigError(
@@ -36,34 +36,11 @@ class StoreReading:
                 "has not run there since its last reset; check --log and --data-dir"
             )
 
-    @property
-    def _key_serde(self) -> Serde[Any]:
-        from penstock.plugins.replicas.contents import key_serde
-
-        return key_serde(self._application, self._store)
-
     def key(self, text: str) -> Any:
         """Return the key that a text means. Raises ConfigError."""
-        import json
+        from penstock.plugins.replicas.keys import key_of_text
 
-        from .text import TextSerde
-
-        serde = self._key_serde
-        name = type(serde).__name__
-        try:
-            if name in ("StrSerde", "BytesSerde"):
-                data = TextSerde(serde, self._store.name, is_key=True).from_line(text.encode())
-            else:
-                try:
-                    value = json.loads(text)
-                except ValueError:
-                    value = text
-                data = serde.serialize(value)
-            return serde.deserialize(data)
-        except Exception as error:  # a serde of another package may raise anything
-            raise ConfigError(
-                f"key {text!r} does not fit the key serde {name} of store {self._store.name!r}: {error}"
-            ) from error
+        return key_of_text(self._application, self._store, text)
 
     def tasks(self, task: str | None) -> list[str]:
         """Return all tasks with the store, or the one. Raises ConfigError for one that has not got it."""
@@ -73,10 +50,10 @@ class StoreReading:
 
     def tasks_of(self, key: Any) -> list[str]:
         """Return the tasks that read records with a key. Raises ConfigError, with the options that help."""
-        from penstock.plugins.replicas.key_tasks import tasks_of_key
+        from penstock.plugins.replicas.keys import KeyTasks
 
         try:
-            return tasks_of_key(self._application, list(self._tasks), key)
+            return KeyTasks(self._application, self._number).of(key, len(self._tasks))
         except ConfigError as error:
             raise ConfigError(f"{error}: name it with --task, or add --all-tasks") from error
 

@@ -21,12 +21,12 @@ from penstock import (
 )
 from penstock.plugins.applications.stored_id import stored_application
 from penstock.plugins.replicas.contents import declared_store
+from penstock.plugins.replicas.keys import KeyTasks
 from penstock.plugins.runtime.locations import open_log
 from penstock.support.names import did_you_mean
 
 from .copies import Bounds, Copies, TaskLag
 from .followed_copies import FollowedCopies
-from .key_routes import KeyRoute
 from .local_copies import LocalCopies
 from .reading import StoreReading
 from .stores import can_be_queried, kind_of, queried_store
@@ -55,7 +55,7 @@ class Queries:
         self._copies = copies
         self._log = log
         self._stores = _stores(application)
-        self._routes = {number: KeyRoute(application, number) for number, _ in self._stores.values()}
+        self._key_tasks = {number: KeyTasks(application, number) for number, _ in self._stores.values()}
 
     @classmethod
     def of_this_machine(cls, application: Application, world: World | None = None) -> Queries:
@@ -142,7 +142,7 @@ class Queries:
         number, builder = self._declared(name)
         if bounds.at_least:
             self._check_topics(number, name, bounds.at_least)
-        return StoreReading(self._copies, number, builder, self._routes[number], bounds, **options)
+        return StoreReading(self._copies, number, builder, self._key_tasks[number], bounds, **options)
 
     def stores(self) -> Mapping[str, str]:
         """Return the kinds of the stores that can be queried, by name."""

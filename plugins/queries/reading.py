@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from penstock import (
     Application,
+    ConfigError,
     StaleStoreError,
     StateStore,
     StoreBuilder,
@@ -18,11 +19,11 @@ from penstock import (
     ValueTimestampHeaders,
 )
 from penstock.plugins.replicas.contents import store_over
+from penstock.plugins.replicas.keys import KeyTasks
 from penstock.plugins.replicas.saved_tasks import SavedTask
 from penstock.stores.rows.scan import Scan
 
 from .copies import Bounds, Copies
-from .key_routes import KeyRoute
 from .snapshots import Snapshot
 
 T = TypeVar("T")
@@ -43,7 +44,7 @@ class StoreReading:
     copies: Copies
     subtopology: int
     builder: StoreBuilder
-    route: KeyRoute
+    key_tasks: KeyTasks
     bounds: Bounds
     timestamped: bool = False
     task: str | None = None
@@ -77,7 +78,11 @@ class StoreReading:
         tasks = self.tasks()
         if self.all_tasks or len(tasks) == 1:
             return tasks
-        return [tasks[self.route.partition(key, len(tasks))]]
+        try:
+            names = self.key_tasks.of(key, len(tasks))
+        except ConfigError as error:
+            raise ConfigError(f"{error}: name the task, or ask all tasks") from error
+        return [each for each in tasks if each.id in names]
 
     # ------------------------------------------------------------------ opening
 

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock import ConfigError, StoreUnavailableError, TopicPartition, run
+from penstock import ConfigError, Record, StoreUnavailableError, TopicPartition, Topology, key_value_store, run
 from penstock.client import Client, QueryError
 from penstock.errors import RuntimeUnavailableError
 from penstock.plugins.applications.status_topic import StatusTopic
@@ -59,6 +59,27 @@ def test_a_running_application_answers(surroundings: Surroundings, settings: dic
         running.store("counts")
     with Queries.from_changelog(application(surroundings)) as queries:
         assert queries.store("counts", at_least=ends(surroundings), wait="60s").get("k3") == 15
+
+
+def test_a_partitioner_of_the_program_says_which_task_has_a_key(surroundings: Surroundings) -> None:
+    def by_number(topic: str, record: Record, count: int) -> int:
+        return int(record.key[1:]) % count
+
+    topology = (
+        Topology()
+        .add_source("in", "in")
+        .add_repartition("by-number", "in", partitions=3, partitioner=by_number)
+        .add_processor("count", apps.Count, "by-number", stores=[key_value_store("counts", key_serde="str")])
+    )
+    put(surroundings, 2)
+    made = surroundings.application("app", topology, engine="embedded", commit_interval="10ms")
+    run(made, "available_now")
+    with Queries.from_changelog(made) as queries:
+        store = queries.store("counts", stale_ok=True, wait="60s")
+        assert store.get_many(KEYS) == [2] * len(KEYS)
+        assert [queries.query_metadata_for_key("counts", key).partition for key in KEYS] == [0, 1, 2, 0, 1, 2, 0]
+        with pytest.raises(ConfigError, match="'x': .*name the task, or ask all tasks|needs more than the key"):
+            store.get("x")
 
 
 def test_no_answer_is_taken_back_when_hosts_are_killed(surroundings: Surroundings) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 from penstock import Application, Serde, StateStore, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.plugins.replicas.contents import LATEST, Entry, entries, entries_of, key_serde
+from penstock.plugins.replicas.keys import key_of_json, key_of_text
 from penstock.plugins.replicas.saved_tasks import SavedTask
 from penstock.plugins.serdes.json_text import headers_to_json
 
 from ..copies import Bounds
-from ..key_routes import key_of_json, key_of_text
 from ..queries import Queries
 from ..reading import StoreReading
 from ..stores import kind_of, queried_store

@@ -1,36 +1,68 @@
-"""KeyRoute: which task has a key; and the key that a text means."""
+"""KeyTasks: which tasks read the records of a key; and the key that a text or a JSON value means."""
 
 from __future__ import annotations
 
 import json
 from base64 import b64decode
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from penstock import Application, BytesSerde, ConfigError, StoreBuilder
+from penstock import Application, BytesSerde, ConfigError, Record, SinkNode, StoreBuilder
 from penstock.plugins.logs.partitioner import partition_for_key
-from penstock.plugins.replicas.contents import key_serde
 from penstock.program.serdes import resolve_serde
 
+from .contents import key_serde
 
-class KeyRoute:
-    """Finds the task of a sub-topology that has a key: by the serde of its source and Kafka's default partitioner."""
+
+class KeyTasks:
+    """Finds the tasks of a sub-topology that read records with a key.
+
+    By the serde of their topic and its partitioner: that of the program's sinks which write to the topic; for topics
+    from outside, Kafka's.
+    """
 
     def __init__(self, application: Application, subtopology: int) -> None:
-        settings = application.settings
+        self._application = application
+        self._number = subtopology
         self._source = application.program.subtopology(subtopology).sources[0]
-        where = f"source {self._source.name!r}"
+        settings, where = application.settings, f"source {self._source.name!r}"
         self._serde = resolve_serde(self._source.key_serde, settings.key_serde, where, settings.of_plugins)
 
-    def partition(self, key: Any, partitions: int) -> int:
-        """Return the partition of records with a key. Raises ConfigError for a key that the source's serde refuses."""
+    def of(self, key: Any, count: int) -> list[str]:
+        """Return which of the `count` tasks read records with a key.
+
+        Raises ConfigError where the serde or the partitioner does not take the key.
+        """
+        source = self._source
         try:
             data = self._serde.serialize(key)
         except Exception as error:  # a serde of another package may raise anything
             raise ConfigError(
-                f"source {self._source.name!r} has no records with key {key!r} ({error}), so it is unknown which task "
-                "has it: name the task, or ask all tasks"
+                f"source {source.name!r} has no records with key {key!r} ({error}), so it is unknown which task has it"
             ) from error
-        return partition_for_key(data, partitions)
+        usual = partition_for_key(data, count)
+        chosen = {usual if each is None else each for each in _chosen(self._application, source.topics, key, count)}
+        if any(not 0 <= each < count for each in chosen):
+            raise ConfigError(f"the partitioner of {key!r} chooses {sorted(chosen)} of {count} partitions")
+        return [f"{self._number}_{each}" for each in sorted(chosen or {usual})]
+
+
+def _chosen(application: Application, topics: Sequence[str], key: Any, count: int) -> Iterator[int | None]:
+    """Yield the partitions to which the program's sinks write records with a key; None for Kafka's choice."""
+    for node in application.program.nodes.values():
+        if not isinstance(node, SinkNode) or node.topic not in topics:
+            continue
+        if node.partitioner is None:
+            yield None
+            continue
+        try:
+            found = node.partitioner(str(node.topic), Record(key, None, 0), count)
+        except Exception as error:  # a user's function
+            raise ConfigError(
+                f"the partitioner of sink {node.name!r} needs more than the key ({error!r}), so it is unknown which "
+                f"task has {key!r}"
+            ) from error
+        yield from [found] if found is None or isinstance(found, int) else found
 
 
 def key_of_json(application: Application, store: StoreBuilder, value: Any) -> Any:
