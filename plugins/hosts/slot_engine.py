@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from penstock.log import Commit, Log
-from penstock.plugins.replicas.standbys import Standbys
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.record import TopicPartition
@@ -19,6 +18,9 @@ from .engine import Cargo, Engine, HostInfo
 from .log_lines import HostLogHandler, OwnLogLines, log_to_driver
 from .plan import SlotPlan
 from .reports import TaskFailure, TaskResult
+
+if TYPE_CHECKING:
+    from penstock.plugins.replicas.standbys import Standbys
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ class SlotEngine(Engine):
         if self._standbys is not None:
             self._standbys.choose(plan.standbys)
         elif plan.standbys:
+            from penstock.plugins.replicas.standbys import Standbys  # few hosts need it
+
             # Not the tasks' log: its readers are tuned for them.
             self._standby_log = open_log(self._application.settings)
             self._standbys = Standbys(self._application, self._standby_log, plan.standbys, world=self._host.world)

@@ -10,9 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from penstock.hooks import registry
-from penstock.plugins.queries.http.guard import Address, checked_token
-from penstock.plugins.queries.http.server import ServerCargo, ServerOptions, open_socket, url_of
-from penstock.plugins.queries.queries import Queries
 from penstock.plugins.queries.settings import QUERIES, QUERIES_EXCLUDED, QUERIES_MASKED, QUERIES_TOKEN
 from penstock.plugins.runtime.shipping import pack
 from penstock.settings.application import Application
@@ -41,6 +38,11 @@ def queries_server(application: Application, *, has_tasks_here: bool) -> Iterato
     if not text:
         yield
         return
+    # Few runs have one, and these take a part of a run's start.
+    from penstock.plugins.queries.http.guard import Address, checked_token
+    from penstock.plugins.queries.http.server import ServerCargo, ServerOptions, open_socket, url_of
+    from penstock.plugins.queries.queries import Queries
+
     settings = application.settings
     options = ServerOptions(
         Address.of(text, _OPTION),

@@ -9,13 +9,15 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import RuntimeUnavailableError
-from penstock.plugins.queries.queries import Queries
 from penstock.settings.application import Application
 
 from .progress import RunSummary
+
+if TYPE_CHECKING:
+    from penstock.plugins.queries.queries import Queries
 
 STARTING, RUNNING, STOPPING, STOPPED, FAILED = "starting", "running", "stopping", "stopped", "failed"
 _EXIT_SECONDS = 30.0
@@ -115,6 +117,8 @@ class StartedRun:
                     f"application {self._run.application_id!r} does not run any more: its stores cannot be asked"
                 )
             if self._queries is None:
+                from penstock.plugins.queries.queries import Queries  # few runs are asked
+
                 self._queries = Queries.of_this_machine(self.application)
             return self._queries
 
