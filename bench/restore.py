@@ -27,24 +27,38 @@ ENTRIES = 1_000_000
 _PORTION = 20_000
 
 
-def restore(entries: int = ENTRIES, tasks: Sequence[int] = (1, 8), rounds: int = 3, changelog: str = "") -> Table:
+def restore(
+    entries: int = ENTRIES,
+    tasks: Sequence[int] = (1, 8),
+    rounds: int = 3,
+    changelog: str = "",
+    processes: Sequence[int] = (0, 2),
+) -> Table:
     """Restore `entries` in all, in so many tasks, from a directory and from topics of a broker, on an empty machine.
 
-    `cores`: processor seconds of the process, a second of restoring.
+    `processes`: as the setting; several are measured where there are several tasks. `cores`: processor seconds of these
+    processes, a second of restoring. `peak_mb`: of the first process. Each line is printed when it is measured.
     """
     kinds = [changelog] if changelog else ["directory:changes", "topic:"]
-    made = []
+    made: list[dict[str, Any]] = []
     for kind in kinds:
         for number in tasks:
             with _filled(kind, entries, number) as (settings, directory):
-                for _ in range(rounds):
+                for hosts in [processes[0]] * rounds if number == 1 else [*processes] * rounds:
                     shutil.rmtree(directory / "elsewhere", ignore_errors=True)
-                    found = _app("restored", {**settings, "state_dir": "elsewhere"})
-                    made.append({"name": "restore", "from": kind, "tasks": number, **_rounded(json.loads(found))})
-                    made[-1]["entries_per_s"] = round(made[-1]["entries"] / made[-1]["seconds"])
+                    options = {**settings, "state_dir": "elsewhere", "processes": hosts}
+                    row: dict[str, Any] = {"name": "restore", "from": kind, "tasks": number, "processes": hosts}
+                    row |= _rounded(json.loads(_app("restored", options)))
+                    _add(made, {**row, "entries_per_s": round(row["entries"] / row["seconds"])})
                 if kind.startswith("topic") and peer_is_there():
-                    made += _peer(settings, directory, number, rounds)
+                    for row in _peer(settings, directory, number, rounds):
+                        _add(made, row)
     return Table("restore", made)
+
+
+def _add(made: list[dict[str, Any]], row: dict[str, Any]) -> None:
+    made.append(row)
+    print(", ".join(f"{name} {value}" for name, value in row.items()), file=sys.stderr, flush=True)
 
 
 def failover(entries: int = ENTRIES, tasks: Sequence[int] = (8,), rounds: int = 1, changelog: str = "") -> Table:
@@ -104,12 +118,11 @@ _SETTLE_SECONDS = 30.0
 """How long a standby has for its first copies."""
 
 
-def _peer(settings: dict[str, Any], directory: Path, tasks: int, rounds: int) -> list[dict[str, Any]]:
-    """Let the peer read the same topic into a store, and restore it on an empty machine, so often."""
+def _peer(settings: dict[str, Any], directory: Path, tasks: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """Let the peer read the same topic into a store; yield rows of its restores on an empty machine."""
     bootstrap, state = settings["log"].removeprefix("kafka:"), directory / "peer"
     made = peer_command(bootstrap, "table", f"{ID}-in", "exactly_once", {"application.id": f"{ID}-peer"})
     command = [each.replace("{out}", f"{ID}-out").replace("{dir}", str(state)) for each in made]
-    found = []
     with closing(open_log(Settings(**_of_log(settings)))) as log:
         for number in range(rounds + 1):
             shutil.rmtree(state, ignore_errors=True)
@@ -122,11 +135,8 @@ def _peer(settings: dict[str, Any], directory: Path, tasks: int, rounds: int) ->
             begins, ends = ([line for line in lines if line[0] == each] for each in ("start", "end"))
             seconds = (max(int(line[1]) for line in ends) - min(int(line[1]) for line in begins)) / 1e9
             entries = sum(int(line[2]) for line in ends)
-            found.append(
-                {"name": "restore", "from": PEER, "tasks": tasks, "entries": entries, "seconds": round(seconds, 3)}
-                | {"entries_per_s": round(entries / seconds)}
-            )
-    return found
+            row = {"name": "restore", "from": PEER, "tasks": tasks, "entries": entries, "seconds": round(seconds, 3)}
+            yield {**row, "entries_per_s": round(entries / seconds)}
 
 
 @contextmanager
