@@ -245,7 +245,14 @@ def test_every_public_name_is_in_the_reference() -> None:
         re.findall(r"penstock\.spark\.(\w+)$", (DOCS / "dataframes.md").read_text(), re.MULTILINE)
     )
     assert found == {name: set(importlib.import_module(name).__all__) for name in found}
-    assert set(found) == {"penstock.client", "penstock.dsl", "penstock.queries", "penstock.spark", "penstock.testing"}
+    assert set(found) == {
+        "penstock.client",
+        "penstock.console",
+        "penstock.dsl",
+        "penstock.queries",
+        "penstock.spark",
+        "penstock.testing",
+    }
 
 
 def commands(group: click.Group, path: str) -> list[tuple[str, click.Command]]:

@@ -56,8 +56,10 @@ LIBRARIES = {
     "pytest": {"plugins/testing"},
     "rich": {"plugins/cli"},
     "rocksdict": {"contrib/rocksdb"},
-    "anyio": {"plugins/queries"},
-    "starlette": {"plugins/queries"},
+    "anyio": {"plugins/console", "plugins/queries"},
+    "jinja2": {"plugins/console"},
+    "markupsafe": {"plugins/console"},
+    "starlette": {"plugins/console", "plugins/queries"},
     "uvicorn": {"plugins/queries"},
     "typing_extensions": {"plugins/dsl"},  # for type checkers, which bring it
 }
@@ -71,6 +73,7 @@ HEAVY = {
     "google",
     "greenlet",
     "hypothesis",
+    "jinja2",
     "jsonschema",
     "lmdb",
     "msgpack",

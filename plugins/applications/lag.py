@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock import Application, Assignment, Log, TopicPartition
+from penstock import Application, Assignment, Log, SystemClock, TopicPartition
 from penstock.plugins.runtime.starting_offsets import offset_reset_of, starting_offsets
 from penstock.program.offset_reset import EARLIEST
+
+from .preparation import resolve
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,14 @@ class PartitionLag:
     def next_offset(self) -> int:
         """The next offset that the application reads."""
         return self.end - self.lag if self.position is None else self.position
+
+
+def present_lag(application: Application, log: Log) -> list[PartitionLag]:
+    """Return how far an application is behind now, for each partition of a task.
+
+    Raises TopologyError for topics that are missing or do not fit, and LogError.
+    """
+    return find_lag(application, resolve(application, log), log, SystemClock().now_ms())
 
 
 def find_lag(application: Application, assignment: Assignment, log: Log, now_ms: int) -> list[PartitionLag]:

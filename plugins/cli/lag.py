@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock import SystemClock
-
 from .command import Command
 from .failures import FAILED
 from .options import application_options, follow_options, followed, timeout_option
 from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
-    from penstock import Application, Log
+    from penstock import Application
     from penstock.plugins.applications.lag import PartitionLag
 
 
@@ -43,6 +41,8 @@ def lag(target: str, fail_above: int | None, quiet: bool, as_json: bool, follow:
     For each partition that a task reads: the next offset to read (- before the first commit), the end of the log, and
     what lies between. It is read from the log: Spark is not needed, and the application may run or not.
     """
+    from penstock.plugins.applications.lag import present_lag
+
     with followed(target, follow=follow, **where) as (application, log, steps):
         for _ in steps:
             rows = present_lag(application, log)
@@ -52,14 +52,6 @@ def lag(target: str, fail_above: int | None, quiet: bool, as_json: bool, follow:
             if fail_above is not None and total > fail_above:
                 note(f"{application.id}: lag {total:,} is above {fail_above:,}")
                 click.get_current_context().exit(FAILED)
-
-
-def present_lag(application: Application, log: Log) -> list[PartitionLag]:
-    """Return how far an application is behind now, for each partition of a task."""
-    from penstock.plugins.applications.lag import find_lag
-    from penstock.plugins.applications.preparation import resolve
-
-    return find_lag(application, resolve(application, log), log, SystemClock().now_ms())
 
 
 def _show(application: Application, rows: list[PartitionLag], total: int, *, as_json: bool, follow: bool) -> None:

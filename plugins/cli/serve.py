@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.plugins.queries.queries import Queries
 
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
-_TOKEN_VARIABLE = "PENSTOCK_QUERIES_TOKEN"
+_TOKEN_VARIABLE, _ACTIONS_VARIABLE = "PENSTOCK_QUERIES_TOKEN", "PENSTOCK_QUERIES_ACTIONS_TOKEN"
 
 
 @click.command(
@@ -29,6 +29,7 @@ _TOKEN_VARIABLE = "PENSTOCK_QUERIES_TOKEN"
         ("For programs on this machine", "penstock serve shop:application"),
         ("Where the tasks run: their local state, without a copy", "penstock serve shop:application --local --listen 127.0.0.1:8081"),
         ("For others, with a token and TLS", "penstock serve shop:application --listen 0.0.0.0:8443 --token-file token --tls-cert cert.pem --tls-key key.pem"),
+        ("With pages for a browser, at http://127.0.0.1:8080/console/", "penstock serve shop:application --console"),
         ("Two stores, one without its values", "penstock serve shop:application --store totals --store people --mask people"),
     ],
 )  # fmt: skip
@@ -54,6 +55,13 @@ _TOKEN_VARIABLE = "PENSTOCK_QUERIES_TOKEN"
     help=f"A file with the token that each request must have. Needed where others reach the address. [env var: "
     f"{_TOKEN_VARIABLE}, with the token itself]",
 )
+@click.option("--console", is_flag=True, help="Show pages of the application as well, at /console/.")
+@click.option(
+    "--actions-token-file",
+    type=_file,
+    help="A file with the token that requests must have which act, such as a replay of dead letters; without it nobody "
+    f"may. [env var: {_ACTIONS_VARIABLE}, with the token itself]",
+)
 @click.option("--tls-cert", "certificate", type=_file, help="A certificate (PEM), to serve https; with --tls-key.")
 @click.option("--tls-key", "private_key", type=_file, help="Its private key (PEM).")
 @click.option(
@@ -69,6 +77,8 @@ def serve(
     masked: tuple[str, ...],
     directory: Path | None,
     token_file: Path | None,
+    console: bool,
+    actions_token_file: Path | None,
     certificate: Path | None,
     private_key: Path | None,
     hosts: tuple[str, ...],
@@ -80,6 +90,7 @@ def serve(
     that reaches the log and the changelog, beside a running application, which does not notice it.
     It needs `pip install 'penstock[serve]'`.
     """
+    from penstock.plugins.console.pages import pages
     from penstock.plugins.queries.http.guard import Address
     from penstock.plugins.queries.http.server import Server, ServerOptions, open_socket, url_of
 
@@ -87,8 +98,9 @@ def serve(
     if (certificate is None) != (private_key is None):
         raise ConfigError("--tls-cert and --tls-key: give both or none")
     options = ServerOptions(
-        Address.of(listen, "--listen"), _token(token_file), certificate, private_key, hosts, stores or None, excluded,
-        masked,
+        Address.of(listen, "--listen"), _token(token_file, "--token-file", _TOKEN_VARIABLE), certificate, private_key,
+        hosts, stores or None, excluded, masked,
+        _token(actions_token_file, "--actions-token-file", _ACTIONS_VARIABLE), pages if console else None,
     )  # fmt: skip
     with (
         ended_by_sigterm(),
@@ -96,7 +108,8 @@ def serve(
         _opened(application, options, directory, local=local) as queries,
     ):
         server = Server(queries, options, listening)
-        note(f"{application.id} answers at {url_of(listening, options)}")
+        url = url_of(listening, options)
+        note(f"{application.id} answers at {url}{f', with its console at {url}/console/' if console else ''}")
         server.run()
 
 
@@ -111,17 +124,17 @@ def _opened(application: Application, options: Any, directory: Path | None, *, l
     return Queries.from_changelog(application, stores=names, directory=directory)
 
 
-def _token(file: Path | None) -> str | None:
+def _token(file: Path | None, option: str, variable: str) -> str | None:
     """Return the token of a file or of the environment. Raises ConfigError for one that cannot be used."""
     from penstock.plugins.queries.http.guard import checked_token
 
     if file is None:
-        token = os.environ.get(_TOKEN_VARIABLE)
-        source = f"environment variable {_TOKEN_VARIABLE}"
+        token = os.environ.get(variable)
+        source = f"environment variable {variable}"
     else:
         try:
             token = file.read_text("utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--token-file {file}: it cannot be read: {error}") from error
-        source = f"--token-file {file}"
+            raise ConfigError(f"{option} {file}: it cannot be read: {error}") from error
+        source = f"{option} {file}"
     return checked_token(token, source)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock import PenstockError, SystemClock
+from penstock.plugins.console.wording import age, ago, length, opening
 
 from .command import Command
-from .lag import present_lag
 from .options import application_options, follow_options, followed, timeout_option
 from .output import count, print_json, print_table, print_text
 
@@ -53,6 +53,7 @@ def status(target: str, as_json: bool, follow: bool, **where: Any) -> None:
 
 
 def _find(application: Application, log: Log) -> tuple[RunStatus, list[PartitionLag]]:
+    from penstock.plugins.applications.lag import present_lag
     from penstock.plugins.applications.status_topic import StatusTopic
 
     run = StatusTopic(log, application.id).read()
@@ -80,7 +81,7 @@ def _data(run: RunStatus, lag: list[PartitionLag], now_ms: int) -> dict[str, Any
     first = {
         "application_id": found.pop("application_id"),
         "state": run.state(now_ms),
-        "age_seconds": round(_age(run.written_ms, now_ms), 3),
+        "age_seconds": round(age(run.written_ms, now_ms), 3),
         "lag": sum(each.lag for each in lag),
     }
     return {**first, **found, "tasks": tasks}
@@ -100,14 +101,14 @@ def _show(run: RunStatus, lag: list[PartitionLag], now_ms: int) -> None:
     )
     if run.events:
         print_text("\n")
-        print_table(["ago", "what happened"], [(_ago(each.at_ms, now_ms), each.text) for each in run.events])
+        print_table(["ago", "what happened"], [(ago(each.at_ms, now_ms), each.text) for each in run.events])
 
 
 def _sentences(run: RunStatus, lag: int, now_ms: int) -> list[str]:
     state = run.state(now_ms)
-    since = _ago(run.written_ms, now_ms)
+    since = ago(run.written_ms, now_ms)
     first = {
-        "running": f"running for {_length(_age(run.started_ms, now_ms))}, as of {since} ago",
+        "running": f"running for {length(age(run.started_ms, now_ms))}, as of {since} ago",
         "stopped": f"not running since {since} ago; it ended by {run.ended_by}",
         "failed": f"not running since {since} ago; it failed: {run.error}",
         "lost": f"not running: its driver has said nothing for {since}; it was killed, is frozen, or cannot reach the log",
@@ -141,43 +142,10 @@ def _row(name: str, task: TaskStatus | None, lag: int | None, is_running: bool, 
         return [name, "-", "-", behind, *["-"] * 7]
     where = f"{task.host}/{task.process}" if task.process is not None and is_running else "-"
     return [
-        name, task.slot, where if task.is_open or not is_running else _opening(task), behind,
+        name, task.slot, where if task.is_open or not is_running else opening(task), behind,
         f"{task.records_per_second:,.0f}" if is_running else "-",
         f"{task.records_in:,}", f"{task.records_out:,}", f"{task.dropped:,}",
-        "-" if task.last_commit_ms is None else _ago(task.last_commit_ms, now_ms),
+        "-" if task.last_commit_ms is None else ago(task.last_commit_ms, now_ms),
         f"{task.restored:,}",
         ", ".join(f"{reason} {times}" for reason, times in task.openings.items()) or "-",
     ]  # fmt: skip
-
-
-def _opening(task: TaskStatus) -> str:
-    restoring = task.restoring
-    if restoring is None:
-        return "opening"
-    share = "" if restoring.share is None else f" {restoring.share:.0%}"
-    left = "" if restoring.seconds_left is None else f", {_length(restoring.seconds_left)} to go"
-    return f"restoring{share}, {restoring.entries_per_second:,.0f}/s{left}"
-
-
-def _age(at_ms: int, now_ms: int) -> float:
-    """Return seconds since a time of the driver's clock, which may differ from ours."""
-    return max(0, now_ms - at_ms) / 1000
-
-
-def _ago(at_ms: int, now_ms: int) -> str:
-    return _length(_age(at_ms, now_ms))
-
-
-def _length(seconds: float) -> str:
-    """Return a length of time in its two largest units.
-
-    >>> _length(4.2), _length(3725), _length(200_000)
-    ('4s', '1h2m', '2d7h')
-    """
-    whole = int(seconds)
-    units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
-    for number, (name, size) in enumerate(units):
-        if whole >= size:
-            rest = whole % size // units[number + 1][1] if name != "s" else 0
-            return f"{whole // size}{name}" + (f"{rest}{units[number + 1][0]}" if rest else "")
-    return "0s"

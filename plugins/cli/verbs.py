@@ -12,6 +12,7 @@ VERBS: Components = {
         "config",
         "lag",
         "status",
+        "top",
         "reset",
         "plan",
         "changelog",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock import Setting
-from penstock.settings.types import optional, text
+from penstock.settings.types import FLAG, optional, text
 
 QUERIES = Setting(
     "queries",
@@ -28,4 +28,22 @@ QUERIES_MASKED = Setting(
     optional(text("names of stores, separated by commas")),
     None,
     "The stores whose values `queries` does not show, separated by commas.",
+)
+QUERIES_CONSOLE = Setting(
+    "queries_console",
+    FLAG,
+    False,
+    "Whether the server at `queries` has the pages of the console as well, at `/console/`.",
+)
+QUERIES_ACTIONS = Setting(
+    "queries_actions",
+    FLAG,
+    False,
+    "Whether requests to `queries` may act, such as replay dead letters, with the token `queries_actions_token`.",
+)
+QUERIES_ACTIONS_TOKEN = Setting(
+    "queries_actions_token",
+    optional(text("a token of 16 or more characters")),
+    None,
+    "The token of requests that act, if `queries_actions` is on; it is good for reading as well.",
 )

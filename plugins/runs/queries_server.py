@@ -9,10 +9,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from penstock.errors import ConfigError
 from penstock.hooks import registry
-from penstock.plugins.queries.settings import QUERIES, QUERIES_EXCLUDED, QUERIES_MASKED, QUERIES_TOKEN
+from penstock.plugins.queries.settings import (
+    QUERIES,
+    QUERIES_ACTIONS,
+    QUERIES_ACTIONS_TOKEN,
+    QUERIES_CONSOLE,
+    QUERIES_EXCLUDED,
+    QUERIES_MASKED,
+    QUERIES_TOKEN,
+)
 from penstock.plugins.runtime.shipping import pack
 from penstock.settings.application import Application
+from penstock.settings.settings import Settings
 from penstock.store import OpensAlone
 from penstock.stores.memory import MemoryBackend
 
@@ -39,6 +49,7 @@ def queries_server(application: Application, *, has_tasks_here: bool) -> Iterato
         yield
         return
     # Few runs have one, and these take a part of a run's start.
+    from penstock.plugins.console.pages import pages
     from penstock.plugins.queries.http.guard import Address, checked_token
     from penstock.plugins.queries.http.server import ServerCargo, ServerOptions, open_socket, url_of
     from penstock.plugins.queries.queries import Queries
@@ -49,6 +60,8 @@ def queries_server(application: Application, *, has_tasks_here: bool) -> Iterato
         checked_token(QUERIES_TOKEN.of(settings), "setting 'queries_token'"),
         excluded=_names(QUERIES_EXCLUDED.of(settings)),
         masked=_names(QUERIES_MASKED.of(settings)),
+        actions_token=checked_token(_actions_token(settings), "setting 'queries_actions_token'"),
+        pages=pages if QUERIES_CONSOLE.of(settings) else None,
     )
     is_local = has_tasks_here and _can_be_read_beside(application)
     options.names(Queries.stores_of(application))
@@ -60,6 +73,18 @@ def queries_server(application: Application, *, has_tasks_here: bool) -> Iterato
             yield
         finally:
             server.close()
+
+
+def _actions_token(settings: Settings) -> str | None:
+    if not QUERIES_ACTIONS.of(settings):
+        return None
+    token = QUERIES_ACTIONS_TOKEN.of(settings)
+    if token is None:
+        raise ConfigError(
+            "setting 'queries_actions': requests that act need a token of their own: set queries_actions_token, of 16 "
+            "or more characters"
+        )
+    return token
 
 
 def _names(text: str | None) -> list[str]:

@@ -26,6 +26,9 @@ def penstock_settings() -> Components:
         "queries_token": f"{queries}:QUERIES_TOKEN",
         "queries_excluded": f"{queries}:QUERIES_EXCLUDED",
         "queries_masked": f"{queries}:QUERIES_MASKED",
+        "queries_console": f"{queries}:QUERIES_CONSOLE",
+        "queries_actions": f"{queries}:QUERIES_ACTIONS",
+        "queries_actions_token": f"{queries}:QUERIES_ACTIONS_TOKEN",
         "parallelism": "penstock.plugins.spark.settings:PARALLELISM",
         "punctuation_interval": f"{planning}:PUNCTUATION_INTERVAL",
     }

@@ -89,6 +89,7 @@ def test_help_lists_what_there_is_in_the_order_of_use(console: Console) -> None:
         "config",
         "lag",
         "status",
+        "top",
         "reset",
         "plan",
         "changelog",

@@ -65,6 +65,8 @@ def checked_token(token: str | None, source: str) -> str | None:
 class Guard:
     """Checks requests. `token`: each must have it, as a bearer token. `hosts`: names that requests may be for.
 
+    `actions_token`: allows more than `token`, so it will do as well.
+
     A server on loopback without a token is only for its own names: else a page of any site could reach it in the
     reader's browser, under a name of its own that leads to loopback.
     """
@@ -72,9 +74,18 @@ class Guard:
     address: Address
     token: str | None = None
     hosts: Collection[str] = field(default_factory=tuple)
+    actions_token: str | None = None
 
     def check(self, request: Request) -> None:
         """Raise Refused for a request that is not allowed."""
+        self.check_origin(request)
+        if self.token is not None:
+            scheme, _, given = request.headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not self._has(given.strip()):
+                raise Refused(401, "no_token", "send the token in the header `Authorization: Bearer TOKEN`")
+
+    def check_origin(self, request: Request) -> None:
+        """Raise Refused for a request for another host, and for one that a page of another site has made."""
         host = request.headers.get("host", "")
         names = {*self.hosts, *(_LOOPBACK_NAMES if self.address.is_loopback else ()), self.address.host}
         if (self.hosts or self.token is None) and _name(host) not in names:
@@ -82,11 +93,10 @@ class Guard:
         origin = request.headers.get("origin")
         if origin is not None and _authority(origin) != host:
             raise Refused(403, "wrong_origin", "requests of pages of other sites are refused")
-        if self.token is not None:
-            scheme, _, token = request.headers.get("authorization", "").partition(" ")
-            is_right = hmac.compare_digest(token.strip().encode("utf-8", "replace"), self.token.encode())
-            if scheme.lower() != "bearer" or not is_right:
-                raise Refused(401, "no_token", "send the token in the header `Authorization: Bearer TOKEN`")
+
+    def _has(self, given: str) -> bool:
+        known = [each.encode() for each in (self.token, self.actions_token) if each is not None]
+        return any(hmac.compare_digest(given.encode("utf-8", "replace"), each) for each in known)
 
 
 def _name(host: str) -> str:

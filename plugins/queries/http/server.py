@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from penstock import Application, ConfigError, RuntimeUnavailableError
 from penstock.support.names import did_you_mean
@@ -14,8 +15,21 @@ from penstock.support.names import did_you_mean
 from ..queries import Queries
 from .guard import Address, Guard
 
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
 _MOST_CONNECTIONS = 2_000
 _BACKLOG = 512
+
+
+class Pages(Protocol):
+    """Pages beside the answers, at `/console/`: an ASGI application, closed when the server has ended."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+
+    def close(self) -> None:
+        """Release everything."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +38,7 @@ class ServerOptions:
 
     `stores` (None: all), without `excluded`, can be asked; the values of `masked` ones are not shown. `certificate` and
     `private_key`: files in PEM, for TLS. `hosts`: names that requests may be for, beside those of the address.
+    `actions_token`: what is needed to act; None: nobody may. `pages`: makes the pages of the console; None: none.
     """
 
     address: Address
@@ -34,6 +49,8 @@ class ServerOptions:
     stores: Collection[str] | None = None
     excluded: Collection[str] = ()
     masked: Collection[str] = ()
+    actions_token: str | None = None
+    pages: Callable[[Queries, ServerOptions], Pages] | None = None
 
     def names(self, known: Collection[str]) -> list[str]:
         """Return the names of the stores that can be asked. Raises ConfigError for one that is not known."""
@@ -66,8 +83,9 @@ class Server:
         from .service import service
 
         names = options.names(list(queries.stores()))
-        guard = Guard(options.address, options.token, options.hosts)
-        app = service(Answers(queries, names, list(options.masked)), guard, queries.application.id)
+        guard = Guard(options.address, options.token, options.hosts, options.actions_token)
+        self._pages = None if options.pages is None else options.pages(queries, options)
+        app = service(Answers(queries, names, list(options.masked)), guard, queries.application.id, self._pages)
         self._socket = listening
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
@@ -82,7 +100,11 @@ class Server:
 
     def run(self) -> None:
         """Answer until `stop`, or in the main thread SIGINT or SIGTERM."""
-        self._server.run([self._socket])
+        try:
+            self._server.run([self._socket])
+        finally:
+            if self._pages is not None:
+                self._pages.close()
 
     def stop(self) -> None:
         """Let `run` return soon; any thread may call it."""
@@ -97,11 +119,7 @@ def open_socket(options: ServerOptions, option: str) -> socket.socket:
     """
     address = options.address
     address.check(option, has_token=options.token is not None)
-    for library in ("anyio", "starlette", "uvicorn"):
-        if find_spec(library) is None:
-            raise RuntimeUnavailableError(
-                f"{option} needs {library}, which is not installed: pip install 'penstock[serve]'"
-            )
+    check_libraries(option, "anyio", "starlette", "uvicorn", *(["jinja2"] if options.pages is not None else []))
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
@@ -110,6 +128,15 @@ def open_socket(options: ServerOptions, option: str) -> socket.socket:
             f"{option} {address.host}:{address.port} cannot be opened ({error.strerror or error}): choose another "
             "port, or an address of this host"
         ) from error
+
+
+def check_libraries(option: str, *libraries: str) -> None:
+    """Raise RuntimeUnavailableError, naming `option`, for a library that is not installed."""
+    for library in libraries:
+        if find_spec(library) is None:
+            raise RuntimeUnavailableError(
+                f"{option} needs {library}, which is not installed: pip install 'penstock[serve]'"
+            )
 
 
 def url_of(listening: socket.socket, options: ServerOptions) -> str:

@@ -12,8 +12,9 @@ import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp
 
 from penstock import PenstockError
 from penstock.plugins.serdes.json_text import dump_json
@@ -39,16 +40,25 @@ _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _NDJSON = "application/x-ndjson"
 
 
-def service(answers: Answers, guard: Guard, application_id: str) -> Starlette:
-    """Return the ASGI application that answers requests by `answers`, if `guard` lets them through."""
+def service(answers: Answers, guard: Guard, application_id: str, pages: ASGIApp | None = None) -> Starlette:
+    """Return the ASGI application that answers requests by `answers`, if `guard` lets them through.
+
+    `pages`: an application of its own at `/console/`.
+    """
     made = _Service(answers, guard)
     described = dump_json(description(application_id, has_token=guard.token is not None))
-    routes = [Route(each.path, made.endpoint(each), methods=[each.method.upper()]) for each in OPERATIONS]
+    routes: list[BaseRoute] = [
+        Route(each.path, made.endpoint(each), methods=[each.method.upper()]) for each in OPERATIONS
+    ]
     routes += [
         Route("/openapi.json", made.guarded(functools.partial(_answer_bytes, described))),
         Route("/health/live", made.live),
         Route("/health/ready", made.ready),
     ]
+    if pages is not None:
+        to_pages = functools.partial(RedirectResponse, "console/")
+        routes += [Route(path, lambda request: to_pages()) for path in ("/", "/console")]
+        routes.append(Mount("/console", pages))
     handlers = {Refused: _refused, HTTPException: _http, Exception: _failed}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
@@ -84,7 +94,7 @@ class _Service:
             if operation.name == "stores":
                 return _json(self._answers.stores())
             if operation.name == "get_many":
-                keys = keys_of_body(await _body(request))
+                keys = keys_of_body(await read_body(request))
                 return await self._data(self._answers.get_many, name, given, keys)
             if operation.name == "entries" and _NDJSON in request.headers.get("accept", ""):
                 return await self._stream(name, given)
@@ -143,7 +153,7 @@ class _Service:
         return StreamingResponse(lines(), media_type=_NDJSON, headers=_HEADERS)
 
 
-async def _body(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
     """Return the body of a request. Raises Refused for one that is too large or comes too slowly."""
     body = b""
     try:

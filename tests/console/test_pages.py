@@ -1,0 +1,343 @@
+"""Pages of the console: what they show, who may read and act, and that nothing hostile gets through."""
+
+from __future__ import annotations
+
+import http.client
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock import (
+    Application,
+    ConfigError,
+    DeadLetter,
+    Processor,
+    Secret,
+    Topology,
+    key_value_store,
+    run,
+)
+from penstock.console import console_app
+from penstock.plugins.console.pages import pages
+from penstock.queries import Queries
+
+from ..queries.served import served
+from ..spark.surroundings import Surroundings
+from .browsing import Answer, Reader
+
+TOKEN, ACTIONS = "a-token-of-the-test", "another-token-that-acts"
+PAGES = [
+    "",
+    "topology",
+    "tasks",
+    "stores",
+    "store?name=texts",
+    "copies?name=texts",
+    "dead-letters",
+    "settings",
+    "events",
+]
+HOSTILE = ["<script>alert(1)</script>", "'\"><img src=x onerror=alert(1)>", "{{ 7 * 7 }}", "&lt;", "\0\x01\x1b[31m", "‮"]
+
+
+class Keep(Processor):
+    """Keeps each value under its key; a record of the key "bad" fails."""
+
+    def process(self, record: Any) -> None:
+        if record.key.startswith("bad"):
+            raise ValueError(f"<b>{record.value}</b>")
+        self.context.get_store("texts").put(record.key, record.value)
+
+
+def topology() -> Topology:
+    store = key_value_store("texts", key_serde="str", value_serde="str")
+    return Topology().add_source("<in>", "in").add_processor("keep & count", Keep, "<in>", stores=[store])
+
+
+def application(surroundings: Surroundings, **settings: Any) -> Application:
+    given = {"engine": "embedded", "processing_handler": DeadLetter("dead"), "user": {"api_key": Secret("hunter2")}}
+    return surroundings.application("app", topology(), **given, **settings)
+
+
+@pytest.fixture(scope="module")
+def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundings]:
+    with Surroundings(tmp_path_factory.mktemp("console") / "data") as made:
+        made.create(**{"in": 2, "dead": 1})
+        rows = [(f"k{number:03}", f"v{number}", number) for number in range(120)]
+        made.put("in", [*rows, *((text, text, 1) for text in HOSTILE), ("bad", "of bad", 7)])
+        run(application(made))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def queries(surroundings: Surroundings) -> Iterator[Queries]:
+    with Queries.of_this_machine(application(surroundings)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def url(queries: Queries) -> Iterator[str]:
+    with served(queries, pages=pages) as found:
+        yield found
+
+
+@pytest.fixture
+def reader(url: str) -> Reader:
+    return Reader(url)
+
+
+def test_what_pages_show(reader: Reader) -> None:
+    overview = reader.get("/")
+    assert (overview.status, reader.here) == (200, "/console/")
+    assert "stopped" in overview.text and "lag 0" in overview.text and "ended by done" in overview.text
+    assert "dropped 1" in overview.text
+    drawn = reader.get("topology")
+    assert "keep & count" in drawn.text and "skipped 1" in drawn.text and "lag 0" in drawn.text
+    assert "store?name=texts" in drawn.page.links()
+    tasks = reader.get("tasks?filter=0_1&sort=lag")
+    assert "1 to 1 of 1" in tasks.text and "0_1" in tasks.text and "0_0" not in tasks.text
+    assert "texts key_value shown copies of texts" in reader.get("stores").text
+    assert re.search(r"0_0 \d+ 0 0_1 \d+ 0", reader.get("copies?name=texts").text)
+    setting = reader.get("settings").text
+    assert "processing_handler" in setting and "user.api_key ******** code" in setting and "hunter2" not in setting
+    assert "opening first 2" in reader.get("events").text
+
+
+def test_stores_are_browsed(reader: Reader) -> None:
+    assert "k007 v7" in reader.get("store?name=texts&key=k007&prefix=&start=").text
+    assert "There is no such entry." in reader.get("store?name=texts&key=none").text
+    found: list[str] = []
+    answer = reader.get("store?name=texts&prefix=k")
+    while True:
+        found += re.findall(r"k\d{3}(?= v)", answer.text)
+        following = [each for each in answer.page.links() if "page=" in each]
+        if not following:
+            break
+        answer = reader.get(following[-1])
+    assert sorted(found) == [f"k{number:03}" for number in range(120)]
+    for query, status in (("name=x", 404), ("", 404), ("name=texts&page=x", 400), ("name=texts&stale_ok=x", 400)):
+        assert reader.get(f"store?{query}").status == status, query
+    assert "There is no store of this name" in reader.get("store?name=../../etc/passwd").text
+
+
+def test_dead_letters_are_listed_but_not_replayed_without_the_right(reader: Reader) -> None:
+    page = reader.get("dead-letters")
+    assert "ValueError from in" in page.text and "<b>of bad</b>" in page.text and "Replay" not in page.text
+    assert reader.post("replay", topic="dead", partition="0", offset="0").status == 403
+    assert reader.get("dead-letters?topic=in").status == 404
+    assert reader.get("dead-letters?partition=9").status == 200
+
+
+def test_a_letter_is_replayed_by_the_token_that_acts(tmp_path: Path) -> None:
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(**{"in": 1, "dead": 1})
+        surroundings.put("in", [("bad", "1", 1), ("bad", "2", 2)])
+        run(application(surroundings))
+        made = application(surroundings)
+        with (
+            Queries.of_this_machine(made) as queries,
+            served(queries, pages=pages, token=TOKEN, actions_token=ACTIONS) as url,
+        ):
+            reader = Reader(url)
+            assert reader.get("dead-letters").status == 401
+            assert reader.post("login", token=TOKEN).status == 200
+            assert "Replay" not in reader.get("dead-letters").text
+            assert reader.post("replay", topic="dead").status == 403
+            assert reader.post("login", token=ACTIONS).status == 200
+            assert "Replay this letter" in reader.get("dead-letters").text
+            assert reader.post("replay", topic="dead", headers={"origin": "http://evil.example"}).status == 403
+            assert reader.post("replay", topic="dead", headers={}).status == 403, "no page of ours sends no origin"
+            assert reader.post("replay", topic="in").status == 404
+            assert reader.post("replay", topic="dead", partition="0", offset="x").status == 400
+            assert "Replayed: 1." in reader.post("replay", topic="dead", partition="0", offset="1").text
+            assert [value for _, value, _ in surroundings.read("in")[0]] == ["1", "2", "2"]
+            assert "Replayed: 2." in reader.post("replay", topic="dead").text
+            assert "Replayed: 0." in reader.post("replay", topic="dead").text
+            assert reader.post("logout").status == 401
+
+
+def test_who_is_let_in(queries: Queries) -> None:
+    with served(queries, pages=pages, token=TOKEN, actions_token=ACTIONS) as url:
+        for page in PAGES:
+            answer = Reader(url).get(page)
+            assert answer.status == 401 and "texts" not in answer.html and "app" not in answer.text.split(), page
+            assert Reader(url).get(page, authorization=f"Bearer {TOKEN}").status == 200
+            assert Reader(url).get(page, authorization="Bearer wrong").status == 401
+        reader = Reader(url)
+        assert reader.post("login", token="wrong").status == 401 and not reader.cookies
+        cookie = reader.post("login", follow=False, token=TOKEN).headers["set-cookie"]
+        assert {"HttpOnly", "SameSite=strict", "Path=/console"} <= set(cookie.split("; ")) and TOKEN not in cookie
+        assert reader.get().status == 200
+        ((name, value),) = reader.cookies.items()
+        right, expires, signature = value.split(".")
+        for forged in (
+            f"ACT.{expires}.{signature}", f"{right}.{int(expires) + 1}.{signature}", f"{right}.{expires}.", "", "a.b.c",
+            f"NONE.{expires}.{signature}", "READ.9999999999.é",
+        ):  # fmt: skip
+            reader.cookies[name] = quote(forged)
+            assert reader.get().status == 401, forged
+        for answer in (Reader(url).get(host="evil.example"), Reader(url).get(origin="http://evil.example")):
+            assert answer.status in (401, 403)
+    with served(queries, pages=pages) as url:
+        for page in PAGES:
+            for headers in ({"host": "evil.example"}, {"origin": "http://evil.example"}):
+                answer = Reader(url).get(page, **headers)
+                assert answer.status == 403 and "texts" not in answer.html and "stopped" not in answer.html
+
+
+def test_stores_that_are_left_out_or_masked_stay_so(queries: Queries) -> None:
+    with served(queries, pages=pages, excluded=["texts"]) as url:
+        reader = Reader(url)
+        assert reader.get("store?name=texts").status == reader.get("copies?name=texts").status == 404
+        assert "texts" not in reader.get("stores").text
+        letters = reader.get("dead-letters").text
+        assert "ValueError" in letters and "of bad" not in letters
+    with served(queries, pages=pages, masked=["texts"]) as url:
+        reader = Reader(url)
+        assert "k007 ***" in reader.get("store?name=texts&key=k007").text
+        assert "of bad" not in reader.get("dead-letters").text
+
+
+def test_nothing_is_loaded_from_elsewhere(reader: Reader) -> None:
+    for page in PAGES:
+        answer = reader.get(page)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and not re.search(r"unsafe|https?:|\*", policy)
+        for tag, attributes in answer.page.tags:
+            assert not {"style", "onclick", "onload", "onerror"} & attributes.keys(), (page, tag)
+            for name in ("href", "src", "action"):
+                assert not re.match(r"\w+:|//", attributes.get(name) or ""), (page, tag, attributes)
+            assert tag != "style"
+    for file, kind in (("console.css", "text/css"), ("console.js", "text/javascript"), ("icon.svg", "image/svg+xml")):
+        answer = reader.get(file)
+        assert answer.status == 200 and answer.headers["content-type"].startswith(kind)
+        assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", answer.html)
+
+
+PATHS = [
+    "/console/../../etc/passwd", "/console/%2e%2e/%2e%2e/etc/passwd", "/console/..%2fapp.py", "/console/app.py",
+    "/console/templates/base.html", "/console//", "/console/%00", "/console/store/..", "/console/console.css/",
+]  # fmt: skip
+
+
+def test_paths_and_sizes(url: str) -> None:
+    reader = Reader(url)
+    for path in PATHS:
+        assert reader.ask("GET", path, None, {}).status == 404, path
+    assert reader.get("/console").status == 200
+    for method in ("POST", "PUT", "DELETE"):
+        assert reader.ask(method, "/console/", b"", {}).status == 405
+    origin = {"origin": url}
+    assert reader.ask("POST", "/console/login", b"x" * (2 << 20), origin).status == 413
+    assert reader.ask("POST", "/console/login", b"&".join([b"a=1"] * 100), origin).status == 400
+    assert reader.ask("POST", "/console/login", b"\xff\xfe", origin).status == 400
+    assert reader.get(f"store?name=texts&key={'k' * 20_000}").status in (200, 400, 414)
+
+
+ANY = st.one_of(st.text(max_size=30), st.sampled_from([*HOSTILE, "-1", "9" * 25, "0", "true", "texts", "dead"]))
+FIELDS = ["name", "key", "prefix", "start", "end", "from", "to", "json_keys", "all_tasks", "stale_ok", "page", "topic",
+          "partition", "before", "sent", "filter", "sort", "offset", "token", "x"]  # fmt: skip
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    page=st.sampled_from([*PAGES, "login", "replay"]), fields=st.dictionaries(st.sampled_from(FIELDS), ANY, max_size=5)
+)
+def test_no_request_makes_a_page_fail_or_comes_back_as_markup(url: str, page: str, fields: dict[str, str]) -> None:
+    query = "&".join(f"{name}={quote(text, errors='surrogatepass')}" for name, text in fields.items())
+    path = f"/console/{page.partition('?')[0]}?{page.partition('?')[2]}&{query}"
+    answer = Reader(url).ask("GET", path, None, {})
+    assert answer.status < 500, path
+    check_markup(answer)
+
+
+def check_markup(answer: Answer) -> None:
+    """A page has the tags of its templates only, and one script."""
+    known = {
+        "html", "head", "meta", "title", "link", "script", "body", "a", "header", "div", "span", "bdi", "button", "nav",
+        "ul", "li", "main", "h1", "h2", "p", "dl", "dt", "dd", "table", "caption", "thead", "tbody", "tr", "th", "td",
+        "form", "label", "input", "select", "option", "details", "summary", "pre", "svg", "line", "polyline", "defs",
+        "marker", "path", "rect", "g", "text",
+    }  # fmt: skip
+    assert {tag for tag, _ in answer.page.tags} <= known
+    assert sum(tag == "script" for tag, _ in answer.page.tags) == 1
+    assert not [given for _, given in answer.page.tags if any(name.startswith("on") for name in given)]
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=st.lists(st.one_of(st.text(max_size=20), st.sampled_from(HOSTILE)), min_size=1, max_size=4))
+def test_keys_values_and_failures_are_shown_as_text(tmp_path_factory: Any, texts: list[str]) -> None:
+    with Surroundings(tmp_path_factory.mktemp("hostile") / "data") as surroundings:
+        surroundings.create(**{"in": 1, "dead": 1})
+        surroundings.put("in", [*((text, text, 1) for text in texts), *((f"bad{text}", text, 1) for text in texts)])
+        made = application(surroundings)
+        run(made)
+        with Queries.of_this_machine(made) as queries, closing(console_app(queries)) as console:
+            for page in ("store?name=texts", "dead-letters"):
+                answer = in_process(console, page)
+                assert answer.status == 200
+                check_markup(answer)
+                shown = "".join(answer.page.texts)
+                for text in texts:
+                    if text.isprintable() and (page != "dead-letters" or text):
+                        assert text in shown
+
+
+def in_process(app: Any, page: str) -> Answer:
+    """Ask an ASGI application for a page, without a server."""
+    import asyncio
+
+    path, _, query = page.partition("?")
+    scope = {
+        "type": "http", "method": "GET", "path": f"/{path}", "raw_path": f"/{path}".encode(), "root_path": "",
+        "query_string": query.encode(), "headers": [(b"host", b"localhost")], "scheme": "http",
+        "server": ("localhost", 80), "client": ("localhost", 1), "http_version": "1.1",
+    }  # fmt: skip
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    headers = http.client.HTTPMessage()
+    for name, value in sent[0]["headers"]:
+        headers[name.decode()] = value.decode()
+    return Answer(sent[0]["status"], headers, b"".join(each.get("body", b"") for each in sent[1:]))
+
+
+def test_mounted_into_an_application_of_the_users(queries: Queries) -> None:
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    with closing(console_app(queries, hosts=["ops.example.com"], masked=["texts"])) as console:
+        site = Starlette(routes=[Mount("/ops/penstock", console)])
+        answer = in_process(site, "ops/penstock/")
+        assert answer.status == 200 and "stopped" in answer.text
+        assert "k007 ***" in in_process(site, "ops/penstock/store?name=texts&key=k007").text
+    with pytest.raises(ConfigError, match="actions_token: expected a token of 16"):
+        console_app(queries, actions_token="short")
+    with pytest.raises(ConfigError, match="no store 'text'.*did you mean 'texts'"):
+        console_app(queries, masked=["text"])
+
+
+def test_a_log_that_is_away_is_said_on_the_page(tmp_path: Path) -> None:
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(**{"in": 1, "dead": 1})
+        with Queries.of_this_machine(application(surroundings)) as queries:
+            (tmp_path / "no log").write_text("")
+            queries.application = queries.application.with_settings(log=f"local:{tmp_path / 'no log'}")
+            with closing(console_app(queries)) as console:
+                for page in ("", "topology", "tasks", "events"):
+                    answer = in_process(console, page)
+                    assert answer.status == 200 and "The log cannot be read" in answer.text
+                assert "cannot be read now" in in_process(console, "dead-letters").text

@@ -1,0 +1,87 @@
+"""A watch of an application: its state, its lag, rates between two statuses, and a log that is away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock import LogError, ManualClock
+from penstock.plugins.applications.run_status import RunStatus, SlotHost, TaskStatus
+from penstock.plugins.applications.status_topic import StatusTopic
+from penstock.plugins.console.watch import Rate, Watch, Watching
+
+from ..spark import apps
+from ..spark.surroundings import Surroundings
+from ..waiting import wait_until
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> Iterator[Surroundings]:
+    with Surroundings(tmp_path / "data") as made:
+        made.create(**{"in": 2, "out": 2})
+        made.put("in", [("k", "v", number) for number in range(5)], 1)
+        yield made
+
+
+def status(written_ms: int, records: int, **changes: object) -> RunStatus:
+    run = RunStatus(
+        "app", "driver", "continuous", 1_000, written_ms, records_in=records, records_out=2 * records,
+        tasks=(TaskStatus("0_0", 0), TaskStatus("7_0", 1)),
+        hosts=(SlotHost(0, "h", 1, 1, 300, 0.0, 1, 1), SlotHost(1, "h", 2, 1, 400, 0.0, 1, 1)),
+        nodes={"source": {"in": records, "out": records, "dropped": {}}},
+    )  # fmt: skip
+    return replace(run, **changes)  # type: ignore[arg-type]
+
+
+def test_rates_are_between_two_statuses_of_one_run(surroundings: Surroundings) -> None:
+    topic, clock = StatusTopic(surroundings.log, "app"), ManualClock(2_000)
+    watch = Watch(surroundings.application("app", apps.count()), surroundings.log, clock)
+    view = watch.look()
+    assert (view.state, view.run, view.rate, view.total_lag) == ("never started", None, None, 5)
+    assert [(each.name, each.lag) for each in view.tasks()] == [("0_0", 0), ("0_1", 5)]
+    topic.write(status(2_000, 100))
+    assert (watch.look().state, watch.look().rate) == ("running", None)
+    topic.write(status(7_000, 200))
+    view = watch.look()
+    assert view.rate == Rate(20.0, 40.0) and view.rates == {"source": Rate(20.0, 20.0)}
+    assert watch.look().rate == Rate(20.0, 40.0), "the same status again is no pause"
+    assert [(each.name, each.lag) for each in view.tasks()] == [("0_0", 0), ("0_1", 5), ("7_0", None)]
+    assert view.samples[-1].memory_bytes == 700
+    topic.write(status(9_000, 10, started_ms=8_000, number=2))
+    assert watch.look().rate is None, "the next run counts from 0"
+    clock.advance("1m")
+    assert watch.look().state == "lost"
+
+
+def test_a_log_that_is_away_leaves_what_was_seen(surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    StatusTopic(surroundings.log, "app").write(status(2_000, 100))
+    watch = Watch(surroundings.application("app", apps.count()), surroundings.log)
+    before = watch.look()
+
+    def away(*given: object) -> None:
+        raise LogError("the log is away")
+
+    monkeypatch.setattr(surroundings.log, "end_offsets", away)
+    view = watch.look()
+    assert str(view.error) == "the log is away" and view.run == before.run and view.lag == before.lag
+    monkeypatch.undo()
+    assert watch.look().error is None
+
+
+def test_watching_goes_on_between_questions(surroundings: Surroundings, tmp_path: Path) -> None:
+    watching = Watching(surroundings.application("app", apps.count()), interval=0.01)
+    try:
+        assert watching.view().state == "never started"
+        StatusTopic(surroundings.log, "app").write(status(2_000, 100))
+        wait_until(lambda: watching.view().run)
+        assert len(watching.view().samples) > 1
+    finally:
+        watching.close()
+    watching.close()
+    assert watching.view().run is not None
+    (tmp_path / "file").write_text("")
+    nowhere = surroundings.application("app", apps.count()).with_settings(log=f"local:{tmp_path / 'file'}")
+    assert isinstance(Watching(nowhere).view().error, LogError)
