@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import secrets
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import closing, contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
-from penstock import Application, OutputBatch, StoreUnavailableError, TopicPartition, Topology, key_value_store
-from penstock.client import Client, QueryError
+from penstock import Application, Log, OutputBatch, TopicPartition, Topology, key_value_store
 from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.testing.kafka_broker import KafkaBroker
 
+from .peer import PEER, peer_command
 from .programs import Count
 from .result import Table, percentiles_ms
 from .steady import load_average
@@ -30,54 +33,89 @@ _CHUNK = 500
 _CONNECTIONS = 16
 _RECORDS = 300_000
 """Records of a backlog whose throughput is measured."""
+_COMMIT_MS = 100
+_STOP_SECONDS = 30.0
 
 
-def queries(seconds: float = 15, rounds: int = 2) -> Table:
-    """Measure on the embedded engine with one task host, on the local log; `rounds` of backlogs, in turns."""
-    rows = []
-    with _running() as run:
-        rates: dict[float, list[float]] = {0: [], 200: [], 1_000: []}
-        run.backlog(0)  # the first one fills the store, and is not counted
-        for _ in range(rounds):
-            for rate, found in rates.items():
-                found.append(run.backlog(rate))
-        best = {rate: max(found) for rate, found in rates.items()}
-        for rate in (200, 1_000):
-            lost = 1 - best[rate] / best[0]
-            rows.append({"name": "queries: throughput", "queries_per_s": rate, "records_per_s": round(best[rate]),
-                         "records_per_s_without": round(best[0]), "lost": f"{lost:.1%}"})  # fmt: skip
-        for share, rate in ((0.0, 1_000), (0.5, 1_000)):
-            measured = run.steady(best[0] * share, rate, seconds)
-            rows.append({"name": "queries: latency", "queries_per_s": rate, **measured})
-    for row in rows:
-        row["load_average"] = load_average()
+def queries(seconds: float = 15, rounds: int = 2, log: str = "local") -> Table:
+    """Measure on the embedded engine with one task host, on the local log; `rounds` of backlogs, in turns.
+
+    `log="kafka"`: on a broker, and beside it Java Kafka Streams with the JDK's HTTP server, one after the other.
+    """
+    rows: list[dict[str, Any]] = []
+    with TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        if log == "local":
+            with _ours(directory) as run:
+                rows += _measured(run, seconds, rounds)
+        else:
+            with KafkaBroker(heap="1g", jvm_options=()) as broker:
+                for side in (_ours, _theirs):
+                    with side(directory, broker.bootstrap) as run:
+                        rows += _measured(run, seconds, rounds)
     columns = dict.fromkeys(name for row in rows for name in row)
     return Table("queries", [{name: row.get(name) for name in columns} for row in rows])
 
 
+def _measured(run: _Run, seconds: float, rounds: int) -> list[dict[str, Any]]:
+    rows = []
+    rates: dict[float, list[float]] = {0: [], 200: [], 1_000: []}
+    run.backlog(0)  # the first one fills the store, and is not counted
+    for _ in range(rounds):
+        for rate, found in rates.items():
+            found.append(run.backlog(rate))
+    best = {rate: max(found) for rate, found in rates.items()}
+    for rate in (200, 1_000):
+        lost = 1 - best[rate] / best[0]
+        rows.append({"name": "queries: throughput", "side": run.side, "queries_per_s": rate,
+                     "records_per_s": round(best[rate]), "records_per_s_without": round(best[0]),
+                     "lost": f"{lost:.1%}"})  # fmt: skip
+    for share, rate in ((0.0, 1_000), (0.5, 1_000)):
+        measured = run.steady(best[0] * share, rate, seconds)
+        rows.append({"name": "queries: latency", "side": run.side, "queries_per_s": rate, **measured})
+    for row in rows:
+        row["load_average"] = load_average()
+    return rows
+
+
 class _Run:
-    def __init__(self, application: Application, url: str) -> None:
-        self._log = open_log(application.settings)
+    """A running application. `url`: of the server of its stores."""
+
+    def __init__(self, side: str, application_id: str, source: str, log: Log, url: str) -> None:
+        self.side = side
+        self._id = application_id
+        self._source = source
+        self._log = log
         self._url = url
-        self._client = Client(url)
         self._random = random.Random(7)
         self._sent = 0
 
     def put(self, records: int) -> None:
         keys: list[bytes | None] = [b"%d" % self._random.randrange(_KEYS) for _ in range(records)]
-        self._log.append(OutputBatch("in", keys, [b"v"] * records, [self._sent] * records))
+        self._log.append(OutputBatch(self._source, keys, [b"v"] * records, [self._sent] * records))
         self._sent += records
 
     def wait(self) -> None:
-        ends = self._log.end_offsets([TopicPartition("in", number) for number in range(_PARTITIONS)])
-        for number in range(_PARTITIONS):
-            store = self._client.store("counts", at_least=ends, wait="1s", task=f"0_{number}")
-            while True:
-                try:
-                    store.get("0")
-                    break
-                except (StoreUnavailableError, QueryError):
-                    time.sleep(0.02)
+        """Wait until all records are processed."""
+        partitions = [TopicPartition(self._source, number) for number in range(_PARTITIONS)]
+        ends = self._log.end_offsets(partitions)
+        while True:
+            reached = self._log.committed(self._id, partitions)
+            if all((reached[each] or 0) >= ends[each] for each in partitions):
+                return
+            time.sleep(0.02)
+
+    def wait_for_answers(self) -> None:
+        """Wait until the server answers."""
+        while True:
+            try:
+                with urlopen(f"{self._url}/v1/stores/counts/get?key=0", timeout=10):
+                    return
+            except HTTPError as error:
+                if error.code == 404:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.1)
 
     def backlog(self, rate: float) -> float:
         """Return records a second of a backlog, beside so many queries a second."""
@@ -110,37 +148,70 @@ class _Run:
         return {"records_per_s": round(records_per_s), "answers": len(found["ms"]), "errors": found["errors"],
                 **percentiles_ms(found["ms"])}  # fmt: skip
 
-    def close(self) -> None:
-        self._client.close()
-        self._log.close()
+
+@contextmanager
+def _ours(directory: str, bootstrap: str | None = None) -> Iterator[_Run]:
+    """Run our side, on a broker or on the local log."""
+    name, port = f"queries-{secrets.token_hex(3)}", _free_port()
+    topology = (
+        Topology()
+        .add_source("in", f"{name}-in")
+        .add_processor("count", Count, "in", stores=[key_value_store("counts", key_serde="str")])
+        .add_sink("out", f"{name}-out", "count")
+    )
+    where: dict[str, Any] = {} if bootstrap is None else {"log": f"kafka:{bootstrap}", "changelog": "topic:"}
+    application = Application(
+        name, topology, engine="embedded", processes=1, data_dir=directory, queries=f"127.0.0.1:{port}",
+        commit_interval=f"{_COMMIT_MS}ms", **where,
+    )  # fmt: skip
+    with closing(open_log(application.settings)) as log:
+        _make_topics(log, name)
+        with application.start():
+            run = _Run("penstock", name, f"{name}-in", log, f"http://127.0.0.1:{port}")
+            run.wait_for_answers()
+            yield run
 
 
 @contextmanager
-def _running() -> Iterator[_Run]:
-    with TemporaryDirectory() as directory, socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-        free.close()
-        topology = (
-            Topology()
-            .add_source("in", "in")
-            .add_processor("count", Count, "in", stores=["counts"])
-            .add_store(key_value_store("counts", key_serde="str"))
-            .add_sink("out", "out", "count")
-        )
-        application = Application(
-            "queries", topology, engine="embedded", processes=1, data_dir=str(Path(directory)),
-            queries=f"127.0.0.1:{port}", commit_interval="100ms",
-        )  # fmt: skip
-        log = open_log(application.settings)
-        for topic in ("in", "out"):
-            log.create_topic(topic, _PARTITIONS)
-        log.close()
-        with application.start():
-            run = _Run(application, f"http://127.0.0.1:{port}")
+def _theirs(directory: str, bootstrap: str) -> Iterator[_Run]:
+    """Run Java Kafka Streams on a broker."""
+    name, port = f"peer-{secrets.token_hex(3)}", _free_port()
+    settings = {
+        "application.id": name, "commit.interval.ms": str(_COMMIT_MS), "producer.linger.ms": "0",
+        "num.stream.threads": "1", "http.port": str(port),
+    }  # fmt: skip
+    command = [
+        each.replace("{out}", f"{name}-out").replace("{dir}", f"{directory}/peer")
+        for each in peer_command(bootstrap, "count", f"{name}-in", "exactly_once", settings)
+    ]
+    # Without it the JDK's server waits 40 ms for more of an answer.
+    command.insert(1, "-Dsun.net.httpserver.nodelay=true")
+    application = Application(name, Topology().add_source("in", f"{name}-in"), log=f"kafka:{bootstrap}")
+    with closing(open_log(application.settings)) as log:
+        _make_topics(log, name)
+        process = subprocess.Popen(command)
+        try:
+            run = _Run(PEER, name, f"{name}-in", log, f"http://127.0.0.1:{port}")
+            run.wait_for_answers()
+            yield run
+        finally:
+            process.terminate()
             try:
-                yield run
-            finally:
-                run.close()
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _make_topics(log: Log, name: str) -> None:
+    for topic in (f"{name}-in", f"{name}-out"):
+        log.create_topic(topic, _PARTITIONS)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
 
 
 @contextmanager

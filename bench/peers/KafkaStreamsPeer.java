@@ -1,19 +1,28 @@
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import com.sun.net.httpserver.HttpServer;
+import java.io.IOException;
+import java.io.OutputStream;
 import java.io.UncheckedIOException;
+import java.net.InetSocketAddress;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Executors;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.KeyValue;
+import org.apache.kafka.streams.StoreQueryParameters;
 import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.errors.InvalidStateStoreException;
+import org.apache.kafka.streams.errors.StreamsNotStartedException;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.JoinWindows;
@@ -28,9 +37,14 @@ import org.apache.kafka.streams.processor.api.ContextualProcessor;
 import org.apache.kafka.streams.processor.api.ProcessorContext;
 import org.apache.kafka.streams.processor.api.Record;
 import org.apache.kafka.streams.state.KeyValueStore;
+import org.apache.kafka.streams.state.QueryableStoreTypes;
+import org.apache.kafka.streams.state.ReadOnlyKeyValueStore;
 import org.apache.kafka.streams.state.Stores;
 
-/** The measured programs in Kafka Streams: PROGRAM INPUT OUTPUT then settings as name=value. Every update is emitted. */
+/**
+ * The measured programs in Kafka Streams: PROGRAM INPUT OUTPUT then settings as name=value. Every update is emitted.
+ * With the setting http.port the store "counts" is asked over HTTP.
+ */
 public class KafkaStreamsPeer {
     static final Serde<String> TEXT = Serdes.String();
     static final ObjectMapper JSON = new ObjectMapper();
@@ -128,7 +142,46 @@ public class KafkaStreamsPeer {
         }
     }
 
-    public static void main(String[] arguments) throws InterruptedException {
+    /** Returns the count of a key as JSON; null for a key that has none. */
+    static byte[] answer(KafkaStreams streams, String key) {
+        ReadOnlyKeyValueStore<String, Long> counts = streams.store(
+            StoreQueryParameters.fromNameAndType("counts", QueryableStoreTypes.keyValueStore()));
+        Long count = counts.get(key);
+        if (count == null) {
+            return null;
+        }
+        ObjectNode entry = JSON.createObjectNode().put("key", key).put("value", count);
+        return entry.toString().getBytes(StandardCharsets.UTF_8);
+    }
+
+    /** Answers GET /v1/stores/counts/get?key=KEY on a port of this machine. */
+    static void serve(KafkaStreams streams, int port) throws IOException {
+        HttpServer server = HttpServer.create(new InetSocketAddress("127.0.0.1", port), 512);
+        server.setExecutor(Executors.newFixedThreadPool(16, work -> {
+            Thread thread = new Thread(work);
+            thread.setDaemon(true);
+            return thread;
+        }));
+        server.createContext("/v1/stores/counts/get", exchange -> {
+            int status = 200;
+            byte[] body = "{}".getBytes(StandardCharsets.UTF_8);
+            try {
+                byte[] found = answer(streams, exchange.getRequestURI().getQuery().substring("key=".length()));
+                status = found == null ? 404 : 200;
+                body = found == null ? body : found;
+            } catch (InvalidStateStoreException | StreamsNotStartedException error) {
+                status = 503;
+            }
+            exchange.getResponseHeaders().set("Content-Type", "application/json");
+            exchange.sendResponseHeaders(status, body.length);
+            try (OutputStream stream = exchange.getResponseBody()) {
+                stream.write(body);
+            }
+        });
+        server.start();
+    }
+
+    public static void main(String[] arguments) throws IOException, InterruptedException {
         String program = arguments[0];
         Properties settings = new Properties();
         settings.put("auto.offset.reset", "earliest");
@@ -138,6 +191,7 @@ public class KafkaStreamsPeer {
             String[] parts = each.split("=", 2);
             settings.put(parts[0], parts[1]);
         }
+        Object port = settings.remove("http.port");
         StreamsBuilder builder = new StreamsBuilder();
         KStream<String, String> input = builder.stream(arguments[1], Consumed.with(TEXT, TEXT));
         Grouped<String, String> text = Grouped.with(TEXT, TEXT);
@@ -165,6 +219,9 @@ public class KafkaStreamsPeer {
             streams.close(Duration.ofSeconds(10));
             ended.countDown();
         }));
+        if (port != null) {
+            serve(streams, Integer.parseInt(port.toString()));
+        }
         streams.start();
         ended.await();
     }

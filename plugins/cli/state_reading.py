@@ -38,9 +38,10 @@ class StoreReading:
 
     def key(self, text: str) -> Any:
         """Return the key that a text means. Raises ConfigError."""
+        from penstock.plugins.replicas.contents import key_serde
         from penstock.plugins.replicas.keys import key_of_text
 
-        return key_of_text(self._application, self._store, text)
+        return key_of_text(key_serde(self._application, self._store), self._store.name, text)
 
     def tasks(self, task: str | None) -> list[str]:
         """Return all tasks with the store, or the one. Raises ConfigError for one that has not got it."""

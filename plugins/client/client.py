@@ -8,41 +8,20 @@ import json
 import ssl
 import threading
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from penstock import ConfigError, Duration, PenstockError, StoreUnavailableError, TopicPartition, duration_ms
+from penstock import ConfigError, Duration, StoreUnavailableError, TopicPartition, duration_ms
 
+from .changes import Changes, Opened
+from .entries import Entry, QueryError
+
+_OF_CHANGES = ("timestamps", "wait", "task", "all_tasks")
 _PAGE = 1_000
 """Entries that are asked for at once."""
-
-
-class QueryError(PenstockError):
-    """A server refused a query, or cannot be reached. `status`: of HTTP, 0 without an answer; `code`: the server's."""
-
-    def __init__(self, message: str, status: int = 0, code: str = "unreachable") -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An entry of a store, with keys and values as JSON has them; bytes are base64 text. Times are in ms.
-
-    `timestamp` and `headers`: of its value, if the store was asked for them; of a version, when it began. `valid_to`:
-    when a version ended, -1 for the latest. `start` and `end`: of a window or session.
-    """
-
-    key: Any
-    value: Any
-    timestamp: int | None = None
-    valid_to: int | None = None
-    headers: Any = ()
-    start: int | None = None
-    end: int | None = None
 
 
 def _bounds(
@@ -76,7 +55,7 @@ class Client:
         self._url = url
         self._path = parts.path.rstrip("/")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        seconds = duration_ms(timeout, "timeout") / 1000
+        self.timeout = seconds = duration_ms(timeout, "timeout") / 1000
         place = parts.hostname, parts.port
         self._connect: Callable[[], http.client.HTTPConnection] = (
             (lambda: http.client.HTTPSConnection(*place, timeout=seconds, context=context))
@@ -110,17 +89,39 @@ class Client:
         target = f"{self._path}{path}" + (f"?{query}" if query else "")
         data = None if body is None else json.dumps(body).encode()
         status, answer = self._exchange("GET" if data is None else "POST", target, data)
-        try:
-            found = json.loads(answer)
-        except ValueError:
-            raise QueryError(f"{self._url}: it answered {status} without JSON", status, "no_json") from None
+        found = self._json(status, answer)
         if status == 200:
             return found
+        raise self._error(status, found)
+
+    def stream(self, path: str, given: Iterable[tuple[str, str]], after: str | None) -> Opened:
+        """Return an answer of events that is read as it comes, on a connection of its own. Raises as `Store.get`."""
+        connection = self._connect()
+        last = {} if after is None else {"Last-Event-ID": after}
+        try:
+            connection.request("GET", f"{self._path}{path}?{urlencode(list(given))}", headers={**self._headers, **last})
+            response = connection.getresponse()
+            if response.status == 200:
+                return connection, response
+            raise self._error(response.status, self._json(response.status, response.read()))
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, OSError | http.client.HTTPException):
+                raise QueryError(f"{self._url} does not answer: {error or type(error).__name__}") from error
+            raise
+
+    def _json(self, status: int, answer: bytes) -> Any:
+        try:
+            return json.loads(answer)
+        except ValueError:
+            raise QueryError(f"{self._url}: it answered {status} without JSON", status, "no_json") from None
+
+    def _error(self, status: int, found: Any) -> StoreUnavailableError | QueryError:
         error = found.get("error", {}) if isinstance(found, dict) else {}
         message = f"{self._url}: {error.get('message', status)}"
         if status == 503:
-            raise StoreUnavailableError(message)
-        raise QueryError(message, status, error.get("code", ""))
+            return StoreUnavailableError(message)
+        return QueryError(message, status, error.get("code", ""))
 
     def _exchange(self, method: str, target: str, data: bytes | None) -> tuple[int, bytes]:
         """Return status and body. A connection that the server has closed since is replaced once: queries only read."""
@@ -221,6 +222,19 @@ class Store:
             if page is None:
                 return
 
+    def changes(
+        self, key: Any = None, *, start: Any = None, end: Any = None, prefix: Any = None, after: str | None = None
+    ) -> Changes:
+        """Iterate over entries of a key-value store as commits change them, from now on; None for a deleted value.
+
+        Of one key, of a range with both ends, of a prefix, or of all. `after`: the `position` of earlier changes, to
+        continue behind them.
+        """
+        keys = {"key": key, "start": start, "end": end, "prefix": prefix}
+        given = [(name, _key(each)) for name, each in keys.items() if each is not None]
+        given += [("json_keys", "true"), *(each for each in self.bounds if each[0] in _OF_CHANGES)]
+        return Changes(partial(self.client.stream, f"{self._path}/changes", given), self.client.timeout, after)
+
     def lags(self) -> dict[str, int]:
         """Return how many versions the copy of each task is behind."""
         return {each["task"]: each["behind"] for each in self.client.request(self._path)["tasks"]}
@@ -273,6 +287,15 @@ class AsyncStore:
         while rows := await asyncio.to_thread(_take, found):
             for each in rows:
                 yield each
+
+    async def changes(self, key: Any = None, **given: Any) -> AsyncGenerator[Entry, None]:
+        """Iterate as `Store.changes` does; close it (`contextlib.aclosing`) where the loop is left early."""
+        found = await asyncio.to_thread(partial(self.store.changes, key, **given))
+        try:
+            while (entry := await asyncio.to_thread(next, found, None)) is not None:
+                yield entry
+        finally:
+            found.close()
 
     async def lags(self) -> dict[str, int]:
         """Return how many versions the copy of each task is behind."""

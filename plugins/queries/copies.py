@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock import (
     Application,
+    Commit,
     ConfigError,
     Log,
     StoreUnavailableError,
@@ -35,11 +36,17 @@ class Bounds:
     Without bounds a copy answers if the log had no later version within the last two seconds. `stale_ok`: any version
     may answer, however old. `at_least`: only one after whose commit the records before these offsets are processed, of
     the partitions that the task reads; other partitions are passed over. `wait`: seconds to wait for such a version.
+    `at_once`: raise WouldWait instead of waiting for a version, for the log or for another thread.
     """
 
     stale_ok: bool = False
     at_least: Mapping[TopicPartition, int] = field(default_factory=dict)
     wait: float = 5.0
+    at_once: bool = False
+
+
+class WouldWait(Exception):
+    """A query cannot be answered at once: ask again in a thread that may wait."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +67,30 @@ class Copies(ABC):
     def __init__(self, application: Application, log: Log, world: World | None = None) -> None:
         self.application = application
         self.world = world or World()
-        self._log = log
-        self._tasks: Mapping[str, SavedTask] = {}
+        self.log = log
+        self._tasks: Mapping[int, Mapping[str, SavedTask]] = {}
         self._looked_at = float("-inf")
 
     # ------------------------------------------------------------------ tasks
 
-    def tasks(self, subtopology: int, *, afresh: bool = False) -> Sequence[SavedTask]:
-        """Return the tasks of a sub-topology that have stores, as the program that ran last noted them; maybe none."""
-        now = self.world.seconds()
-        if afresh or not self._tasks or now - self._looked_at > _LOOK_SECONDS:
-            self._tasks, self._looked_at = saved_tasks(self.application.id, self._log), now
-        return [each for name, each in self._tasks.items() if name.startswith(f"{subtopology}_")]
+    def tasks(self, subtopology: int, *, at_once: bool = False) -> Mapping[str, SavedTask]:
+        """Return the tasks of a sub-topology that have stores, as the program that ran last noted them; maybe none.
 
-    def task(self, subtopology: int, name: str) -> SavedTask:
-        """Return one task. Raises ConfigError for one that is not of the sub-topology."""
-        tasks = {each.id: each for each in self.tasks(subtopology)}
+        `at_once`: raise WouldWait instead of asking the log.
+        """
+        now = self.world.seconds()
+        if not self._tasks or now - self._looked_at > _LOOK_SECONDS:
+            if at_once:
+                raise WouldWait
+            found: dict[int, dict[str, SavedTask]] = {}
+            for name, each in saved_tasks(self.application.id, self.log).items():
+                found.setdefault(int(name.partition("_")[0]), {})[name] = each
+            self._tasks, self._looked_at = found, now
+        return self._tasks.get(subtopology, {})
+
+    def task(self, subtopology: int, name: str, *, at_once: bool = False) -> SavedTask:
+        """Return one task. Raises ConfigError for one that is not of the sub-topology, and as `tasks`."""
+        tasks = self.tasks(subtopology, at_once=at_once)
         if name not in tasks:
             advice = did_you_mean(name, tasks) or f"it is in: {', '.join(tasks) or 'none that has run'}"
             raise ConfigError(f"task {name!r} of application {self.application.id!r} does not have the store; {advice}")
@@ -87,8 +102,10 @@ class Copies(ABC):
         """Return a store at a version that the bounds allow.
 
         Raises StoreUnavailableError when `bounds.wait` seconds have brought none, StoreError for a store that cannot be
-        read here, and LogError.
+        read here, LogError, and WouldWait.
         """
+        if bounds.at_once:
+            return self._snapshot_at_once(task, store, bounds)
         until = self.world.seconds() + bounds.wait
         while True:
             try:
@@ -107,9 +124,19 @@ class Copies(ABC):
             self.world.sleep(_WAIT_SECONDS)
             task = self.task(int(task.id.partition("_")[0]), task.id)
 
+    def _snapshot_at_once(self, task: SavedTask, store: str, bounds: Bounds) -> Snapshot:
+        try:
+            found = self._open(task, store, at_once=True)
+        except StoreUnavailableError:
+            raise WouldWait from None
+        if found.has(_wanted(task, bounds)) and (bounds.stale_ok or self._is_fresh(found)):
+            return found
+        found.close()
+        raise WouldWait
+
     def _missing(self, task: SavedTask, found: Snapshot, bounds: Bounds) -> str | None:
         """Return what is missing until a snapshot may answer, in words; None if nothing is."""
-        wanted = {each: bounds.at_least[each] for each in task.partitions if each in bounds.at_least}
+        wanted = _wanted(task, bounds)
         if wanted and not found.has(wanted) and not self._confirmed(task, found).has(wanted):
             return f"its copy here is not known to have processed the records before {_shown(wanted)}"
         if bounds.stale_ok or self._is_fresh(found) or self._is_fresh(self._confirmed(task, found)):
@@ -123,7 +150,7 @@ class Copies(ABC):
         return found.confirmed_at is not None and self.world.seconds() - found.confirmed_at <= MOST_AGE_SECONDS
 
     @abstractmethod
-    def _open(self, task: SavedTask, store: str) -> Snapshot:
+    def _open(self, task: SavedTask, store: str, *, at_once: bool = False) -> Snapshot:
         """Return a store as it is here now. Raises as `snapshot`."""
 
     @abstractmethod
@@ -142,7 +169,7 @@ class Copies(ABC):
 
     def lag(self, task: SavedTask, store: str) -> TaskLag:
         """Return how far the copy of a store is behind the task's last commit."""
-        commit = self._log.last_commit(self.application.id, task.id, task.partitions)
+        commit = self.last_commit(task)
         last = -1 if commit is None else version_counter(commit.version)
         try:
             found = self._open(task, store)
@@ -151,9 +178,17 @@ class Copies(ABC):
         found.close()
         return TaskLag(task.id, found.counter, max(0, last - found.counter))
 
+    def last_commit(self, task: SavedTask) -> Commit | None:
+        """Return the last commit of a task, from the log; None before the first one."""
+        return self.log.last_commit(self.application.id, task.id, task.partitions)
+
     @abstractmethod
     def close(self) -> None:
         """Release everything; idempotent."""
+
+
+def _wanted(task: SavedTask, bounds: Bounds) -> Mapping[TopicPartition, int]:
+    return {each: bounds.at_least[each] for each in task.partitions if each in bounds.at_least}
 
 
 def _shown(positions: Mapping[TopicPartition, int]) -> str:

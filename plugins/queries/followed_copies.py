@@ -72,7 +72,7 @@ class FollowedCopies(Copies):
             except Exception as error:  # such as a log that cannot be reached
                 self._warn(f"sub-topology {number}", error)
                 continue
-            for task in tasks:
+            for task in tasks.values():
                 if self._has_closed:
                     return
                 try:
@@ -100,7 +100,7 @@ class FollowedCopies(Copies):
             if not own:
                 return
             replica = self._replicas[task.id] = Replica(
-                self.application, task.id, self._log, self._directory / task.id, stores=own, world=self.world
+                self.application, task.id, self.log, self._directory / task.id, stores=own, world=self.world
             )
         began, before = self.world.seconds(), self._shown.get(task.id)
         caught_up = replica.catch_up(self._check_open)
@@ -116,7 +116,7 @@ class FollowedCopies(Copies):
 
     # ------------------------------------------------------------------ reading
 
-    def _open(self, task: SavedTask, store: str) -> Snapshot:
+    def _open(self, task: SavedTask, store: str, *, at_once: bool = False) -> Snapshot:
         shown = self._shown.get(task.id)
         if shown is None:
             stretch = self._replicas[task.id].opening if task.id in self._replicas else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from penstock import (
@@ -23,7 +24,7 @@ from penstock.program.layouts import id_of_version
 from penstock.store.kept_store import KeptStore
 from penstock.stores.memory import MemoryBackend
 
-from .copies import Copies
+from .copies import Copies, WouldWait
 from .snapshots import Snapshot, ViewBackend
 
 _REOPEN_SECONDS = 0.5
@@ -61,17 +62,18 @@ class LocalCopies(Copies):
         self._lock = threading.Lock()
         self._readers: dict[tuple[str, str], _Reader] = {}
         self._looks: dict[str, _Look] = {}
+        self._looking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
-    def _open(self, task: SavedTask, store: str) -> Snapshot:
+    def _open(self, task: SavedTask, store: str, *, at_once: bool = False) -> Snapshot:
         kept = task.layouts.now.get(store)
         if kept is None:
             raise StoreUnavailableError("the program with this store has not begun to run")
         look = self._looks.get(task.id)
         if look is None or (look.commit is None and self.world.seconds() - look.at > _EMPTY_SECONDS):
-            look = self._look(task)
+            look = self._look(task, at_once)
         if look.commit is None:
             return Snapshot(task.id, None, kept, None, look.at, MemoryBackend.ephemeral(kept.tables(store)))
-        view = self._view(task, kept, store)
+        view = self._view(task, kept, store, at_once)
         version = view.version()
         if version is None or not is_version(version):
             view.close()
@@ -82,7 +84,11 @@ class LocalCopies(Copies):
             raise StoreUnavailableError("its local state is of an earlier program, and the task is being opened")
         found = Snapshot(task.id, version, kept, None, None, view)
         if kept.expires and version_counter(look.commit.version) < found.counter:
-            look = self._look(task)  # its clock says what has expired
+            try:
+                look = self._look(task, at_once)  # its clock says what has expired
+            except BaseException:
+                found.close()
+                raise
         return self._with(found, look)
 
     def _confirmed(self, task: SavedTask, found: Snapshot) -> Snapshot:
@@ -95,16 +101,26 @@ class LocalCopies(Copies):
             return found
         return replace(found, commit=commit, confirmed_at=look.at)
 
-    def _look(self, task: SavedTask) -> _Look:
-        at = self.world.seconds()
-        commit = self._log.last_commit(self.application.id, task.id, task.partitions)
-        look = self._looks[task.id] = _Look(commit, at)
-        return look
+    def _look(self, task: SavedTask, at_once: bool = False) -> _Look:
+        """Ask the log for the last commit; queries that wait for the same answer share it."""
+        if at_once:
+            raise WouldWait
+        asked_at = self.world.seconds()
+        with self._looking[task.id]:
+            known = self._looks.get(task.id)
+            if known is not None and known.at >= asked_at:
+                return known
+            at = self.world.seconds()
+            commit = self.last_commit(task)
+            look = self._looks[task.id] = _Look(commit, at)
+            return look
 
     # ------------------------------------------------------------------ readers
 
-    def _view(self, task: SavedTask, kept: KeptStore, store: str) -> ViewBackend:
-        with self._lock:
+    def _view(self, task: SavedTask, kept: KeptStore, store: str, at_once: bool) -> ViewBackend:
+        if not self._lock.acquire(blocking=not at_once):
+            raise WouldWait
+        try:
             key, now = (task.id, kept.backend), self.world.seconds()
             reader = self._readers.get(key)
             try:
@@ -122,6 +138,8 @@ class LocalCopies(Copies):
                     "read it from the changelog (Queries.from_changelog, penstock serve)"
                 )
             return ViewBackend(view, view.close, reader.backend.approximate_count)
+        finally:
+            self._lock.release()
 
     def _opened(self, task: SavedTask, backend: str) -> StoreBackend:
         root = self._root / task.id / backend

@@ -25,11 +25,13 @@ from penstock.plugins.replicas.keys import KeyTasks
 from penstock.plugins.runtime.locations import open_log
 from penstock.support.names import did_you_mean
 
+from .built_stores import BuiltStores
+from .changes_feed import ChangesFeed
 from .copies import Bounds, Copies, TaskLag
 from .followed_copies import FollowedCopies
 from .local_copies import LocalCopies
-from .reading import StoreReading
-from .stores import can_be_queried, kind_of, queried_store
+from .reading import StoreReading, kind_of
+from .stores import can_be_queried, queried_store
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Queries:
         self._copies = copies
         self._log = log
         self._stores = _stores(application)
+        self._built = BuiltStores()
+        self._feed = ChangesFeed(copies)
         self._key_tasks = {number: KeyTasks(application, number) for number, _ in self._stores.values()}
 
     @classmethod
@@ -139,16 +143,22 @@ class Queries:
 
     def reading(self, name: str, bounds: Bounds, **options: Any) -> StoreReading:
         """Return what opens a store, task by task; `options` are fields of StoreReading. Raises as `store`."""
-        number, builder = self._declared(name)
+        number, builder = self._found(name)
         if bounds.at_least:
-            self._check_topics(number, name, bounds.at_least)
-        return StoreReading(self._copies, number, builder, self._key_tasks[number], bounds, **options)
+            self._check_topics(number, name, bounds)
+        return StoreReading(
+            self._copies, number, builder, self._key_tasks[number], self._built, self._feed, bounds, **options
+        )
 
     def stores(self) -> Mapping[str, str]:
         """Return the kinds of the stores that can be queried, by name."""
         return {name: kind_of(each) for name, (_, each) in sorted(self._stores.items())}
 
-    def _declared(self, name: str) -> tuple[int, StoreBuilder]:
+    def declared(self, name: str) -> StoreBuilder:
+        """Return a store as the program declares it. Raises ConfigError for one that queries cannot read."""
+        return self._found(name)[1]
+
+    def _found(self, name: str) -> tuple[int, StoreBuilder]:
         stores = self._stores
         if name not in stores:
             advice = did_you_mean(name, stores) or f"it has: {', '.join(sorted(stores)) or 'none'}"
@@ -158,10 +168,10 @@ class Queries:
             )
         return stores[name]
 
-    def _check_topics(self, subtopology: int, store: str, at_least: Mapping[TopicPartition, int]) -> None:
-        tasks = self._copies.tasks(subtopology)
-        known = {each.topic for task in tasks for each in task.partitions}
-        wrong = sorted({each.topic for each in at_least} - known)
+    def _check_topics(self, subtopology: int, store: str, bounds: Bounds) -> None:
+        tasks = self._copies.tasks(subtopology, at_once=bounds.at_once)
+        known = {each.topic for task in tasks.values() for each in task.partitions}
+        wrong = sorted({each.topic for each in bounds.at_least} - known)
         if wrong and tasks:
             raise ConfigError(
                 f"at_least: the tasks of store {store!r} do not read {', '.join(wrong)}; they read "
@@ -193,6 +203,7 @@ class Queries:
         with ExitStack() as stack:
             stack.callback(self._log.close)
             stack.callback(self._copies.close)
+            stack.callback(self._feed.close)
 
     def __enter__(self) -> Queries:
         return self

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock import (
     Application,
@@ -14,23 +14,31 @@ from penstock import (
     StaleStoreError,
     StateStore,
     StoreBuilder,
+    StoreSpec,
     StoreUnavailableError,
     ValueAndTimestamp,
     ValueTimestampHeaders,
 )
-from penstock.plugins.replicas.contents import store_over
 from penstock.plugins.replicas.keys import KeyTasks
 from penstock.plugins.replicas.saved_tasks import SavedTask
 from penstock.stores.rows.scan import Scan
 
-from .copies import Bounds, Copies
-from .snapshots import Snapshot
+from .built_stores import BuiltStores
+from .copies import Bounds, Copies, WouldWait
+
+if TYPE_CHECKING:
+    from .changes_feed import ChangesFeed
 
 T = TypeVar("T")
 
 _MOST_TRIES = 5
 """How often a store is opened again because what was read has gone."""
 _PAUSE_SECONDS = 0.05
+
+
+def kind_of(store: StoreBuilder) -> str:
+    """Return the kind of a declared store."""
+    return store.kind if isinstance(store, StoreSpec) else "key_value"
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,8 @@ class StoreReading:
     subtopology: int
     builder: StoreBuilder
     key_tasks: KeyTasks
+    built: BuiltStores
+    feed: ChangesFeed
     bounds: Bounds
     timestamped: bool = False
     task: str | None = None
@@ -63,9 +73,13 @@ class StoreReading:
         Raises ConfigError for a task that does not have the store, StoreUnavailableError if the application has not
         run, and LogError.
         """
+        return list(self._tasks().values())
+
+    def _tasks(self) -> Mapping[str, SavedTask]:
+        at_once = self.bounds.at_once
         if self.task is not None:
-            return [self.copies.task(self.subtopology, self.task)]
-        tasks = self.copies.tasks(self.subtopology)
+            return {self.task: self.copies.task(self.subtopology, self.task, at_once=at_once)}
+        tasks = self.copies.tasks(self.subtopology, at_once=at_once)
         if not tasks:
             raise StoreUnavailableError(
                 f"application {self.application.id!r} has saved no store {self.builder.name!r} in the log "
@@ -75,31 +89,34 @@ class StoreReading:
 
     def tasks_of(self, key: Any) -> Sequence[SavedTask]:
         """Return the tasks that may have a key. Raises as `tasks`, and ConfigError if its task is unknown."""
-        tasks = self.tasks()
+        tasks = self._tasks()
         if self.all_tasks or len(tasks) == 1:
-            return tasks
+            return list(tasks.values())
         try:
             names = self.key_tasks.of(key, len(tasks))
         except ConfigError as error:
             raise ConfigError(f"{error}: name the task, or ask all tasks") from error
-        return [each for each in tasks if each.id in names]
+        return [tasks[name] for name in names if name in tasks]
 
     # ------------------------------------------------------------------ opening
 
     @contextmanager
-    def opened(self, task: SavedTask) -> Iterator[tuple[StateStore, Snapshot]]:
+    def opened(self, task: SavedTask) -> Iterator[StateStore]:
         """Open the store in a task for the block. Raises as `Copies.snapshot`."""
         with closing(self.copies.snapshot(task, self.builder.name, self.bounds)) as found:
-            commit = found.commit
-            yield store_over(self.application, task.id, self.builder, found.kept, found.backend, commit), found
+            built = self.built.take(self.application, self.builder, found)
+            yield built.store
+            self.built.give_back(built)
 
     def read(self, task: SavedTask, look: Callable[[Any], T]) -> T:
         """Return what `look` finds in a task; look again where what was read has gone, as when its files grow."""
         for _ in range(_MOST_TRIES):
-            with suppress(StaleStoreError), self.opened(task) as (store, _found):
+            with suppress(StaleStoreError), self.opened(task) as store:
                 return look(store)
+            if self.bounds.at_once:
+                raise WouldWait
             self.copies.world.sleep(_PAUSE_SECONDS)
-        with self.opened(task) as (store, _found):
+        with self.opened(task) as store:
             return look(store)
 
     def first(self, key: Any, look: Callable[[Any], Any]) -> Any:
@@ -124,7 +141,7 @@ class StoreReading:
             for tries in count():
                 has_begun = False
                 try:
-                    with self.opened(task) as (store, _):
+                    with self.opened(task) as store:
                         for key, value in scan(store):
                             has_begun = True
                             yield key, self.shown(value)

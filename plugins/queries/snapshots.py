@@ -66,6 +66,10 @@ class ViewBackend(StoreBackend):
     def write(self, changes: Changes, previous: str | None, version: str) -> None:
         raise StoreError(f"{', '.join(sorted(changes)) or 'a store'}: a query reads, and writes nothing")
 
+    def show(self, other: ViewBackend) -> None:
+        """Show the view of another one from now on; only that one closes it."""
+        self._view, self._count, self._release = other._view, other._count, None
+
     def close(self) -> None:
         release, self._release = self._release, None
         if release is not None:

@@ -16,12 +16,12 @@ from penstock import (
     Serde,
     StateStore,
     StoreBuilder,
-    StoreSpec,
     VersionedRecord,
     Windowed,
 )
 
-from .reading import StoreReading
+from .changes import Changes, keys_of
+from .reading import StoreReading, kind_of
 
 
 class QueriedKeyValueStore(ReadOnlyKeyValueStore[Any, Any]):
@@ -60,6 +60,20 @@ class QueriedKeyValueStore(ReadOnlyKeyValueStore[Any, Any]):
 
     def approximate_count(self) -> int:
         return self._reading.total(lambda store: store.approximate_count())
+
+    def changes(
+        self, key: Any = None, *, start: Any = None, end: Any = None, prefix: Any = None, after: str | None = None
+    ) -> Changes:
+        """Iterate over (key, new value) as commits change the store, from now on; None for a deleted entry.
+
+        Of one key, of a range with both ends, of keys that begin with `prefix` (text or bytes), or of all. Commits of
+        one key that follow each other within a tenth of a second may come as one change. `after`: the `position` of
+        earlier changes, to continue behind them; then some may come twice. Close it, or use it in a `with` block.
+
+        Iterating raises ChangesEndedError if the reader is too slow, or if the changes are not in the changelog any
+        more. Raises ConfigError for a store that is not in the changelog, and StoreUnavailableError.
+        """
+        return Changes.of(self._reading, keys_of(self._reading, key, start, end, prefix), key, after)
 
 
 class QueriedWindowStore(ReadOnlyWindowStore[Any, Any]):
@@ -190,8 +204,3 @@ def queried_store(reading: StoreReading) -> StateStore:
 def can_be_queried(store: StoreBuilder) -> bool:
     """Return whether queries can read the kind of a store."""
     return kind_of(store) in _BY_KIND
-
-
-def kind_of(store: StoreBuilder) -> str:
-    """Return the kind of a declared store."""
-    return store.kind if isinstance(store, StoreSpec) else "key_value"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from penstock import Application, BytesSerde, ConfigError, Record, SinkNode, StoreBuilder
+from penstock import Application, BytesSerde, ConfigError, Record, Serde, SinkNode
 from penstock.plugins.logs.partitioner import partition_for_key
 from penstock.program.serdes import resolve_serde
-
-from .contents import key_serde
 
 
 class KeyTasks:
@@ -22,11 +20,12 @@ class KeyTasks:
     """
 
     def __init__(self, application: Application, subtopology: int) -> None:
-        self._application = application
         self._number = subtopology
         self._source = application.program.subtopology(subtopology).sources[0]
         settings, where = application.settings, f"source {self._source.name!r}"
         self._serde = resolve_serde(self._source.key_serde, settings.key_serde, where, settings.of_plugins)
+        nodes = application.program.nodes.values()
+        self._sinks = [each for each in nodes if isinstance(each, SinkNode) and each.topic in self._source.topics]
 
     def of(self, key: Any, count: int) -> list[str]:
         """Return which of the `count` tasks read records with a key.
@@ -41,39 +40,35 @@ class KeyTasks:
                 f"source {source.name!r} has no records with key {key!r} ({error}), so it is unknown which task has it"
             ) from error
         usual = partition_for_key(data, count)
-        chosen = {usual if each is None else each for each in _chosen(self._application, source.topics, key, count)}
+        chosen = {usual if each is None else each for each in self._chosen(key, count)}
         if any(not 0 <= each < count for each in chosen):
             raise ConfigError(f"the partitioner of {key!r} chooses {sorted(chosen)} of {count} partitions")
         return [f"{self._number}_{each}" for each in sorted(chosen or {usual})]
 
-
-def _chosen(application: Application, topics: Sequence[str], key: Any, count: int) -> Iterator[int | None]:
-    """Yield the partitions to which the program's sinks write records with a key; None for Kafka's choice."""
-    for node in application.program.nodes.values():
-        if not isinstance(node, SinkNode) or node.topic not in topics:
-            continue
-        if node.partitioner is None:
-            yield None
-            continue
-        try:
-            found = node.partitioner(str(node.topic), Record(key, None, 0), count)
-        except Exception as error:  # a user's function
-            raise ConfigError(
-                f"the partitioner of sink {node.name!r} needs more than the key ({error!r}), so it is unknown which "
-                f"task has {key!r}"
-            ) from error
-        yield from [found] if found is None or isinstance(found, int) else found
+    def _chosen(self, key: Any, count: int) -> Iterator[int | None]:
+        """Yield the partitions to which the program's sinks write records with a key; None for Kafka's choice."""
+        for node in self._sinks:
+            if node.partitioner is None:
+                yield None
+                continue
+            try:
+                found = node.partitioner(str(node.topic), Record(key, None, 0), count)
+            except Exception as error:  # a user's function
+                raise ConfigError(
+                    f"the partitioner of sink {node.name!r} needs more than the key ({error!r}), so it is unknown "
+                    f"which task has {key!r}"
+                ) from error
+            yield from [found] if found is None or isinstance(found, int) else found
 
 
-def key_of_json(application: Application, store: StoreBuilder, value: Any) -> Any:
+def key_of_json(serde: Serde[Any], store: str, value: Any) -> Any:
     """Return the key of a store that a JSON value means; bytes are base64 text. Raises ConfigError if it fits not."""
-    serde = key_serde(application, store)
     try:
         data = b64decode(value, validate=True) if isinstance(serde, BytesSerde) else serde.serialize(value)
         return serde.deserialize(data)
     except Exception as error:  # a serde of another package may raise anything
         raise ConfigError(
-            f"key {shortened(value)} does not fit the key serde {type(serde).__name__} of store {store.name!r}: {error}"
+            f"key {shortened(value)} does not fit the key serde {type(serde).__name__} of store {store!r}: {error}"
         ) from error
 
 
@@ -83,12 +78,11 @@ def shortened(value: object) -> str:
     return text if len(text) <= 100 else text[:100] + "..."
 
 
-def key_of_text(application: Application, store: StoreBuilder, text: str) -> Any:
+def key_of_text(serde: Serde[Any], store: str, text: str) -> Any:
     """Return the key of a store that a text means: itself for the serdes str and bytes, and else JSON.
 
     Text that is not JSON is taken for a string. Raises ConfigError for text that does not fit the serde.
     """
-    serde = key_serde(application, store)
     name = type(serde).__name__
     try:
         if name in ("StrSerde", "BytesSerde"):
@@ -102,5 +96,5 @@ def key_of_text(application: Application, store: StoreBuilder, text: str) -> Any
         return serde.deserialize(data)
     except Exception as error:  # a serde of another package may raise anything
         raise ConfigError(
-            f"key {shortened(text)} does not fit the key serde {name} of store {store.name!r}: {error}"
+            f"key {shortened(text)} does not fit the key serde {name} of store {store!r}: {error}"
         ) from error

@@ -199,7 +199,8 @@ def values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
 @given(data=st.data())
 def test_requests_of_all_kinds_get_an_answer_that_is_described(kinds: str, data: st.DataObject) -> None:
     described = ask(kinds, "/openapi.json")[1]
-    path, method = data.draw(st.sampled_from([(path, each) for path, of in described["paths"].items() for each in of]))
+    paths = {path: of for path, of in described["paths"].items() if not path.endswith("/changes")}  # without end
+    path, method = data.draw(st.sampled_from([(path, each) for path, of in paths.items() for each in of]))
     operation = described["paths"][path][method]
     given = [
         (each["name"], data.draw(values(each["schema"]) | ANY_TEXT))

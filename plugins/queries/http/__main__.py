@@ -7,12 +7,15 @@ import socket
 import sys
 import threading
 
+from penstock.plugins.runtime.process_resources import tune_garbage_collector
+
 from ..queries import Queries
 from .server import Server, ServerCargo
 
 
 def main() -> None:
     """Serve the cargo on standard input, on the socket whose descriptor is the argument."""
+    sys.setswitchinterval(0.001)  # the event loop waits for threads that read ranges no longer than this
     listening = socket.socket(fileno=int(sys.argv[1]))
     stdin = sys.stdin.buffer
     cargo: ServerCargo = pickle.loads(stdin.read(int.from_bytes(stdin.read(8), "big")))
@@ -23,6 +26,7 @@ def main() -> None:
     )
     with queries:
         server = Server(queries, cargo.options, listening)
+        tune_garbage_collector()
 
         def stop_at_end() -> None:
             stdin.read()  # the process of the run has ended, or has closed it

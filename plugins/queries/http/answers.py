@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice, takewhile
 from typing import Any
 
-from penstock import Application, Serde, StateStore, ValueAndTimestamp, ValueTimestampHeaders
+from penstock import Serde, StateStore, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.plugins.replicas.contents import LATEST, Entry, entries, entries_of, key_serde
 from penstock.plugins.replicas.keys import key_of_json, key_of_text
 from penstock.plugins.replicas.saved_tasks import SavedTask
 from penstock.plugins.serdes.json_text import headers_to_json
+from penstock.program.serdes import resolve_serde
+from penstock.store.specs import declared_serdes
 
-from ..copies import Bounds
+from ..changes import keys_of, subscribed
+from ..copies import Bounds, WouldWait
 from ..queries import Queries
-from ..reading import StoreReading
-from ..stores import kind_of, queried_store
+from ..reading import StoreReading, kind_of
+from ..stores import queried_store
+from ..subscription import Subscription
 from .parameters import MOST_ENTRIES, Page, Parameters
 from .refusals import Refused, bad
 
@@ -26,7 +31,17 @@ MASKED = "***"
 """What the values of a masked store are shown as."""
 _DEFAULT_ENTRIES = 100
 _BY_KEY = ("key_value", "lru_map")
+_QUICK_KINDS = ("key_value", "window", "versioned")
 _VALUE_FIELDS = ("value", "headers")
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A subscription; `shown` returns a change as data, `close` ends it."""
+
+    subscription: Subscription
+    shown: Callable[[Entry], Data]
+    close: Callable[[], None]
 
 
 class Answers:
@@ -37,15 +52,17 @@ class Answers:
 
     def __init__(self, queries: Queries, names: Sequence[str], masked: Sequence[str]) -> None:
         self._queries = queries
-        self._names = sorted(names)
+        self._names = frozenset(names)
         self._masked = frozenset(masked)
+        self._key_serdes = _KeySerdes()
+        self._quick = {name for name in names if self._is_quick(name)}
 
     # ------------------------------------------------------------------ facts
 
     def stores(self) -> Data:
         """Return the stores that may be asked."""
         kinds = self._queries.stores()
-        shown = [{"name": name, "kind": kinds[name], "masked": name in self._masked} for name in self._names]
+        shown = [{"name": name, "kind": kinds[name], "masked": name in self._masked} for name in sorted(self._names)]
         return {"application": self._queries.application.id, "stores": shown}
 
     def store(self, name: str) -> Data:
@@ -67,9 +84,21 @@ class Answers:
 
     # ------------------------------------------------------------------ entries
 
-    def get(self, name: str, given: Parameters) -> Data:
-        """Return the entry of a key, of a window of it, or as of a time. Raises Refused (404) if there is none."""
-        reading = self._reading(name, given)
+    def get_at_once(self, name: str, given: Parameters) -> Data | None:
+        """Return the entry of a key as `get` does; None if that has to wait for something: then ask `get`."""
+        if name not in self._quick or given.flag("all_tasks"):
+            return None
+        try:
+            return self.get(name, given, at_once=True)
+        except WouldWait:
+            return None
+
+    def get(self, name: str, given: Parameters, *, at_once: bool = False) -> Data:
+        """Return the entry of a key, of a window of it, or as of a time. Raises Refused (404) if there is none.
+
+        `at_once`: raise WouldWait instead of waiting.
+        """
+        reading = self._reading(name, given, at_once=at_once)
         key, kind, store = self._key(reading, given, "key"), kind_of(reading.builder), queried_store(reading)
         if kind == "window":
             start = given.number("window", -1)
@@ -91,11 +120,23 @@ class Answers:
         reading = self._reading(name, given)
         if kind_of(reading.builder) not in _BY_KEY:
             raise bad(f"store {name!r}: only key-value stores are asked for several keys at once")
-        wanted = [key_of_json(self._queries.application, reading.builder, key) for key in keys]
+        serde = self._key_serde(reading)
+        wanted = [key_of_json(serde, name, key) for key in keys]
         store: Any = queried_store(replace(reading, timestamped=True))
         found = store.get_many(wanted)
         rows = [None if value is None else _entry(key, value) for key, value in zip(wanted, found, strict=True)]
         return {"entries": [None if each is None else self._shown(name, each, given) for each in rows]}
+
+    def subscription(self, name: str, given: Parameters, after: str | None, notify: Callable[[], None]) -> Followed:
+        """Return a subscription to changes of a store. Raises Refused.
+
+        `after`: the id of the last event of an earlier one. `notify` is called in another thread.
+        """
+        reading = self._reading(name, given)
+        scan = _Scan.of(self._key_serde(reading), reading, given)
+        keys = keys_of(reading, scan.key, scan.start, scan.end, scan.prefix)
+        made = subscribed(reading, keys, scan.key, after, notify)
+        return Followed(made, lambda entry: self._shown(name, entry, given), lambda: reading.feed.remove(made))
 
     def page(self, name: str, given: Parameters) -> Data:
         """Return a page of entries, and the token of the next page; null at the end."""
@@ -114,7 +155,7 @@ class Answers:
 
     def _page(self, name: str, given: Parameters, page: Page | None, limit: int) -> Data:
         reading = self._reading(name, given)
-        scan = _Scan.of(self._queries.application, reading, given)
+        scan = _Scan.of(self._key_serde(reading), reading, given)
         tasks = list(scan.tasks)
         if page is not None:
             names = [each.id for each in tasks]
@@ -141,18 +182,40 @@ class Answers:
         if name not in self._names:
             raise Refused(404, "unknown_store", "there is no store of this name; GET /v1/stores lists them")
 
-    def _reading(self, name: str, given: Parameters) -> StoreReading:
+    def _is_quick(self, name: str) -> bool:
+        """Return whether a key is found by a look or two, and the serdes of the store only compute.
+
+        An LRU map reads the order of its keys first. Other serdes may ask a registry of schemas, or anybody.
+        """
+        application, store = self._queries.application, self._queries.declared(name)
+        return kind_of(store) in _QUICK_KINDS and not any(
+            _may_wait(resolve_serde(each, application.settings.state_serde, name, application.settings.of_plugins))
+            for each in declared_serdes(store).values()
+        )
+
+    def _reading(self, name: str, given: Parameters, *, at_once: bool = False) -> StoreReading:
         self._check(name)
         all_tasks = given.flag("all_tasks")
         return self._queries.reading(
-            name, given.bounds(), timestamped=given.flag("timestamps"), task=given.text("task"), all_tasks=all_tasks
+            name,
+            given.bounds(at_once=at_once),
+            timestamped=given.flag("timestamps"),
+            task=given.text("task"),
+            all_tasks=all_tasks,
         )
 
     def _key(self, reading: StoreReading, given: Parameters, name: str) -> Any:
         text = given.text(name)
         if text is None:
             raise bad(f"{name}: expected, and not given")
-        return _key_of(text, self._queries.application, reading, given)
+        return _key_of(text, self._key_serde(reading), reading, given)
+
+    def _key_serde(self, reading: StoreReading) -> Serde[Any]:
+        made = self._key_serdes.made
+        name = reading.builder.name
+        if name not in made:
+            made[name] = key_serde(self._queries.application, reading.builder)
+        return made[name]
 
     def _shown(self, name: str, entry: Entry, given: Parameters) -> Data:
         entry = dict(entry)
@@ -161,7 +224,7 @@ class Answers:
         if not given.flag("timestamps") and "valid_to" not in entry:
             entry = _without(entry, "timestamp", "headers")
         if name in self._masked:
-            entry |= {field: MASKED for field in _VALUE_FIELDS if field in entry}
+            entry |= {field: MASKED for field in _VALUE_FIELDS if entry.get(field) is not None}
         return entry
 
 
@@ -179,18 +242,18 @@ class _Scan:
     last: int
 
     @classmethod
-    def of(cls, application: Application, reading: StoreReading, given: Parameters) -> _Scan:
+    def of(cls, serde: Serde[Any], reading: StoreReading, given: Parameters) -> _Scan:
         """Return what the parameters ask for. Raises Refused."""
         texts = {name: text for name in ("key", "start", "end", "prefix") if (text := given.text(name)) is not None}
         if len({"key", "prefix"} & set(texts)) and len(texts) > 1:
             raise bad("expected one of: key; prefix; start and end, or one of these two")
-        keys = {name: _key_of(text, application, reading, given) for name, text in texts.items()}
+        keys = {name: _key_of(text, serde, reading, given) for name, text in texts.items()}
         if not isinstance(keys.get("prefix", ""), (str, bytes)):
             raise bad("prefix: only for stores whose keys are text or bytes")
         tasks = reading.tasks_of(keys["key"]) if "key" in keys else reading.tasks()
         return cls(
             tasks,
-            key_serde(application, reading.builder),
+            serde,
             keys.get("key"),
             keys.get("start"),
             keys.get("end"),
@@ -233,14 +296,28 @@ class _Scan:
         return Page(after.task, data, same + (after.skipped if same == len(rows) and data == after.key else 0))
 
 
-def _key_of(text: str, application: Application, reading: StoreReading, given: Parameters) -> Any:
+class _KeySerdes(threading.local):
+    """The key serdes of stores, by name; each thread has its own, as a serde is used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, Serde[Any]] = {}
+
+
+def _may_wait(serde: Serde[Any]) -> bool:
+    parts = [each for each in getattr(serde, "__dict__", {}).values() if isinstance(each, Serde)]
+    place = type(serde).__module__
+    is_ours = place.startswith("penstock.") and not place.startswith("penstock.plugins.serdes.registry")
+    return not is_ours or any(map(_may_wait, parts))
+
+
+def _key_of(text: str, serde: Serde[Any], reading: StoreReading, given: Parameters) -> Any:
     if not given.flag("json_keys"):
-        return key_of_text(application, reading.builder, text)
+        return key_of_text(serde, reading.builder.name, text)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         raise bad("json_keys: expected keys as JSON") from None
-    return key_of_json(application, reading.builder, value)
+    return key_of_json(serde, reading.builder.name, value)
 
 
 def _entry(key: Any, value: Any) -> Entry:

@@ -86,6 +86,10 @@ OPERATIONS = (
         "entries", "/v1/stores/{store}/entries", "A page of entries; as application/x-ndjson all, streamed", "Page",
         ("key", "json_keys", "start", "end", "prefix", "from", "to", "limit", "page", *_BOUNDS), errors=_OF_STORE,
     ),
+    Operation(
+        "changes", "/v1/stores/{store}/changes", "Entries as commits change them, value null if deleted", "Entry",
+        ("key", "json_keys", "start", "end", "prefix", "timestamps", "wait", "task", "all_tasks"), errors=_OF_STORE,
+    ),
 )  # fmt: skip
 _ERRORS = {
     400: "the request does not follow this description",
@@ -133,6 +137,13 @@ _SCHEMAS: Schema = {
     "Page": _object({"entries": _list(_ref("Entry")), "page": {"type": ["string", "null"]}}),
     "Error": _object({"error": _object({"code": _TEXT, "message": _TEXT})}),
 }
+_LAST_EVENT: Schema = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "description": "The id of the last event of an earlier answer, to continue behind it.",
+    "schema": _TEXT,
+}
 _KEYS = _object({"keys": {"type": "array", "items": {}, "minItems": 1, "maxItems": MOST_KEYS}})
 
 
@@ -170,9 +181,13 @@ def _operation(each: Operation) -> Schema:
         str(status): {"description": _ERRORS[status], "content": {"application/json": {"schema": _ref("Error")}}}
         for status in sorted({*each.errors, 401, 403, 503})
     }
+    if each.name == "changes":
+        parameters.append(_LAST_EVENT)
     answer = {"description": each.summary, "content": {"application/json": {"schema": _ref(each.answer)}}}
     if each.name == "entries":
         answer["content"]["application/x-ndjson"] = {"schema": _ref("Entry")}  # type: ignore[index]
+    if each.name == "changes":
+        answer["content"] = {"text/event-stream": {"schema": _TEXT}}
     made: Schema = {
         "operationId": each.name,
         "summary": each.summary,

@@ -6,6 +6,7 @@ import hmac
 import ipaddress
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -76,6 +77,11 @@ class Guard:
     hosts: Collection[str] = field(default_factory=tuple)
     actions_token: str | None = None
 
+    @cached_property
+    def _names(self) -> Collection[str]:
+        """The names that this server has."""
+        return {*self.hosts, *(_LOOPBACK_NAMES if self.address.is_loopback else ()), self.address.host}
+
     def check(self, request: Request) -> None:
         """Raise Refused for a request that is not allowed."""
         self.check_origin(request)
@@ -87,8 +93,7 @@ class Guard:
     def check_origin(self, request: Request) -> None:
         """Raise Refused for a request for another host, and for one that a page of another site has made."""
         host = request.headers.get("host", "")
-        names = {*self.hosts, *(_LOOPBACK_NAMES if self.address.is_loopback else ()), self.address.host}
-        if (self.hosts or self.token is None) and _name(host) not in names:
+        if (self.hosts or self.token is None) and _name(host) not in self._names:
             raise Refused(403, "wrong_host", "the request is for a host that this server is not")
         origin = request.headers.get("origin")
         if origin is not None and _authority(origin) != host:

@@ -81,8 +81,8 @@ class Parameters:
             raise bad(f"{name}: expected a whole number from {least} to {most}")
         return int(text)
 
-    def bounds(self) -> Bounds:
-        """Return which versions may answer."""
+    def bounds(self, *, at_once: bool = False) -> Bounds:
+        """Return which versions may answer; `at_once` as in Bounds."""
         at_least = {}
         for each in self._values.get("at_least", []):
             found = _AT_LEAST.fullmatch(each)
@@ -90,7 +90,7 @@ class Parameters:
                 raise bad("at_least: expected TOPIC:PARTITION:OFFSET")
             at_least[TopicPartition(found[1], int(found[2]))] = int(found[3])
         wait_ms = self.number("wait", _DEFAULT_WAIT_MS, most=MOST_WAIT_MS)
-        return Bounds(self.flag("stale_ok"), at_least, wait_ms / 1000)
+        return Bounds(self.flag("stale_ok"), at_least, wait_ms / 1000, at_once)
 
     def page(self) -> Page | None:
         """Return where the page begins; None for the first one."""

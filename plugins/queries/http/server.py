@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _MOST_CONNECTIONS = 2_000
 _BACKLOG = 512
+_UNREAD_MS = 60_000
+"""After which a connection is closed whose client takes nothing of what is sent."""
 
 
 class Pages(Protocol):
@@ -85,10 +87,11 @@ class Server:
         names = options.names(list(queries.stores()))
         guard = Guard(options.address, options.token, options.hosts, options.actions_token)
         self._pages = None if options.pages is None else options.pages(queries, options)
-        app = service(Answers(queries, names, list(options.masked)), guard, queries.application.id, self._pages)
+        answers = Answers(queries, names, list(options.masked))
+        app = service(answers, guard, queries.application.id, self._pages, lambda: self._server.should_exit)
         self._socket = listening
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
+            app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False, proxy_headers=False,
             limit_concurrency=_MOST_CONNECTIONS, timeout_keep_alive=30, timeout_graceful_shutdown=5,
             ssl_certfile=options.certificate, ssl_keyfile=options.private_key,
         )  # fmt: skip
@@ -122,7 +125,11 @@ def open_socket(options: ServerOptions, option: str) -> socket.socket:
     check_libraries(option, "anyio", "starlette", "uvicorn", *(["jinja2"] if options.pages is not None else []))
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+        made = socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            # A client that does not read what it asked for is cut; its connections inherit this.
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
+        return made
     except OSError as error:
         raise ConfigError(
             f"{option} {address.host}:{address.port} cannot be opened ({error.strerror or error}): choose another "

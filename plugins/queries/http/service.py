@@ -21,6 +21,7 @@ from penstock.plugins.serdes.json_text import dump_json
 
 from .answers import Answers, Data
 from .description import OPERATIONS, Operation, description
+from .event_stream import Waking, event_stream, has_begun
 from .guard import Guard
 from .parameters import Parameters, keys_of_body
 from .refusals import Refused, refusal
@@ -40,15 +41,23 @@ _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _NDJSON = "application/x-ndjson"
 
 
-def service(answers: Answers, guard: Guard, application_id: str, pages: ASGIApp | None = None) -> Starlette:
+def service(
+    answers: Answers,
+    guard: Guard,
+    application_id: str,
+    pages: ASGIApp | None = None,
+    is_ending: Callable[[], bool] = lambda: False,
+) -> Starlette:
     """Return the ASGI application that answers requests by `answers`, if `guard` lets them through.
 
-    `pages`: an application of its own at `/console/`.
+    `pages`: an application of its own at `/console/`. Streams of changes end when `is_ending` returns True.
     """
-    made = _Service(answers, guard)
+    made = _Service(answers, guard, is_ending)
     described = dump_json(description(application_id, has_token=guard.token is not None))
+    # Routes are tried in order: that of a key comes first.
+    operations = sorted(OPERATIONS, key=lambda each: each.name != "get")
     routes: list[BaseRoute] = [
-        Route(each.path, made.endpoint(each), methods=[each.method.upper()]) for each in OPERATIONS
+        Route(each.path, made.endpoint(each), methods=[each.method.upper()]) for each in operations
     ]
     routes += [
         Route("/openapi.json", made.guarded(functools.partial(_answer_bytes, described))),
@@ -69,8 +78,9 @@ Endpoint = Callable[[Request], Any]
 
 
 class _Service:
-    def __init__(self, answers: Answers, guard: Guard) -> None:
+    def __init__(self, answers: Answers, guard: Guard, is_ending: Callable[[], bool]) -> None:
         self._answers = answers
+        self._is_ending = is_ending
         self._guard = guard
         self._limiter: anyio.CapacityLimiter | None = None
 
@@ -98,6 +108,10 @@ class _Service:
                 return await self._data(self._answers.get_many, name, given, keys)
             if operation.name == "entries" and _NDJSON in request.headers.get("accept", ""):
                 return await self._stream(name, given)
+            if operation.name == "get" and (found := self._at_once(name, given)) is not None:
+                return _json(found)
+            if operation.name == "changes":
+                return await self._changes(name, given, request.headers.get("last-event-id"))
             if operation.name == "store":
                 return await self._data(self._answers.store, name)
             work = {"get": self._answers.get, "entries": self._answers.page, "metadata": self._answers.metadata}
@@ -124,11 +138,32 @@ class _Service:
             self._limiter = anyio.CapacityLimiter(_THREADS)
         return await anyio.to_thread.run_sync(functools.partial(work, *given), limiter=self._limiter)
 
+    def _at_once(self, name: str, given: Parameters) -> Data | None:
+        """Return the entry of a key without a thread, which takes longer than to read it; None if that may wait."""
+        try:
+            return self._answers.get_at_once(name, given)
+        except PenstockError as error:
+            raise refusal(error) from error
+
     async def _data(self, work: Callable[..., Data], *given: Any) -> Response:
         try:
             return _json(await self._in_thread(work, *given))
         except PenstockError as error:
             raise refusal(error) from error
+
+    async def _changes(self, name: str, given: Parameters, after: str | None) -> Response:
+        """Send changes as they are committed."""
+        waking = Waking()
+        try:
+            followed = await self._in_thread(self._answers.subscription, name, given, after, waking.notify)
+            try:
+                await has_begun(followed.subscription, waking, given.bounds().wait)
+            except BaseException:
+                followed.close()
+                raise
+        except PenstockError as error:
+            raise refusal(error) from error
+        return event_stream(followed, waking, self._is_ending, _HEADERS)
 
     async def _stream(self, name: str, given: Parameters) -> Response:
         """Stream all entries, a page in memory at a time; an error before the first one is an answer of its own."""

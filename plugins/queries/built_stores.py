@@ -1,0 +1,56 @@
+"""BuiltStores: typed stores that queries have built, each for one version of a store in a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock import Application, StateStore, StoreBackend, StoreBuilder
+from penstock.plugins.replicas.contents import store_over
+
+from .snapshots import Snapshot, ViewBackend
+
+_MOST_BUILT = 64
+"""How many stores are kept."""
+_MOST_USES = 200
+"""How many queries use a kept store: it keeps objects of the keys that were read."""
+
+
+@dataclass
+class BuiltStore:
+    """A store that is built over a backend. `of`: what of its snapshot it depends on."""
+
+    store: StateStore
+    backend: StoreBackend
+    of: tuple[Any, ...]
+    uses: int = 1
+
+
+class BuiltStores:
+    """Keeps a store after its query, for the next query of the same version: to build one takes longer than to read.
+
+    Any thread calls all methods; a store has one user at a time.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Any, ...], BuiltStore] = {}
+
+    def take(self, application: Application, builder: StoreBuilder, found: Snapshot) -> BuiltStore:
+        """Return a store over a snapshot, to be used until the snapshot is closed. Raises as `store_over`."""
+        of = (found.task, builder.name, found.version, found.commit and found.commit.version)
+        kept = self._kept.pop(of[:2], None)
+        if kept is not None and kept.of == of:
+            assert isinstance(kept.backend, ViewBackend) and isinstance(found.backend, ViewBackend)
+            kept.backend.show(found.backend)
+            kept.uses += 1
+            return kept
+        store = store_over(application, found.task, builder, found.kept, found.backend, found.commit)
+        return BuiltStore(store, found.backend, of)
+
+    def give_back(self, built: BuiltStore) -> None:
+        """Keep a store for the next query."""
+        if built.uses >= _MOST_USES or not isinstance(built.backend, ViewBackend):
+            return
+        if len(self._kept) >= _MOST_BUILT:
+            self._kept.clear()
+        self._kept[built.of[:2]] = built

@@ -1,0 +1,254 @@
+"""Changes of key-value stores as tasks commit: in process, as server-sent events, and by the client."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import aclosing, closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import ConfigError, StoreUnavailableError, ValueAndTimestamp
+from penstock.client import AsyncClient, Client, Entry, QueryError
+from penstock.plugins.queries import subscription
+from penstock.queries import Changes, ChangesEndedError
+
+from ..waiting import wait_until
+from .served import ask, served
+from .test_kinds import ROWS, Asked
+
+
+@pytest.fixture
+def asked(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Asked]:
+    with closing(Asked(tmp_path, changelog=getattr(request, "param", "directory:changelog"))) as made:
+        yield made
+
+
+def content(asked: Asked, store: str) -> dict[str, Any]:
+    return dict(asked.store(asked.here, store).all())
+
+
+def followed(changes: Changes, content: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Apply changes until the content is as expected."""
+    for key, value in changes:
+        content[key] = value
+        if value is None:
+            del content[key]
+        if content == expected:
+            return
+
+
+@pytest.mark.parametrize("changelog", ["directory:changelog", "topic:"])
+@settings(deadline=None, max_examples=5)
+@given(commits=st.lists(ROWS, min_size=1, max_size=4), store=st.sampled_from(["plain", "stamped", "recent"]))
+def test_changes_lead_to_the_content(
+    changelog: str, commits: list[list[tuple[str, str]]], store: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with closing(Asked(tmp_path_factory.mktemp("app"), changelog=changelog)) as asked:
+        asked.writer.commit([("a", "0"), ("b", "0")])
+        found = content(asked, store)
+        position = None
+        for rows in commits:
+            # Each reader continues where the one before has ended.
+            with asked.here.store(store).changes(after=position) as changes:
+                asked.writer.commit([*rows, ("d", rows[0][1] + "x")])
+                followed(changes, found, content(asked, store))
+                position = changes.position
+        assert found == content(asked, store)
+
+
+@pytest.mark.parametrize("asked", ["directory:changelog", "topic:"], indirect=True)
+def test_keys_are_chosen(asked: Asked) -> None:
+    asked.writer.commit([("a", "0")])
+    store = asked.here.store("plain")
+    stamped = asked.here.store("stamped", timestamped=True)
+    readers = [store.changes("a"), store.changes(prefix="a"), store.changes(start="ab", end="b"), stamped.changes("b")]
+    asked.writer.commit([("ab", "2"), ("b", "3"), ("c", "4"), ("a", "1")])
+    found = [sorted(islice(each, count), key=str) for each, count in zip(readers, [1, 2, 2, 1], strict=True)]
+    stamp = ValueAndTimestamp("3", 15)
+    assert found == [[("a", "1")], [("a", "1"), ("ab", "2")], [("ab", "2"), ("b", "3")], [("b", stamp)]]
+    asked.writer.commit([("a", ""), ("b", "")])
+    assert [next(each) for each in readers] == [("a", None), ("a", None), ("b", None), ("b", None)]
+    for each in readers:
+        each.close()
+        assert list(each) == []
+
+
+def test_a_reader_that_is_closed_ends(asked: Asked) -> None:
+    asked.writer.commit([("a", "1")])
+    changes = asked.here.store("plain").changes()
+    ended: list[Any] = []
+    thread = threading.Thread(target=lambda: ended.extend(changes))
+    thread.start()
+    changes.close()
+    thread.join(30)
+    assert not thread.is_alive() and not ended
+    waiting = asked.here.store("plain").changes()
+    asked.here.close()
+    with pytest.raises(ChangesEndedError, match="not read any more"):
+        next(waiting)
+
+
+def test_what_cannot_be_followed_is_named(asked: Asked) -> None:
+    asked.writer.commit([("a", "1")])
+    store = asked.here.store("plain")
+    with pytest.raises(ConfigError, match="the position of changes: expected the id of the event before"):
+        store.changes(after="x")
+    with pytest.raises(ConfigError, match="position of changes is of another query"):
+        store.changes(after=subscription.token_of({"0_7": None}))
+    with pytest.raises(ConfigError, match="expected one of: key; prefix; start and end"):
+        store.changes("a", prefix="a")
+    with pytest.raises(ConfigError, match=r"store 'plain': its key serde refuses a key"):
+        store.changes(3)
+    gone = subscription.token_of({"0_0": "000000000007-00000000_00c0ffee"})
+    with store.changes(after=gone) as changes, pytest.raises(ChangesEndedError, match="read the store again") as gap:
+        next(changes)
+    assert gap.value.code == "gap"
+
+
+def test_a_slow_reader_is_cut_and_continues(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscription, "MOST_WAITING_BYTES", 1_000)
+    asked.writer.commit([("a", "0")])
+    with asked.here.store("plain").changes("a") as changes:
+        reader: subscription.Subscription = changes._subscription
+        number = 0
+
+        def is_cut() -> bool:
+            nonlocal number
+            number += 1
+            asked.writer.commit([("a", str(number))])
+            return reader.has_ended
+
+        wait_until(is_cut, "too much waits")
+        with pytest.raises(ChangesEndedError, match="take them faster") as slow:
+            list(changes)
+        assert slow.value.code == "slow" and reader._size <= 1_000
+    monkeypatch.setattr(subscription, "MOST_WAITING_BYTES", 1_000_000)
+    with asked.here.store("plain").changes("a", after=changes.position) as again:
+        assert next(value for _, value in again if value == str(number)) == str(number)
+
+
+def test_the_client_follows_over_restarts_of_the_server(asked: Asked) -> None:
+    asked.writer.commit([("a", "0")])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    from penstock.plugins.queries.http.guard import Address
+
+    address = Address("127.0.0.1", port)
+    with served(asked.here, address=address) as url, Client(url) as client:
+        changes = client.store("plain").changes(prefix="a")
+        asked.writer.commit([("a", "1"), ("b", "1")])
+        assert next(changes) == Entry("a", "1")
+    asked.writer.commit([("ab", "2")])
+    with changes, served(asked.here, address=address):
+        assert next(entry for entry in changes if entry.key == "ab") == Entry("ab", "2")
+        asked.writer.commit([("ab", "")])
+        assert next(changes) == Entry("ab", None)
+
+
+def test_events(asked: Asked) -> None:
+    asked.writer.commit([("a", "0")])
+    with served(asked.here, masked=["stamped"]) as url:
+        place = urlsplit(url)
+        lines = _events(place, "/v1/stores/stamped/changes?key=a&timestamps=true", "")
+        assert next(lines)[0] == "event: begin"
+        asked.writer.commit([("a", "1")])
+        event = next(lines)
+        assert event[:2] == ["event: change", 'data: {"key":"a","value":"***","timestamp":10}']
+        asked.writer.commit([("a", "2")])
+        lines.close()
+        again = _events(place, "/v1/stores/stamped/changes?key=a&timestamps=true", event[2].removeprefix("id: "))
+        next(again)
+        assert next(again)[1] == 'data: {"key":"a","value":"***","timestamp":15}'
+        again.close()
+        gone = _events(place, "/v1/stores/plain/changes", subscription.token_of({"0_0": "000000000007-0_00c0ffee"}))
+        assert next(gone)[0] == "event: begin"
+        assert '"code":"gap"' in next(gone)[1]
+        assert list(gone) == []
+        for path, status in (("windows/changes", 400), ("none/changes", 404), ("plain/changes?prefix=a&key=b", 400)):
+            assert ask(url, f"/v1/stores/{path}")[0] == status
+        wrong: Any = {"last-event-id": "x"}
+        assert ask(url, "/v1/stores/plain/changes", **wrong)[0] == 400
+
+
+def _events(place: Any, path: str, last: str) -> Generator[list[str], None, None]:
+    """Ask for events; yield the lines of each."""
+    connection = socket.create_connection((place.hostname, place.port), timeout=60)
+    header = f"Last-Event-ID: {last}\r\n" if last else ""
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n{header}\r\n".encode())
+
+    def events() -> Generator[list[str], None, None]:
+        with connection, connection.makefile("r", newline="\n") as lines:
+            while next(lines) != "\r\n":
+                pass
+            event: list[str] = []
+            for line in lines:
+                text = line.strip()
+                if not text and event:
+                    yield event
+                    event = []
+                elif ":" in text:
+                    event.append(text)
+
+    return events()
+
+
+def test_the_asynchronous_client_follows(asked: Asked) -> None:
+    asked.writer.commit([("a", "0")])
+
+    async def follow(url: str) -> list[Entry]:
+        async with AsyncClient(url) as client, aclosing(client.store("plain").changes("a")) as changes:
+            first = asyncio.ensure_future(anext(changes))
+            found: list[Entry] = []
+            number = 0
+            while not first.done():  # until the stream has begun
+                number += 1
+                await asyncio.to_thread(asked.writer.commit, [("a", str(number))])
+                await asyncio.sleep(0.02)
+            found.append(await first)
+            return found
+
+    with served(asked.here) as url:
+        (entry,) = asyncio.run(follow(url))
+    assert entry.key == "a"
+
+
+def test_many_readers_leave_nothing_behind(asked: Asked) -> None:
+    asked.writer.commit([("a", "0")])
+    with served(asked.here) as url:
+        place = urlsplit(url)
+        streams = [_events(place, "/v1/stores/plain/changes", "") for _ in range(100)]
+        for each in streams:
+            next(each)
+        feed = asked.here._feed
+        assert len(feed._subscriptions) == 100
+        asked.writer.commit([("a", "1")])
+        assert {next(each)[1] for each in streams} == {'data: {"key":"a","value":"1"}'}
+        for each in streams:
+            each.close()
+        wait_until(lambda: not feed._subscriptions, "their subscriptions end")
+        wait_until(lambda: not feed._sources, "the changelogs are closed")
+
+
+def test_the_server_of_a_log_that_does_not_answer(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked.writer.commit([("a", "0")])
+    monkeypatch.setattr(type(asked.here._copies), "last_commit", lambda *given: (_ for _ in ()).throw(_no_log()))
+    with pytest.raises(StoreUnavailableError, match="has not said in time where its changes begin"):
+        asked.here.store("plain", wait="100ms").changes()
+    with served(asked.here) as url, Client(url, timeout="100ms") as client, pytest.raises(QueryError):
+        client.store("none", wait="0ms").changes()
+    assert not asked.here._feed._subscriptions
+
+
+def _no_log() -> Exception:
+    from penstock import LogError
+
+    return LogError("it does not answer")
