@@ -1,6 +1,17 @@
 """Names for authors of plugins, and for annotations; each can be imported from `penstock`, or from its own module."""
 
-from .changelog import Changelog, DeltaChangelog, LogChangelog, Restore, TaskChangelog, Work, version_counter
+from .changelog import (
+    Changelog,
+    DeltaChangelog,
+    LogChangelog,
+    Restore,
+    RestoreEvent,
+    RestoreListener,
+    RestorePhase,
+    TaskChangelog,
+    Work,
+    version_counter,
+)
 from .clock import Clock, Duration, ManualClock, Punctuator, SystemClock, duration_ms
 from .context import NodeMetrics
 from .errors import (
@@ -49,7 +60,6 @@ from .program.nodes import (
 )
 from .program.wrapping import ProcessorWrapper, WrappingProcessor, WrappingTransformer
 from .record import Header, Headers, OutputBatch, RecordBatch, TopicPartition
-from .restoring import RestoreEvent, RestoreListener, RestorePhase
 from .serde import (
     BoolSerde,
     BytesSerde,

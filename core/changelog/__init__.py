@@ -3,6 +3,7 @@
 from .changelog import RESTORING, Restore, TaskChangelog, Work, is_version, version_counter
 from .delta_changelog import Changelog, DeltaChangelog
 from .log_changelog import LogChangelog
+from .restoring import RestoreEvent, RestoreListener, RestorePhase
 
 __all__ = [
     "RESTORING",
@@ -10,6 +11,9 @@ __all__ = [
     "DeltaChangelog",
     "LogChangelog",
     "Restore",
+    "RestoreEvent",
+    "RestoreListener",
+    "RestorePhase",
     "TaskChangelog",
     "Work",
     "is_version",

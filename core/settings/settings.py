@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
-from ..changelog import LogChangelog
+from ..changelog import LogChangelog, RestoreListener
 from ..clock import Duration
 from ..errors import ConfigError, PluginError
 from ..handlers import DeadLetter, Handler, Retry, fail, skip
@@ -18,7 +18,6 @@ from ..program.extractors import EXTRACTORS, TimestampExtractor, fail_on_invalid
 from ..program.offset_reset import offset_reset_text
 from ..program.serdes import DEFAULTS, SerdeLike
 from ..program.wrapping import ProcessorWrapper
-from ..restoring import RestoreListener
 from ..support.topic_config import checked_topic_config
 from .layers import CODE, Layer, add_origin_to_errors
 from .names import unknown

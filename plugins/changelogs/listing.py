@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from penstock import ChangelogError
-from penstock.files import StoredFile
+from penstock.world import StoredFile
 
 from .chain import Delta
 from .storage import TEMPORARY

@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
 from penstock import ChangelogError, World
-from penstock.files import StoredFile, WrittenFile
 from penstock.support.system_errors import what_to_do
+from penstock.world import StoredFile, WrittenFile
 
 TEMPORARY = ".tmp"
 """The end of the name of a file that is still being written."""

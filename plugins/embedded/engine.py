@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from penstock.errors import LeaseTakenError
+from penstock import Application, LeaseTakenError
 from penstock.plugins.applications.open_files import check_open_files
 from penstock.plugins.runs.engine import Engine
 from penstock.plugins.runs.open_application import OpenApplication, prepared_application
@@ -17,7 +17,6 @@ from penstock.plugins.runs.progress import RunSummary
 from penstock.plugins.runs.run_loop import RunLoop, begun
 from penstock.plugins.runs.stepping import SteppingDriver, stepping
 from penstock.plugins.runtime.process_resources import tune_garbage_collector
-from penstock.settings.application import Application
 
 from .query import EmbeddedQuery
 from .settings import PROCESSES

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.errors import RuntimeUnavailableError
+from penstock import RuntimeUnavailableError, World
 from penstock.plugins.hosts.engine import HostInfo
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import SlotCargo, SlotEngine, SlotRequest
 from penstock.plugins.hosts.status import Meter
-from penstock.world import World
 
 
 class OwnHost:

@@ -13,8 +13,7 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from penstock.errors import PenstockError
-from penstock.log import Commit
+from penstock import Commit, PenstockError, World
 from penstock.plugins.hosts.application_engine import ApplicationEngine
 from penstock.plugins.hosts.client import HostSpec
 from penstock.plugins.hosts.continuous_engine import ContinuousEngine
@@ -34,7 +33,6 @@ from penstock.plugins.runs.slots import Slots
 from penstock.plugins.runs.trigger import Trigger
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.temporary import TemporaryDirectory
-from penstock.world import World
 
 from .machine_host import MachineHost
 from .own_host import OwnHost

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.log import Log
+from penstock import Application, Log
 from penstock.plugins.applications.stored_id import stored_application
 from penstock.plugins.replicas.settings import NUM_STANDBY_REPLICAS
 from penstock.plugins.runtime.locations import open_log
-from penstock.settings.application import Application
 
 if TYPE_CHECKING:
     from penstock.plugins.replicas.standbys import Standbys

@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from math import inf
 
-from penstock.errors import StaleStoreError
-from penstock.log import Commit, TaskCommitter
+from penstock import Commit, StaleStoreError, TaskCommitter, TaskId
 from penstock.plugins.applications.open_files import check_open_files_of_process
 from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.task_worker import TaskWorker
-from penstock.program.nodes import TaskId
 from penstock.task.failures import RetryRequested
 
 from .engine import HostInfo

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from penstock.log import Log
+from penstock import Log
 
 WAIT_SECONDS = 30.0
 _UNCLAIMED_SECONDS = 10.0

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import RuntimeUnavailableError
+from penstock import RuntimeUnavailableError
 
 from .life import LEASE_SECONDS, Process
 from .memory import memory_kills

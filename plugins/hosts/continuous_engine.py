@@ -13,8 +13,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from penstock.errors import RuntimeUnavailableError
-from penstock.log import Commit
+from penstock import Commit, RuntimeUnavailableError
 from penstock.plugins.applications.open_files import check_open_files_of_process
 from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.loop.task_loop import TaskLoop

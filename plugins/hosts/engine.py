@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.world import World
+from penstock import World
 
 from .status import HostStatus, Meter
 

@@ -6,12 +6,9 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from penstock.errors import OffsetOutOfRangeError, PenstockError
-from penstock.log import Log
+from penstock import Log, OffsetOutOfRangeError, OutputBatch, PenstockError, TopicPartition, World
 from penstock.plugins.applications.heartbeat_topic import heartbeat_topic
 from penstock.plugins.runtime.reading import read_up_to
-from penstock.record import OutputBatch, TopicPartition
-from penstock.world import World
 
 from .reports import SlotMessage
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from penstock.processor import Processor, ValueTransformer
+from penstock import Processor, ValueTransformer
 
 _MOST_LINES = 200
 _FILE, _BEFORE = "host-log", "host-log.before"

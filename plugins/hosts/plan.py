@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.record import TopicPartition
+from penstock import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
 

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from penstock.errors import RuntimeUnavailableError
+from penstock import RuntimeUnavailableError
 from penstock.plugins.runtime.process_resources import tune_garbage_collector
 
 from .engine import Cargo, Engine, HostInfo

@@ -7,8 +7,7 @@ import traceback
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from penstock import errors
-from penstock.errors import PenstockError
+from penstock import PenstockError, errors
 from penstock.plugins.runtime.local_state.restoring import RestoreProgress
 from penstock.plugins.runtime.report import TaskReport
 from penstock.support.system_errors import what_to_do

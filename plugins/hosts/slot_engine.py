@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from penstock.log import Commit, Log
+from penstock import Application, Commit, Log, TopicPartition
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.record import TopicPartition
-from penstock.settings.application import Application
 
 from .claims import Claims, SlotLayout
 from .engine import Cargo, Engine, HostInfo

@@ -9,7 +9,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import PenstockError
+from penstock import PenstockError
 
 PROTOCOL = "penstock-host/1"
 _LENGTH = struct.Struct("!Q")

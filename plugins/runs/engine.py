@@ -7,9 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 
-from penstock.clock import Clock
-from penstock.errors import ConfigError
-from penstock.settings.application import Application
+from penstock import Application, Clock, ConfigError
 
 from .order import RunOrder
 from .progress import RunProgress, RunSummary

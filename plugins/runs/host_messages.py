@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from penstock.errors import PenstockError
+from penstock import PenstockError
 from penstock.plugins.hosts.log_lines import forward
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.runtime.report import TaskReport

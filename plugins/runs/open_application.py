@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from penstock.clock import SystemClock
-from penstock.log import Log
+from penstock import Application, Log, SystemClock
 from penstock.plugins.applications.lease import LeaseKeeper
 from penstock.plugins.applications.new_topics import prepare_and_continue
 from penstock.plugins.applications.preparation import Prepared
 from penstock.plugins.applications.stored_id import check_sources, stored_application
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.report import TaskReport
-from penstock.settings.application import Application
 from penstock.support.repeats import Repeats
 from penstock.support.system_errors import raise_open_files_limit
 

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.clock import Clock
-from penstock.errors import ConfigError
+from penstock import Clock, ConfigError
 
 from .progress import RunProgress
 from .trigger import Trigger

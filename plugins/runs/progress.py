@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from penstock import TopicPartition
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.local_state.restoring import RestoreProgress
 from penstock.plugins.runtime.report import DetailedCounts, TaskReport
-from penstock.record import TopicPartition
 
 
 @dataclass(frozen=True)

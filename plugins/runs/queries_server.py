@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from penstock.errors import ConfigError
+from penstock import Application, ConfigError, OpensAlone, Settings
 from penstock.hooks import registry
 from penstock.plugins.queries.settings import (
     QUERIES,
@@ -21,9 +21,6 @@ from penstock.plugins.queries.settings import (
     QUERIES_TOKEN,
 )
 from penstock.plugins.runtime.shipping import pack
-from penstock.settings.application import Application
-from penstock.settings.settings import Settings
-from penstock.store import OpensAlone
 from penstock.stores.memory import MemoryBackend
 
 _OPTION = "setting 'queries'"

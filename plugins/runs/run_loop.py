@@ -10,13 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
-from penstock.clock import SystemClock
+from penstock import Application, SystemClock, TopicPartition
 from penstock.plugins.applications.lag import PartitionLag, find_lag
 from penstock.plugins.applications.preparation import resolve
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.report import TaskReport
-from penstock.record import TopicPartition
-from penstock.settings.application import Application
 
 from .metrics.endpoint import metrics_endpoint
 from .metrics.settings import METRICS_PORT

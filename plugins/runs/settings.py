@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.errors import ConfigError, PluginError
+from penstock import ConfigError, PluginError, Setting
 from penstock.hooks import registry
-from penstock.settings.settings import Setting
 from penstock.settings.types import SettingType
 
 

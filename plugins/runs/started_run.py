@@ -11,8 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import RuntimeUnavailableError
-from penstock.settings.application import Application
+from penstock import Application, RuntimeUnavailableError
 
 from .progress import RunSummary
 

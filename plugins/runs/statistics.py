@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from penstock.clock import Clock, SystemClock
+from penstock import Clock, SystemClock
 from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.applications.lease import driver_name
 from penstock.plugins.applications.run_status import Event, RunStatus, SlotHost, TaskStatus

@@ -8,8 +8,7 @@ import time
 from dataclasses import replace
 from types import TracebackType
 
-from penstock.errors import PenstockError
-from penstock.log import Log
+from penstock import Log, PenstockError
 from penstock.plugins.applications.run_status import LOST_AFTER_SECONDS
 from penstock.plugins.applications.status_topic import StatusTopic
 

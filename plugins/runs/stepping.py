@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.errors import RuntimeUnavailableError
+from penstock import RuntimeUnavailableError
 from penstock.plugins.runtime.report import TaskReport
 
 from .open_application import OpenApplication

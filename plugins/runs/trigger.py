@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.clock import duration_ms
-from penstock.errors import ConfigError
+from penstock import ConfigError, duration_ms
 
 AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
 

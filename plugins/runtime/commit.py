@@ -21,9 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
-from penstock.errors import StaleStoreError
-from penstock.log import Commit, TaskCommitter
-from penstock.record import OutputBatch, TopicPartition
+from penstock import Commit, OutputBatch, StaleStoreError, TaskCommitter, TopicPartition
 from penstock.store import Changes
 from penstock.task.task import Task
 

@@ -7,13 +7,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.changelog import Changelog, DeltaChangelog, TaskChangelog
-from penstock.clock import duration_ms
-from penstock.errors import ConfigError, LogError, PenstockError, PluginError, StoreError
+from penstock import (
+    Changelog,
+    ConfigError,
+    DeltaChangelog,
+    Log,
+    LogError,
+    LogFactory,
+    PenstockError,
+    PluginError,
+    Settings,
+    StoreError,
+    TakesPath,
+    TaskChangelog,
+    duration_ms,
+)
 from penstock.hooks import registry
-from penstock.log import Log, LogFactory, TakesPath
 from penstock.settings.secret import ClientSettings
-from penstock.settings.settings import Settings
 from penstock.store.kept_store import Layout
 from penstock.support.system_errors import what_to_do
 

@@ -9,21 +9,23 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from penstock.clock import duration_ms
-from penstock.errors import (
+from penstock import (
+    Application,
     ChangelogError,
+    Commit,
     FencedError,
     IncompatibleStateError,
+    Log,
     OffsetOutOfRangeError,
     RecordRefusedError,
     StaleStoreError,
+    TaskCommitter,
+    TaskId,
+    TopicPartition,
+    duration_ms,
 )
-from penstock.log import Commit, Log, TaskCommitter
 from penstock.plugins.upgrade.older import check_layout
 from penstock.program.layouts import Layouts
-from penstock.program.nodes import TaskId
-from penstock.record import TopicPartition
-from penstock.settings.application import Application
 from penstock.task.failures import RetryRequested
 
 from .commit import TaskCommits

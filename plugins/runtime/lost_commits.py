@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.settings.settings import Settings
+from penstock import Settings
 
 NO_COMMIT = (
     "its positions were deleted or have expired (offsets.retention.minutes), a topic was deleted and made again, "

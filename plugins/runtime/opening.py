@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from penstock.changelog import version_counter
-from penstock.errors import IncompatibleStateError
-from penstock.log import Commit, Log, TaskCommitter
-from penstock.program.nodes import TaskId
-from penstock.settings.application import Application
+from penstock import Application, Commit, IncompatibleStateError, Log, TaskCommitter, TaskId, version_counter
 from penstock.task.task import partitions_read
 
 from .commit import make_first

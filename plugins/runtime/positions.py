@@ -5,11 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from penstock.errors import OffsetOutOfRangeError, TopologyError, UnknownTopicError
-from penstock.log import Commit, Log
-from penstock.program.nodes import SourceNode, Subtopology, TaskId, decorate
-from penstock.record import RecordBatch, TopicPartition
-from penstock.settings.application import Application
+from penstock import (
+    Application,
+    Commit,
+    Log,
+    OffsetOutOfRangeError,
+    RecordBatch,
+    SourceNode,
+    Subtopology,
+    TaskId,
+    TopicPartition,
+    TopologyError,
+    UnknownTopicError,
+)
+from penstock.program.nodes import decorate
 from penstock.task.failures import FailureKey
 from penstock.task.inputs import Want
 from penstock.task.task import Task, partitions_read

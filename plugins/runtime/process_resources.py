@@ -9,14 +9,10 @@ from collections.abc import Mapping
 from math import inf
 from pathlib import Path
 
-from penstock.clock import duration_ms
-from penstock.log import Log
-from penstock.record import TopicPartition
-from penstock.settings.application import Application
+from penstock import Application, Log, TopicPartition, World, duration_ms
 from penstock.support.repeats import Repeats
 from penstock.support.system_errors import raise_open_files_limit
 from penstock.task.failures import RetryRequested
-from penstock.world import World
 
 from .local_state.directories import remove_unused
 from .local_state.global_stores import GlobalStores

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from penstock.errors import OffsetOutOfRangeError
-from penstock.log import Log
-from penstock.record import RecordBatch, TopicPartition
+from penstock import Log, OffsetOutOfRangeError, RecordBatch, TopicPartition
 
 _FETCH_BYTES = 1024 * 1024
 

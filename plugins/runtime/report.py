@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
-from penstock.context import NodeMetrics
-from penstock.record import TopicPartition
+from penstock import NodeMetrics, TopicPartition
 
 _Number = TypeVar("_Number", int, float)
 

@@ -6,9 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from penstock.errors import FencedError, StaleStoreError
-from penstock.program.nodes import TaskId
-from penstock.record import TopicPartition
+from penstock import FencedError, StaleStoreError, TaskId, TopicPartition
 from penstock.task.describing import describe_cause, describe_place
 from penstock.task.failures import FailureKey, RetryRequested
 

@@ -15,9 +15,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from penstock.errors import ConfigError
+from penstock import Application, ConfigError
 from penstock.program.checks import kind_of
-from penstock.settings.application import Application
 
 _packing = threading.Lock()
 _NO_FILE = "<dynamic-code>"

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.log import Log
-from penstock.program.nodes import SourceNode
+from penstock import Log, Settings, SourceNode, TopicPartition
 from penstock.program.offset_reset import (
     EARLIEST,
     LATEST,
     offset_reset_text,
     oldest_ms,
 )
-from penstock.record import TopicPartition
-from penstock.settings.settings import Settings
 
 
 def offset_reset_of(source: SourceNode, settings: Settings, *, is_internal: bool) -> str:

@@ -8,11 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypedDict, Unpack
 
-from penstock.errors import RecordRefusedError
-from penstock.log import TaskCommitter
-from penstock.program.nodes import SourceNode, TaskId
-from penstock.record import TopicPartition
-from penstock.settings.application import Application
+from penstock import Application, RecordRefusedError, SourceNode, TaskCommitter, TaskId, TopicPartition
 from penstock.task.input_queue import TaskInput
 from penstock.task.task import Task
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
-from penstock.clock import duration_ms
-from penstock.log import Commit, TaskCommitter
-from penstock.record import TopicPartition
+from penstock import Commit, TaskCommitter, TopicPartition, duration_ms
 from penstock.task.failures import RetryRequested
 from penstock.task.task import Task
 

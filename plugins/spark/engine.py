@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock import Application
 from penstock.plugins.runs.engine import Engine
 from penstock.plugins.runs.order import RunOrder
-from penstock.settings.application import Application
 
 if TYPE_CHECKING:
     from penstock.plugins.runs.progress import RunSummary

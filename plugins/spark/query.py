@@ -10,8 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import PenstockError
-from penstock.log import Log
+from penstock import Log, PenstockError
 from penstock.plugins.applications.preparation import Prepared
 from penstock.plugins.hosts import claims
 from penstock.plugins.hosts.application_engine import ApplicationEngine

@@ -8,15 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from penstock.clock import Clock
-from penstock.errors import ConfigError, RuntimeUnavailableError
+from penstock import Application, Clock, ConfigError, RuntimeUnavailableError
 from penstock.plugins.runs.order import RunOrder
 from penstock.plugins.runs.progress import EndedBatch, RunProgress, RunSummary
 from penstock.plugins.runs.run_loop import RunLoop, begun
 from penstock.plugins.runs.statistics import RunStatistics
 from penstock.plugins.runs.stop_request import StopRequest
 from penstock.plugins.runs.trigger import Trigger
-from penstock.settings.application import Application
 
 from .query import ApplicationQuery
 from .running import RunningApplication

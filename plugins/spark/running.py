@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock.log import Log
+from penstock import Application, Log, Settings
 from penstock.plugins.applications.lease import LeaseKeeper
 from penstock.plugins.applications.open_files import check_open_files
 from penstock.plugins.applications.preparation import Prepared
 from penstock.plugins.runs.open_application import OpenApplication, prepared_application
-from penstock.settings.application import Application
-from penstock.settings.settings import Settings
 
 from .placement.executors import LateExecutors, wait_for_executors
 from .query import ApplicationQuery

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.settings.settings import Setting
+from penstock import Setting
 from penstock.settings.types import optional, whole_number
 
 PARALLELISM = Setting(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from penstock import Application
 from penstock.plugins.runs.stepping import SteppingDriver, stepping
-from penstock.settings.application import Application
 
 from .running import RunningApplication
 

@@ -17,10 +17,10 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.errors import ChangelogError
-from penstock.files import LocalFiles
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.testing.contracts.changelog_tests import restored
 from penstock.plugins.testing.contracts.histories import State
+from penstock.world import LocalFiles
 
 from . import killed_writer
 from .killed_writer import delta_of, version_of

@@ -228,7 +228,7 @@ def test_a_failed_append_leaves_the_segment_and_begins_another(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        name = "penstock.files._sync_data" if call == "fdatasync" else f"os.{call}"
+        name = "penstock.world.files._sync_data" if call == "fdatasync" else f"os.{call}"
         patch.setattr(name, fails)
         with pytest.raises(
             ChangelogError, match=rf"cannot append delta {_version(3)} to {path.name}: No space left.*make room"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from penstock.errors import ConfigError, RuntimeUnavailableError
+from penstock import ConfigError, RuntimeUnavailableError, Settings
 from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.applications.run_status import RunStatus
-from penstock.settings.settings import Settings
 
 from .settings import METRICS_HOST, METRICS_PORT
 

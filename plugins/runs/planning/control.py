@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from penstock.settings.settings import Settings
+from penstock import Settings
 from penstock.support.private_files import write_private_text
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from penstock.log import Log
+from penstock import Log, TopicPartition
 from penstock.plugins.runtime.starting_offsets import starting_offsets
 from penstock.program.offset_reset import EARLIEST, LATEST
-from penstock.record import TopicPartition
 
 _PAUSES = 20
 """While some partitions are behind, the ends of all are asked for after so many times the time that it took."""

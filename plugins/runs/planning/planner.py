@@ -11,14 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.clock import Clock, SystemClock, duration_ms
-from penstock.errors import UnknownTopicError
-from penstock.log import Log
+from penstock import Clock, Log, SystemClock, TaskId, TopicPartition, UnknownTopicError, duration_ms
 from penstock.plugins.applications.lag import offset_resets
 from penstock.plugins.applications.preparation import Prepared
 from penstock.plugins.hosts.plan import SlotPlan
-from penstock.program.nodes import TaskId
-from penstock.record import TopicPartition
 from penstock.support.private_files import write_private_text
 
 from .control import Control, ControlFile

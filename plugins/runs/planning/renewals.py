@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from penstock.clock import Clock, SystemClock
+from penstock import Clock, SystemClock
 from penstock.plugins.hosts.plan import SlotPlan
 
 from .control import Control, ControlFile

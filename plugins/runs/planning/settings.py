@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.settings.settings import Setting
+from penstock import Setting
 from penstock.settings.types import DURATION, optional, whole_number
 
 MAX_RECORDS_PER_BATCH = Setting(

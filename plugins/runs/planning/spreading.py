@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.program.nodes import TaskId
+from penstock import TaskId
 
 
 def slot(task_id: TaskId, slots: int) -> int:

@@ -9,16 +9,23 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from penstock.changelog import RESTORING, Restore, TaskChangelog
-from penstock.errors import IncompatibleStateError, StoreLockedError
+from penstock import (
+    IncompatibleStateError,
+    Restore,
+    RestoreListener,
+    StoreBackend,
+    StoreLockedError,
+    StoreView,
+    TaskChangelog,
+    World,
+)
+from penstock.changelog import RESTORING
 from penstock.hooks import registry
 from penstock.plugins.upgrade.coverage import Coverage
 from penstock.program.layouts import Layouts
-from penstock.restoring import RestoreListener
-from penstock.store import Change, Changes, StoreBackend, StoreView
+from penstock.store import Change, Changes
 from penstock.support.names import index_name
 from penstock.support.private_files import make_private_directory, write_private_text
-from penstock.world import World
 
 from ..locations import making_state_directory
 from .directories import DirectoryUse

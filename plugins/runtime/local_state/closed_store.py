@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from penstock.errors import StoreError
-from penstock.store import StateStore
+from penstock import StateStore, StoreError
 
 
 class ClosedStore(StateStore):

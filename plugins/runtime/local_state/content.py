@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from penstock.errors import StaleStoreError
-from penstock.log import Commit
-from penstock.store import StoreView
+from penstock import Commit, StaleStoreError, StoreView
 
 
 class StateContent:

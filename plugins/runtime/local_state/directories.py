@@ -7,11 +7,10 @@ import os
 import shutil
 from pathlib import Path
 
-from penstock.errors import StoreError, StoreLockedError
+from penstock import StoreError, StoreLockedError, World
 from penstock.support.file_lock import lock_open_file
 from penstock.support.private_files import FILE_MODE, make_private_directory
 from penstock.support.system_errors import what_to_do
-from penstock.world import World
 
 from ..locations import making_state_directory
 

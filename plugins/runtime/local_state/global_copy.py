@@ -11,12 +11,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from penstock.clock import duration_ms
-from penstock.errors import StoreLockedError
+from penstock import Application, GlobalStore, OpensAlone, StateStore, StoreBackend, StoreLockedError, duration_ms
 from penstock.hooks import registry
-from penstock.program.nodes import GlobalStore
-from penstock.settings.application import Application
-from penstock.store import OpensAlone, StateStore, StoreBackend
 from penstock.store.kept_store import KeptStore
 from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.stores.commit_buffer import CommitBuffer

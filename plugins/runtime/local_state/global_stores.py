@@ -7,14 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.context import NodeMetrics
-from penstock.errors import OffsetOutOfRangeError, UnknownTopicError
-from penstock.log import Log, TopicInfo
-from penstock.program.nodes import GlobalStore, TaskId
+from penstock import (
+    Application,
+    GlobalStore,
+    Log,
+    NodeMetrics,
+    OffsetOutOfRangeError,
+    StateStore,
+    TaskId,
+    TopicInfo,
+    TopicPartition,
+    UnknownTopicError,
+)
 from penstock.program.serdes import resolve_serde
-from penstock.record import TopicPartition
-from penstock.settings.application import Application
-from penstock.store import StateStore
 from penstock.store.specs import declared_serdes
 from penstock.support.repeats import Repeats
 from penstock.task.failures import FailureKey, RetryRequested

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.log import Log
-from penstock.processor import Processor
-from penstock.program.nodes import GlobalStore, ProcessorNode, ReadOnlyStore, Subtopology, TaskId
-from penstock.record import Record, TopicPartition
-from penstock.settings.application import Application
-from penstock.store import Changes, StateStore, StoreBackend, StoreContext
+from penstock import (
+    Application,
+    GlobalStore,
+    Log,
+    Processor,
+    ProcessorNode,
+    Record,
+    StateStore,
+    StoreBackend,
+    StoreContext,
+    Subtopology,
+    TaskId,
+    TopicPartition,
+)
+from penstock.program.nodes import ReadOnlyStore
+from penstock.store import Changes
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.support.names import index_name
 from penstock.support.repeats import Repeats

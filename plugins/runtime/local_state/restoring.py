@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from penstock.changelog import Work
-from penstock.restoring import RestoreEvent, RestoreListener, RestorePhase
+from penstock import RestoreEvent, RestoreListener, RestorePhase, Work
 
 _log = logging.getLogger("penstock.state")
 

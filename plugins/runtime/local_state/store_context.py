@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import StoreError
+from penstock import Serde, StoreError
 from penstock.program.serdes import SerdeLike, resolve_serde
-from penstock.serde import Serde
 from penstock.store import IndexStore
 from penstock.store.record_cache import RecordCache
 from penstock.support.repeats import Repeats

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from penstock.errors import StaleStoreError
+from penstock import StaleStoreError
 
 
 class Stretch:

@@ -6,16 +6,26 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
-from penstock.changelog import DeltaChangelog, LogChangelog, TaskChangelog, version_counter
-from penstock.errors import StaleStoreError
-from penstock.log import Commit
+from penstock import (
+    Application,
+    Commit,
+    DeltaChangelog,
+    LogChangelog,
+    OutputBatch,
+    ProcessorNode,
+    StaleStoreError,
+    StateStore,
+    StoreBackend,
+    StoreContext,
+    TaskChangelog,
+    TaskId,
+    World,
+    version_counter,
+)
 from penstock.plugins.upgrade.coverage import Coverage
 from penstock.plugins.upgrade.older import check_commit
 from penstock.program.layouts import Layouts
-from penstock.program.nodes import ProcessorNode, TaskId
-from penstock.record import OutputBatch
-from penstock.settings.application import Application
-from penstock.store import Change, Changes, StateStore, StoreBackend, StoreContext
+from penstock.store import Change, Changes
 from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.support.names import index_name
@@ -23,7 +33,6 @@ from penstock.support.repeats import Repeats
 from penstock.task.progress import Progress
 from penstock.task.saved_values import adopt_values
 from penstock.task.task import Task
-from penstock.world import World
 
 from .backends import Backends
 from .closed_store import close_store

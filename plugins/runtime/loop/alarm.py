@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.world import Ticker, World
+from penstock import World
+from penstock.world import Ticker
 
 _LOOK_SECONDS = 0.02
 _LOOKS_WITHOUT_WORK = 50

@@ -9,12 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
-from penstock.clock import duration_ms
-from penstock.errors import OffsetOutOfRangeError
-from penstock.log import Commit, Log
-from penstock.program.nodes import TaskId
-from penstock.record import RecordBatch, TopicPartition
-from penstock.settings.application import Application
+from penstock import Application, Commit, Log, OffsetOutOfRangeError, RecordBatch, TaskId, TopicPartition, duration_ms
 from penstock.task.task import Task
 
 from ..commit import PendingCommit

@@ -5,8 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Executor, Future
 from math import inf
 
-from penstock.log import Log
-from penstock.settings.application import Application
+from penstock import Application, Log
 from penstock.task.failures import RetryRequested
 
 from ..process_resources import ProcessResources

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from penstock.log import Commit
-from penstock.world import World
+from penstock import Commit, World
 
 from ..local_state.restoring import RestoreProgress
 from ..local_state.stretch import Stretch

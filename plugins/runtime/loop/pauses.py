@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from penstock import RecordBatch, TopicPartition
 from penstock.log.follower import Follower
-from penstock.record import RecordBatch, TopicPartition
 
 _MOST, _MOST_BYTES = 100_000, 32 << 20
 """An input with more records, or about so many bytes, that wait is not read on, until it has a fifth of that."""

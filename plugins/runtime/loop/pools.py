@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from penstock.world import World
+from penstock import World
 
 _MANY, _FEW = 16, 2
 

@@ -9,12 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from penstock.errors import LogError, OffsetOutOfRangeError, StaleStoreError
-from penstock.log import Commit, Log
+from penstock import Application, Commit, Log, LogError, OffsetOutOfRangeError, StaleStoreError, TaskId, TopicPartition
 from penstock.plugins.logs.following import open_follower
-from penstock.program.nodes import TaskId
-from penstock.record import TopicPartition
-from penstock.settings.application import Application
 from penstock.task.failures import RetryRequested
 
 from ..local_state.restoring import RestoreProgress

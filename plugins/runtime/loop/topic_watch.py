@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 
-from penstock.log import Log
+from penstock import Log
 
 from .. import topic_ids
 from .continuous_worker import ContinuousWorker

@@ -8,8 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
 
-from penstock.log import Commit, TaskCommitter
-from penstock.world import World
+from penstock import Commit, TaskCommitter, World
 
 from ..local_state.content import StateContent
 from ..local_state.task_state import TaskState

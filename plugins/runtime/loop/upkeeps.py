@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from penstock.world import World
+from penstock import World
 
 from .continuous_worker import ContinuousWorker
 from .upkeep import Upkeep, Upkept

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.errors import IncompatibleStateError
+from penstock import IncompatibleStateError, Settings
 from penstock.plugins.applications.checkpoint_files import (
     checkpoint_location,
     checkpoint_writable,
@@ -18,7 +18,6 @@ from penstock.plugins.applications.checkpoint_files import (
     pointer_directory,
 )
 from penstock.settings.secret import hide
-from penstock.settings.settings import Settings
 from penstock.support.private_files import make_private_directory, write_private_text
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.log import Commit
+from penstock import Commit
 from penstock.plugins.hosts.claims import Claims, SlotLayout, owner_elsewhere
 from penstock.plugins.hosts.client import end_hosts
 from penstock.plugins.hosts.executor_identity import LOCAL_EXECUTOR, executor_identity

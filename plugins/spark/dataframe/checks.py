@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock.errors import ConfigError, TopologyError
+from penstock import Application, ConfigError, SinkNode, SourceNode, TopologyError
 from penstock.program.checks import nearest
-from penstock.program.nodes import SinkNode, SourceNode
-from penstock.settings.application import Application
 
 _IN_LOG = "its records are part of a log's commit, and here Spark's checkpoint is the commit"
 _IN_MEMORY = "it ends with its process, and a batch may run in any"

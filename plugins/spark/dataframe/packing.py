@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from penstock import Headers, RecordBatch, TopicPartition
 from penstock.plugins.logs.partitioner import partitions_for_keys
-from penstock.record import Headers, RecordBatch, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
-from penstock.errors import ConfigError, RuntimeUnavailableError
+from penstock import ConfigError, RuntimeUnavailableError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

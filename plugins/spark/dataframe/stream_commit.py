@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from penstock.changelog import version_counter
-from penstock.errors import IncompatibleStateError
-from penstock.log import Commit, TaskCommitter
-from penstock.record import OutputBatch
+from penstock import Commit, IncompatibleStateError, OutputBatch, TaskCommitter, version_counter
 
 STATE_SCHEMA = "version string, commit string"
 _FORMAT = 1

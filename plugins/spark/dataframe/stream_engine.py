@@ -11,16 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ConfigError
+from penstock import Application, ConfigError, OutputBatch, TaskId, TopicPartition
 from penstock.plugins.hosts.client import Client
 from penstock.plugins.hosts.engine import Cargo as HostCargo
 from penstock.plugins.hosts.engine import Engine, HostInfo
 from penstock.plugins.hosts.executor_identity import executor_identity
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.temporary import TemporaryDirectory
-from penstock.program.nodes import TaskId
-from penstock.record import OutputBatch, TopicPartition
-from penstock.settings.application import Application
 
 from ..batches.host_caller import HostCaller
 from .stream_commit import StreamCommit

@@ -7,20 +7,27 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from penstock.clock import duration_ms
-from penstock.errors import ConfigError, IncompatibleStateError, StaleStoreError
-from penstock.log import Commit
+from penstock import (
+    Application,
+    Commit,
+    ConfigError,
+    IncompatibleStateError,
+    OutputBatch,
+    SourceNode,
+    StaleStoreError,
+    TaskId,
+    TopicPartition,
+    check_compatible,
+    duration_ms,
+)
 from penstock.plugins.runtime.commit import PendingCommit, TaskCommits
 from penstock.plugins.runtime.local_state.task_state import TaskState
 from penstock.plugins.runtime.locations import open_deltas
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import Phases
 from penstock.plugins.runtime.task_runner import TaskRunner
-from penstock.program.compatibility import check_compatible, saved_serdes
+from penstock.program.compatibility import saved_serdes
 from penstock.program.layouts import Layouts, layout_of_fingerprint
-from penstock.program.nodes import SourceNode, TaskId
-from penstock.record import OutputBatch, TopicPartition
-from penstock.settings.application import Application
 from penstock.task.failures import RetryRequested
 from penstock.task.task import Task
 

@@ -8,13 +8,9 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.clock import SystemClock
-from penstock.errors import ConfigError
+from penstock import Application, Assignment, ConfigError, SystemClock, TaskId
 from penstock.plugins.applications.serdes import prepare_serdes
 from penstock.plugins.runtime.shipping import pack
-from penstock.program.assignment import Assignment
-from penstock.program.nodes import TaskId
-from penstock.settings.application import Application
 
 from ..batches.host_caller import HostCaller, digest_of
 from ..placement.group_keys import group_key

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from itertools import count
 
+from penstock import TaskId
 from penstock.plugins.runs.planning.spreading import slot
-from penstock.program.nodes import TaskId
 
 _MASK = 0xFFFFFFFF
 _SEED = 42

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError
+from penstock import PenstockError
 from penstock.plugins.hosts.claims import Claims
 from penstock.plugins.hosts.executor_identity import describe
 from penstock.plugins.hosts.reports import SlotMessage

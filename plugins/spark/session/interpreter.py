@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.errors import RuntimeUnavailableError
+from penstock import RuntimeUnavailableError
 
 from .spark_failure import explain
 

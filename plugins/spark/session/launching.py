@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.errors import ConfigError, RuntimeUnavailableError
+from penstock import ConfigError, RuntimeUnavailableError
 from penstock.plugins.runtime.class_archive import digest, fitting_name
 from penstock.plugins.runtime.locations import user_cache
 from penstock.plugins.runtime.temporary import TemporaryDirectory

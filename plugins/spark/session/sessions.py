@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.errors import ConfigError, RuntimeUnavailableError
+from penstock import ConfigError, RuntimeUnavailableError
 from penstock.plugins.runtime.class_archive import archive_options
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 

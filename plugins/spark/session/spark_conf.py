@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from penstock.errors import ConfigError
+from penstock import ConfigError
 
 from .sessions import query_options
 

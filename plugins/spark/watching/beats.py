@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from math import inf
 
-from penstock.log import Log
+from penstock import Log
 from penstock.plugins.applications.heartbeat_topic import make_heartbeat_topic
 from penstock.plugins.hosts.claims import SlotLayout
 from penstock.plugins.hosts.heartbeats import HeartbeatReader

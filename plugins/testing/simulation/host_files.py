@@ -8,7 +8,7 @@ from contextlib import suppress
 from io import BytesIO
 from typing import Any, BinaryIO, TypeVar
 
-from penstock.files import Files, StoredFile, WrittenFile
+from penstock.world import Files, StoredFile, WrittenFile
 
 from .bucket import Bucket
 from .disk import Disk, Edge, SimulatedFile, shown

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import Clock, World
-from penstock.files import Files, LocalFiles
-from penstock.world import Ticker
+from penstock.world import Files, LocalFiles, Ticker
 
 from .failure import HostDied
 from .timeline import Timeline

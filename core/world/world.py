@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import Any, Protocol
 
-from .clock import Clock, SystemClock
+from ..clock import Clock, SystemClock
 from .files import Files, LocalFiles
 
 

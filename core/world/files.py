@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import Any, BinaryIO, NamedTuple
 
-from .support.private_files import make_private_directory, private_opener
+from ..support.private_files import make_private_directory, private_opener
 
 
 class StoredFile(NamedTuple):
