@@ -1,4 +1,4 @@
-"""What a processor gets from the engine: its context."""
+"""ProcessorContext: the engine, as a processor sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user writes: Processor, and ValueTransformer for those that may not change the key."""
+"""The classes that a user derives from: Processor, and ValueTransformer, which may not change the key."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from .sorted_keys import SortedKeys
 _MISSING: Any = object()
 
 _ENTRY_BYTES = 120
-"""What a pending change costs beside its key and value (two bytes objects and a place in a dict)."""
+"""Bytes of a pending change beside its key and value (two bytes objects and a place in a dict)."""
 
 
 class CommitBuffer(IndexStore):

@@ -1,4 +1,4 @@
-"""What every changelog has: a way to restore the state of a task as it was at a commit."""
+"""The interface of every changelog: it restores the state of a task as it was at a commit."""
 
 from __future__ import annotations
 

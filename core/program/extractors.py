@@ -50,4 +50,4 @@ def wall_clock_timestamp(record: Record, partition_time: int, wall_clock: int) -
 EXTRACTORS = (
     fail_on_invalid_timestamp, skip_on_invalid_timestamp, use_partition_time_on_invalid_timestamp, wall_clock_timestamp,
 )  # fmt: skip
-"""What a file or an option may name without a module."""
+"""Extractors that a file or an option may name without a module."""

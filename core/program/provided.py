@@ -1,4 +1,4 @@
-"""What a supplier of processors says itself: the stores that it brings, and where what they save belongs."""
+"""Declarations of a supplier of processors: the stores that it brings, and the store to which its state belongs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..store import StoreBuilder
 
 
 def provided_stores(where: str, supplier: object, options: Mapping[str, Any]) -> tuple[StoreBuilder, ...]:
-    """Return what the `stores` of a supplier declares, called with the arguments that the supplier gets.
+    """Return the stores that the `stores` of a supplier declares, called with the arguments that the supplier gets.
 
     Raises TopologyError for a `stores` that cannot be called so, or that returns something else than declared stores.
     """
@@ -53,7 +53,7 @@ def stores_saved_with(
 
 
 def _unwrapped(supplier: object, options: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Return what makes the processors inside of `functools.partial`, and the arguments that it gets."""
+    """Return the supplier of processors inside of `functools.partial`, and the arguments that it gets."""
     maker: Any = supplier
     arguments: tuple[Any, ...] = ()
     named = dict(options)

@@ -10,7 +10,7 @@ from ..record import TopicPartition
 
 
 class Summary(Protocol):
-    """What a run has done, whichever engine ran it; all records are committed ones.
+    """The work that a run has done, whichever engine ran it; all records are committed ones.
 
     The engines that come with penstock return `penstock.spark.RunSummary`, which has more.
     """
@@ -87,7 +87,7 @@ class Summary(Protocol):
 
 
 class Progress(Summary, Protocol):
-    """What a run has done so far; what `on_progress` is called with. `penstock.spark.RunProgress` has more."""
+    """The work of a run so far; the argument of `on_progress`. `penstock.spark.RunProgress` has more."""
 
     @property
     def records_per_second(self) -> float:

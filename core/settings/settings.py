@@ -146,12 +146,12 @@ class Settings:
     """How many bytes the record caches of all tasks together may have; each task gets an equal share. 0: every update
     is forwarded at once."""
     topology_optimization: Annotated[str, _OPTIMIZATION] = "none"
-    """What a StreamsBuilder may do to need fewer topics and stores: `none`, `all`, or some of
+    """Optimizations by which a StreamsBuilder needs fewer topics and stores: `none`, `all`, or some of
     `merge_repartition_topics`, `reuse_ktable_source_topics` and `single_store_self_join`, with commas between."""
     explicit_internal_names: Annotated[bool, FLAG] = False
     """Refuse a StreamsBuilder whose stores or internal topics have numbered names, which a later change may move."""
     dsl_store_format: Annotated[str, one_of("default", "headers")] = "default"
-    """What stores of a StreamsBuilder keep beside values: `default`: timestamps; `headers`: record headers, too."""
+    """Entries in stores of a StreamsBuilder: `default` has timestamps; `headers` has record headers, too."""
     fetch_bytes: Annotated[int, whole_number()] = 4 * 1024 * 1024
     """About how many bytes a task reads at once."""
     input_buffer_max_bytes: Annotated[int, whole_number()] = 256 * 1024 * 1024
@@ -169,7 +169,7 @@ class Settings:
     topic_config: Annotated[Mapping[str, str], SettingType(checked_topic_config)] = field(default_factory=dict)
     """Settings by Kafka's names with which repartition topics and changelog topics are created."""
     offset_out_of_range: Annotated[str, one_of("fail", "earliest", "latest")] = "fail"
-    """What to do when a committed position is no longer in the log: `fail`, or continue from `earliest` or `latest`."""
+    """Reaction to a committed position that the log has no more: `fail`, or continue from `earliest` or `latest`."""
     clients: Annotated[Mapping[str, Any], _CLIENTS] = field(default_factory=dict)
     """Settings of the log's clients by their own names, each for all or with the prefix `consumer.`, `producer.` or
     `admin.`."""

@@ -22,7 +22,7 @@ class PartitionInValue:
 
 @dataclass(frozen=True)
 class Division:
-    """What `penstock reshard` has to know of a store whose entries are not just by the keys of records; not saved.
+    """How `penstock reshard` divides a store whose entries are not just by the keys of records; not saved.
 
     `record_key` returns, from the key of an entry, that of the records that it comes from, to whose partition it
     belongs (None: it is the same). `window_end` returns the end of a window that begins at a time (ms; None: there is

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..record import Headers, Record, RecordMetadata
 
 _ENTRY_BYTES = 200
-"""What an entry costs beside its key and value."""
+"""Bytes of an entry beside its key and value."""
 
 
 class Change(NamedTuple):

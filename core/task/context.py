@@ -25,7 +25,7 @@ Schedule = Callable[[str, Duration, Punctuator, PunctuationType, int | None, str
 
 @dataclass(frozen=True)
 class Shared:
-    """What all contexts of one task share. `takes_commit_requests`: whether a processor's `commit` has an effect.
+    """Parts of all contexts of one task. `takes_commit_requests`: whether a processor's `commit` has an effect.
 
     `values` are the numbers that operators save with each commit.
     """
@@ -157,7 +157,7 @@ class NodeContext(TransformerContext):
 
 
 _ENGINE_ONLY = frozenset({"flush", "discard", "close", "reading_half"})
-"""What only the engine uses."""
+"""Only the engine uses these."""
 
 
 class ReadOnlyView:
@@ -190,7 +190,7 @@ class ReadOnlyView:
 
 
 def read_only_views(subtopology: Subtopology, stores: Mapping[str, StateStore]) -> dict[str, ReadOnlyView]:
-    """Return what processors see of the read-only stores of a task."""
+    """Return the read-only stores of a task, as processors see them."""
     return {
         each.store.name: ReadOnlyView(stores[each.store.name], each.processor.name)
         for each in subtopology.read_only_stores

@@ -33,7 +33,7 @@ class SavedValues:
         return self._values.setdefault(self._names[node], {})
 
     def state(self) -> dict[str, Saved]:
-        """Return what to save, as a part of the engine state."""
+        """Return the values to save, as a part of the engine state."""
         values = {name: each for name, each in self._values.items() if each}
         return {"stores": values} if values else {}
 

@@ -25,7 +25,7 @@ from .storage import TEMPORARY, Storage, absolute, open_storage
 _log = logging.getLogger(__name__)
 
 _FILE_COST, _DELTA_COST = 4096, 1024
-"""What a file and a delta cost beside their bytes, when deltas are weighed against a snapshot: a disk's block or a
+"""Bytes that a file and a delta count beside their own, when deltas are weighed against a snapshot: a disk's block or a
 store's request, and the work of reading it."""
 _UPLOADS, _UPLOAD_BYTES = 5, 1024
 """How `least_commit_interval` measures: number and size of the files."""
@@ -332,7 +332,7 @@ class _Segment:
 
 @dataclass
 class _Weight:
-    """What the deltas since the last snapshot weigh, and the snapshot, in bytes."""
+    """The weights of the deltas since the last snapshot, and of the snapshot, in bytes."""
 
     deltas: int
     snapshot: int

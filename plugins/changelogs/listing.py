@@ -37,7 +37,7 @@ class Listing:
 
     @classmethod
     def of(cls, stored: Iterable[StoredFile]) -> Listing:
-        """Return what file names and sizes say; other programs' files are left out."""
+        """Return the listing that file names and sizes give; other programs' files are left out."""
         files = cls()
         for file in stored:
             if delta := _DELTA_NAME.fullmatch(file.name):

@@ -18,7 +18,7 @@ _CHUNK = 256
 
 @dataclass
 class _History:
-    """What one task's changelog holds."""
+    """The content of one task's changelog."""
 
     deltas: dict[str, Delta] = field(default_factory=dict)
     changes: dict[str, dict[str, list[Change]]] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from .storage import Storage
 
 
 class _Damage(NamedTuple):
-    """What is wrong in a file, and the counter of the last delta before it. What is behind it cannot be read."""
+    """The damage in a file, and the counter of the last delta before it. Deltas behind it cannot be read."""
 
     description: str
     after: int

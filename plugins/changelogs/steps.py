@@ -21,7 +21,7 @@ _READ_AHEAD_BYTES = 16 * 1024 * 1024
 
 
 class _Read(NamedTuple):
-    """What one delta has: its changes, the version after it, and its size in the file."""
+    """One delta: its changes, the version after it, and its size in the file."""
 
     changes: Changes
     version: str

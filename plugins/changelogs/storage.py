@@ -25,7 +25,7 @@ class Storage(ABC):
     location: str
     """The name of the folder in messages."""
     what: str = "changelog"
-    """What the folder is, in messages."""
+    """The kind of folder, in messages."""
     elsewhere: str = "name another place in the setting 'changelog'"
     """How to choose another place, in messages."""
     ways_out: str = (
@@ -33,7 +33,7 @@ class Storage(ABC):
         "has a local copy of the state at that version; to give up the state, use a new application id, or "
         "`penstock reset`"
     )
-    """What to do if a file is lost or damaged, in messages."""
+    """Advice for a file that is lost or damaged, in messages."""
     world: World
     """Its threads, random tokens and files."""
     parallel_reads: int = 1
@@ -83,7 +83,7 @@ class Storage(ABC):
 
     @property
     def named(self) -> str:
-        """What the folder is, and where."""
+        """The kind of folder, and its place."""
         return f"{self.what} at {self.location}"
 
     def _advice(self, error: OSError) -> str:

@@ -32,7 +32,7 @@ CONFIG: Mapping[str, str] = {
     "message.timestamp.after.max.ms": str(2**63 - 1),
     "message.timestamp.type": "CreateTime",
 }
-"""What changelog topics are created with."""
+"""The settings that changelog topics are created with."""
 
 
 class TopicChangelog(LogChangelog):

@@ -44,7 +44,7 @@ from .topic_ids import TopicMadeAgainError, differ
 _log = logging.getLogger("penstock.worker")
 
 _MAY_BE_OF_SUCCESSOR = ChangelogError, IncompatibleStateError, OffsetOutOfRangeError, StaleStoreError
-"""What a process may fail with because another one has taken its task over."""
+"""Errors of a process whose task another one has taken over."""
 FIRST = "first"
 """The reason why a task is opened by an object that had not opened it before."""
 

@@ -1,4 +1,4 @@
-"""What a declared session store becomes: rows in buckets of their end, kept as objects until the commit."""
+"""The session store: rows in buckets of their end, kept as objects until the commit."""
 
 from __future__ import annotations
 

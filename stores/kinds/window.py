@@ -1,4 +1,4 @@
-"""What a declared window store becomes: rows in buckets of time, kept as objects until the commit."""
+"""The window store: rows in buckets of time, kept as objects until the commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What declared window and session stores become: a store over the layers below, with a record cache if asked for."""
+"""Builds declared window and session stores: a store over the layers below, with a record cache if asked for."""
 
 from __future__ import annotations
 

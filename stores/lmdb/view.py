@@ -67,7 +67,7 @@ class LmdbView(StoreView):
         return self._read(store, read, [])
 
     def _read(self, store: str, read: Callable[[Any], T], nothing: T) -> T:
-        """Return what `read` finds in the database of a store, or `nothing` if no writer has made it yet."""
+        """Return the result of `read` in the database of a store, or `nothing` if no writer has made it yet."""
         shared, database = self._shared, self._databases[store]
         if shared is None:
             raise StaleStoreError("a view of a store was used after it was closed")

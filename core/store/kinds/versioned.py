@@ -19,9 +19,9 @@ V = TypeVar("V")
 _DAY_MS = 86_400_000
 
 VALID_TO_UNDEFINED: Final = -1
-"""What `put` returns when the version is the latest one, and `VersionedRecord.valid_to` of a latest version."""
+"""Returned by `put` when the version is the latest one, and `VersionedRecord.valid_to` of a latest version."""
 NOT_PUT: Final = -(2**63)
-"""What `put` returns when the version was older than the history, and nothing was put."""
+"""Returned by `put` when the version was older than the history, and nothing was put."""
 
 
 class VersionedRecord(NamedTuple):

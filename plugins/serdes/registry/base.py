@@ -25,7 +25,7 @@ _STORE = "a store"
 
 
 class RegistryOptions(TypedDict, total=False):
-    """What every serde of a registry takes by name; see RegistrySerde."""
+    """The options of every serde of a registry; see RegistrySerde."""
 
     registry: str | Mapping[str, Any] | None
     subject: str | None
@@ -218,7 +218,7 @@ def _said(error: Exception) -> str:
 def declared_schema(
     given: str | Path, check: Callable[[str, Any], object], *, serde: str, suffix: str, kind: str, expected: str
 ) -> Any:
-    """Return what the text of a schema, or a file whose name ends in `suffix`, declares in JSON. Raises ConfigError.
+    """Return the schema, as JSON, that a text or a file whose name ends in `suffix` declares. Raises ConfigError.
 
     `check` gets the text and what it declares, and raises for what is no schema. Messages name `kind` and `expected`.
     """
