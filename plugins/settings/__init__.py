@@ -22,6 +22,7 @@ def penstock_settings() -> Components:
         "metrics_host": f"{metrics}:METRICS_HOST",
         "metrics_port": f"{metrics}:METRICS_PORT",
         "num_standby_replicas": "penstock.plugins.replicas.settings:NUM_STANDBY_REPLICAS",
+        "racks": "penstock.plugins.replicas.settings:RACKS",
         "queries": f"{queries}:QUERIES",
         "queries_token": f"{queries}:QUERIES_TOKEN",
         "queries_excluded": f"{queries}:QUERIES_EXCLUDED",

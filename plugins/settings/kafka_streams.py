@@ -159,6 +159,7 @@ KAFKA_STREAMS: Mapping[str, tuple[str, Convert]] = {
 """Name of Kafka Streams -> ours, and the function that turns its value into ours."""
 
 _NO_GROUP = "tasks are placed by Spark, not by a consumer group; leave it out"
+_RACKS = "set `racks`, which says in which rack each machine is"
 _NO_LIST_SERDE = "write the serde list:INNER, e.g. list:int32"
 _NO_DSL_SERDE = "give the source, sink or store its serde"
 _NO_METRICS = "set `metrics_port` for Prometheus, or see `penstock status`; leave it out"
@@ -194,8 +195,8 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("false",),
     ),
     "rack.aware.assignment.non_overlap_cost": (_NO_GROUP, ()),
-    "rack.aware.assignment.strategy": (_NO_GROUP, ("none",)),
-    "rack.aware.assignment.tags": (_NO_GROUP, ("",)),
+    "rack.aware.assignment.strategy": (_RACKS, ("none",)),
+    "rack.aware.assignment.tags": (_RACKS, ("",)),
     "rack.aware.assignment.traffic_cost": (_NO_GROUP, ()),
     "repartition.purge.interval.ms": ("repartition topics are purged behind each commit; leave it out", ()),
     "rocksdb.config.setter": (_LMDB, ()),

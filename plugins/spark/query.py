@@ -22,7 +22,7 @@ from penstock.plugins.hosts.life import LEASE_SECONDS
 from penstock.plugins.hosts.log_lines import HostLogReader
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import SlotCargo
-from penstock.plugins.replicas.settings import NUM_STANDBY_REPLICAS
+from penstock.plugins.replicas.settings import NUM_STANDBY_REPLICAS, RACKS
 from penstock.plugins.runs.host_messages import HostMessages
 from penstock.plugins.runs.planning import renewals
 from penstock.plugins.runs.planning.control import (
@@ -340,9 +340,9 @@ class ApplicationQuery(Query):
 
     def _standbys(self) -> dict[str, list[str]]:
         """Return the tasks of which each slot's host keeps copies."""
-        copies = NUM_STANDBY_REPLICAS.of(self._prepared.application.settings)
+        settings = self._prepared.application.settings
         kept: dict[str, list[str]] = {}
-        for slot, keepers in self.placement.standbys(copies).items():
+        for slot, keepers in self.placement.standbys(NUM_STANDBY_REPLICAS.of(settings), RACKS.of(settings)).items():
             for keeper in keepers:
                 kept.setdefault(str(keeper), []).extend(self._by_slot.get(slot, ()))
         return kept

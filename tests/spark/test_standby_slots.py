@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock import ConfigError, Settings
 from penstock.plugins.hosts.executor_identity import host_name
 from penstock.plugins.hosts.reports import SlotMessage
+from penstock.plugins.replicas.settings import rack_of
 from penstock.plugins.spark.placement.slot_owners import LOST, Executor, SlotOwners
 from penstock.plugins.spark.placement.standby_slots import standby_slots
 
@@ -35,6 +40,25 @@ def test_a_machine_that_goes_changes_only_what_concerns_it(owners: dict[int, str
         places = {host_name(owners[each]) for each in before[slot]}
         if gone not in places:
             assert {host_name(owners[each]) for each in after[slot]} == places
+
+
+@given(OWNERS, st.integers(1, 3))
+def test_copies_are_in_other_racks(owners: dict[int, str], copies: int) -> None:
+    """As far as there are racks; then a rack has as few of a slot and its copies as can be."""
+    racks = "node-0=a, node-1=a, node-2=b, node-*=c"
+    rack = {host_name(owner): rack_of(racks, host_name(owner)) for owner in owners.values()}
+    assert set(rack.values()) <= {"a", "b", "c"}
+    for slot, keepers in standby_slots(owners, copies, racks).items():
+        places = [host_name(owners[each]) for each in (slot, *keepers)]
+        assert len(set(places)) == len(places) == 1 + min(copies, len(rack) - 1)
+        used = Counter(rack[each] for each in places)
+        assert len(used) == min(len(places), len(set(rack.values())))
+
+
+def test_racks_that_are_no_rules_are_refused() -> None:
+    for wrong in ("a", "node-1=", "=a", "node-1=a,", 3):
+        with pytest.raises(ConfigError, match="setting 'racks': expected PATTERN=RACK"):
+            Settings(racks=wrong)
 
 
 def test_a_lost_slot_goes_where_its_copies_are() -> None:

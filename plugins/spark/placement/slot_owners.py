@@ -94,7 +94,7 @@ class SlotOwners:
                 moves.append(self._clear(slot, REBALANCED))
         return moves
 
-    def keep_copies(self, copies: int) -> dict[int, list[int]]:
+    def keep_copies(self, copies: int, racks: str | None = None) -> dict[int, list[int]]:
         """Return the slots whose hosts keep copies of each slot's tasks (`standby_slots`); remember on which machines.
 
         While a slot has no owner, its copies stay where they were.
@@ -102,7 +102,7 @@ class SlotOwners:
         if not copies:
             return {}
         if len(self.owners) == self.slots:
-            self._keepers = standby_slots(self.owners, copies)
+            self._keepers = standby_slots(self.owners, copies, racks)
             self._warm = {
                 slot: {host_name(self.owners[each]) for each in keepers} for slot, keepers in self._keepers.items()
             }

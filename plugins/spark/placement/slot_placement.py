@@ -55,9 +55,9 @@ class SlotPlacement:
         """How many slots have moved, by reason."""
         return self._owners.moves
 
-    def standbys(self, copies: int) -> dict[int, list[int]]:
-        """Return the slots whose hosts keep copies of each slot's tasks, each on another machine."""
-        return {} if self._executors is None else self._owners.keep_copies(copies)
+    def standbys(self, copies: int, racks: str | None) -> dict[int, list[int]]:
+        """Return the slots whose hosts keep copies of each slot's tasks, as `standby_slots`."""
+        return {} if self._executors is None else self._owners.keep_copies(copies, racks)
 
     def started(self, query: StreamingQuery) -> None:
         """Note that the query runs; Spark forgets at each start what it prefers."""
