@@ -12,6 +12,7 @@ import pytest
 from penstock import run
 from penstock.client import Client, Entry
 
+from ..console.browsing import Reader
 from ..processes import python
 from ..spark import apps
 from ..spark.surroundings import Surroundings
@@ -40,13 +41,16 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("local", [True, False])
 def test_it_serves_until_it_is_stopped(target: str, tmp_path: Path, local: bool) -> None:
     arguments = ["serve", target, "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data")]
-    with python("penstock.plugins.cli", *arguments, *(["--local"] if local else [])) as process:
+    with python("penstock.plugins.cli", *arguments, *(["--local", "--console"] if local else [])) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
-        found = re.search(r"app answers at (http://127\.0\.0\.1:\d+)$", line)
+        console = r", with its console at \1/console/" if local else ""
+        found = re.search(rf"app answers at (http://127\.0\.0\.1:\d+){console}$", line)
         assert found is not None, line + process.stderr.read()
         with Client(found[1]) as client:
             assert client.store("counts", wait="30s").get("a") == Entry("a", 2)
+        page = Reader(found[1]).get("store?name=counts&key=a")
+        assert (page.status, "a 2" in page.text) == ((200, True) if local else (404, False))
         process.send_signal(signal.SIGTERM)
         _, rest = process.communicate(timeout=60)
         assert process.returncode == 0 and rest == ""
@@ -60,7 +64,8 @@ def test_it_serves_until_it_is_stopped(target: str, tmp_path: Path, local: bool)
         (["--store", "count"], "no store 'count'.*did you mean 'counts'"),
         (["--tls-cert", "counting.py"], "--tls-cert and --tls-key: give both or none"),
         (["--local", "--directory", "x"], "--directory: with --local there are no replicas"),
-        (["--token-file", "token"], "expected a token of 16 or more"),
+        (["--token-file", "token"], "--token-file token: expected a token of 16 or more"),
+        (["--actions-token-file", "token"], "--actions-token-file token: expected a token of 16 or more"),
         (["--tls-cert", "counting.py", "--tls-key", "counting.py"], "the certificate or its key cannot be used"),
     ],
 )

@@ -114,6 +114,7 @@ def check(browser: Chromium, name: str) -> None:
     """A page fits its window, and axe finds nothing."""
     if PICTURES:
         browser.screenshot(Path(PICTURES) / f"{re.sub(r'[^-a-z0-9]+', '_', name)}.png")
+    assert not {TOKEN, ACTIONS} & set(re.findall(r"[-\w]+", browser.evaluate("document.documentElement.outerHTML")))
     sizes = browser.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     assert sizes[0] <= sizes[1], f"{name}: wider than its window"
     if axe := axe_script():

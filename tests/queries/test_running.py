@@ -20,6 +20,7 @@ from penstock.errors import RuntimeUnavailableError
 from penstock.plugins.applications.status_topic import StatusTopic
 from penstock.queries import Queries
 
+from ..console.browsing import Reader
 from ..spark import apps
 from ..spark.surroundings import Surroundings
 from ..waiting import wait_until
@@ -135,7 +136,8 @@ def test_a_server_beside_the_run(
 ) -> None:
     caplog.set_level(logging.INFO, "penstock.queries")
     put(surroundings, 10)
-    given = application(surroundings, queries="127.0.0.1:0", queries_token="a-token-of-the-test", **settings)
+    token = {"queries_token": "a-token-of-the-test"}
+    given = application(surroundings, queries="127.0.0.1:0", queries_console=True, **token, **settings)
 
     def servers() -> list[psutil.Process]:
         children = psutil.Process().children()
@@ -151,6 +153,8 @@ def test_a_server_beside_the_run(
                 return 0 if found is None else found.value
 
             assert count() == 10
+            page = Reader(url).get("settings", authorization="Bearer a-token-of-the-test").text
+            assert "queries_token ******** code" in page and "commit_interval 10ms code" in page
             (before,) = servers()
             before.kill()
             put(surroundings, 5)
@@ -174,6 +178,7 @@ def _value(count: Any) -> int | None:
         ({"queries": "0.0.0.0:0"}, "setting 'queries' 0.0.0.0:0: other machines reach it, and there is no token"),
         ({"queries": "8080"}, "setting 'queries' '8080': expected HOST:PORT"),
         ({"queries": "127.0.0.1:0", "queries_masked": "counts, count"}, "no store 'count'.*did you mean 'counts'"),
+        ({"queries": "127.0.0.1:0", "queries_actions": True}, "setting 'queries_actions': .*set queries_actions_token"),
         ({"queries": "127.0.0.1:0", "queries_token": "short"}, "setting 'queries_token': expected a token of 16"),
     ],
 )
