@@ -48,16 +48,19 @@ class MemoryBackend(StoreBackend):
 
     @staticmethod
     def forget(directory: Path) -> None:
-        """Drop the content of every directory under `directory`; no backend may have it open."""
-        top = f"{os.path.realpath(directory)}{os.sep}"
-        for place in [place for place in _contents if place.startswith(top)]:
+        """Drop the content of `directory` and of every one under it; no backend may have it open."""
+        for place in _under(directory):
             del _contents[place]
 
     @staticmethod
     def saved(directory: Path) -> dict[str, Saved]:
-        """Return a copy of the content of every directory under `directory`, by its path."""
-        top = f"{os.path.realpath(directory)}{os.sep}"
-        return {place: contents.saved() for place, contents in _contents.items() if place.startswith(top)}
+        """Return a copy of the content of `directory` and of every one under it, by its path."""
+        return {place: contents.saved() for place, contents in _under(directory).items()}
+
+    @staticmethod
+    def versions(directory: Path) -> dict[str, str | None]:
+        """Return the version of `directory` and of every one under it, by its path."""
+        return {place: contents.version for place, contents in _under(directory).items()}
 
     @staticmethod
     def put_back(saved: Mapping[str, Saved]) -> None:
@@ -252,6 +255,11 @@ class _Contents:
 
     def saved(self) -> Saved:
         return self.version, {name: dict(table.values) for name, table in self.tables.items()}
+
+
+def _under(directory: Path) -> dict[str, _Contents]:
+    top = os.path.realpath(directory)
+    return {place: found for place, found in _contents.items() if f"{place}{os.sep}".startswith(f"{top}{os.sep}")}
 
 
 _contents: dict[str, _Contents] = {}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -36,6 +36,10 @@ class Component:
 
     def load(self) -> Any:
         """Import and return the thing. Raises PluginError when that fails, or when the thing cannot be called."""
+        return self._found
+
+    @cached_property
+    def _found(self) -> Any:
         found = self.target
         if isinstance(self.target, str):
             module, _, attribute = self.target.partition(":")

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequ
 from inspect import getattr_static
 from types import CodeType, FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ..errors import ProcessingError, TopologyError
 from ..record import Record
@@ -21,6 +22,9 @@ _METHODS = {
     "close": (),
 }
 """The methods of processors and transformers, and what they are called with."""
+
+_sound: WeakKeyDictionary[FunctionType, set[tuple[str, type, bool]]] = WeakKeyDictionary()
+"""The functions that `check_methods` has accepted: as which method, bound or not. Each task makes its processors."""
 
 _LOST = (Record, Generator, Coroutine, AsyncGenerator)
 
@@ -55,10 +59,16 @@ def check_methods(where: str, processor: object) -> None:
     name = (processor if isinstance(processor, type) else type(processor)).__name__
     for method, arguments in _METHODS.items():
         function = getattr(processor, method, None)
-        if function is not None:
-            check_plain(where, f"{method} of {name}", function)
-            is_unbound = isinstance(processor, type) and isinstance(getattr_static(processor, method), FunctionType)
-            check_called_with(where, f"{method} of {name}", function, arguments, ("self",) if is_unbound else ())
+        if function is None:
+            continue
+        is_unbound = isinstance(processor, type) and isinstance(getattr_static(processor, method), FunctionType)
+        written, use = getattr(function, "__func__", function), (method, type(function), is_unbound)
+        if isinstance(written, FunctionType) and use in _sound.get(written, ()):
+            continue
+        check_plain(where, f"{method} of {name}", function)
+        check_called_with(where, f"{method} of {name}", function, arguments, ("self",) if is_unbound else ())
+        if isinstance(written, FunctionType):
+            _sound.setdefault(written, set()).add(use)
 
 
 def check_called_with(

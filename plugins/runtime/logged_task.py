@@ -17,8 +17,9 @@ from penstock import (
     IncompatibleStateError,
     Log,
     OffsetOutOfRangeError,
+    ProcessingError,
     RecordRefusedError,
-    StaleStoreError,
+    StoreError,
     TaskCommitter,
     TaskId,
     TopicPartition,
@@ -43,8 +44,8 @@ from .topic_ids import TopicMadeAgainError, differ
 
 _log = logging.getLogger("penstock.worker")
 
-_MAY_BE_OF_SUCCESSOR = ChangelogError, IncompatibleStateError, OffsetOutOfRangeError, StaleStoreError
-"""Errors of a process whose task another one has taken over."""
+_MAY_BE_OF_SUCCESSOR = ChangelogError, IncompatibleStateError, OffsetOutOfRangeError, ProcessingError, StoreError
+"""What a process may fail with because another one has taken its task over."""
 FIRST = "first"
 """The reason why a task is opened by an object that had not opened it before."""
 
@@ -236,7 +237,8 @@ class LoggedTask(TaskRunner):
         """Return FencedError for an error that another process causes which has taken the task over, else `error`.
 
         That process deletes files of the changelog that it does not need itself, writes to a changelog that this
-        process has found without a commit, and lets records be deleted that this process has still to read.
+        process has found without a commit, and lets records be deleted that this process has still to read. On the same
+        machine it writes to the stores that this process's processors read.
         """
         if isinstance(error, _MAY_BE_OF_SUCCESSOR) and self._committer is not None:
             try:

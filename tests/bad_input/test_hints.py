@@ -200,6 +200,13 @@ class TimerOfKey(Processor):
         self.context.forward(record)
 
 
+class TimerAsProcess(Processor):
+    def process(self, record: Record) -> None:
+        self.context.forward(record)
+
+    on_timer = process  # type: ignore[assignment]
+
+
 class ClosesWith(Processor):
     def close(self, error: Any) -> None:  # type: ignore[override]
         pass
@@ -216,6 +223,7 @@ class ClosesWith(Processor):
         (OfValue, "transform of OfValue is called with (key, value)"),
         (WithoutContext, "init of WithoutContext is called with (context)"),
         (TimerOfKey, "on_timer of TimerOfKey is called with (key, at)"),
+        (TimerAsProcess, "on_timer of TimerAsProcess is called with (key, at)"),
         (ClosesWith, "close of ClosesWith is called with ()"),
         (lambda: OfKeyAndValue(), "process of OfKeyAndValue is called with (record)"),
     ],

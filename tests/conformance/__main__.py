@@ -20,10 +20,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--topology", action="append", default=[], help="only this topology (repeatable)")
     parser.add_argument(
         "--driver",
-        choices=("ttd", "spark", "local", "kafka"),
+        choices=("ttd", "simulated", "spark", "local", "kafka"),
         default="ttd",
-        help="what runs the cases: the test driver, or an engine with a local log (spark: local) or a broker",
+        help="what runs the cases: the test driver, simulated hosts with faults between any two inputs, or an engine "
+        "with a local log (spark: local) or a broker",
     )
+    parser.add_argument("--seed", type=int, default=1, help="with --driver simulated: which faults strike (1)")
     parser.add_argument("--engine", choices=("spark", "embedded"), default="spark", help="the engine (spark)")
     parser.add_argument("--mode", choices=("batch", "continuous"), default="batch", help="how tasks run (batch)")
     parser.add_argument("--sample", type=int, metavar="N", help="only N cases of each family, spread over it")
@@ -41,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.driver == "spark":
         given.driver = "local"
-    elif given.driver == "ttd" and given.engine != "spark":
+    elif given.driver in ("ttd", "simulated") and given.engine != "spark":
         parser.error(f"--engine {given.engine}: add --driver local, or kafka")
     for option in ("sample", "ops", "backlog"):
         if (number := getattr(given, option)) is not None and number < 1:
@@ -70,7 +72,16 @@ def main(arguments: list[str] | None = None) -> int:
             chosen = sample(chosen, given.sample)
         if given.ops is not None:
             chosen = [shortened(case, given.ops) for case in chosen]
-        if given.driver != "ttd":
+        if given.driver == "simulated":
+            from penstock.plugins.testing.simulation.in_memory import in_memory
+
+            from .simulated_driver import SimulatedDriver, survives
+
+            mode = "continuous" if given.mode == "continuous" else "batches"
+            chosen = [case for case in chosen if survives(case, mode)]
+            with in_memory():
+                results = [check(case, lambda each: SimulatedDriver(each, given.seed, mode)) for case in chosen]
+        elif given.driver != "ttd":
             from .log_driver import case_drivers
 
             with case_drivers(
@@ -106,7 +117,8 @@ def described(given: argparse.Namespace) -> str:
     """Return what was run."""
     engine = {"spark": "Spark", "embedded": "the embedded engine"}[given.engine]
     with_log = {"local": f"on {engine} with the local log", "kafka": f"on {engine} with Kafka"}
-    where = {"ttd": "in the test driver", **with_log}
+    simulated = f"on simulated hosts with the faults of seed {given.seed}"
+    where = {"ttd": "in the test driver", "simulated": simulated, **with_log}
     mode = "" if given.driver == "ttd" else f", mode {given.mode}"
     most = "" if given.sample is None else f", at most {given.sample} cases of a family"
     first = "" if given.ops is None else f", the first {given.ops} inputs of each"

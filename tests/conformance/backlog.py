@@ -9,7 +9,7 @@ from typing import Any
 from .runner import Case, application_of, changed
 
 Op = dict[str, Any]
-_KEEP_ATTRIBUTES = ("papi_metadata",)
+KEEP_ATTRIBUTES = ("papi_metadata", "papi_punctuate")
 """Topologies whose processors count in attributes, which a start resets."""
 
 
@@ -20,7 +20,7 @@ def with_backlog(case: Case, count: int) -> Case | None:
     task has done meanwhile, on how far a global store is filled, or on a processor's attributes.
     """
     config = case.get("config", {})
-    if config.get("cache_max_bytes") or config.get("timestamp_extractor") or case["topology"] in _KEEP_ATTRIBUTES:
+    if config.get("cache_max_bytes") or config.get("timestamp_extractor") or case["topology"] in KEEP_ATTRIBUTES:
         return None
     program = application_of(case).program
     if program.internal_topics or len(program.subtopologies) != 1 or program.global_stores:

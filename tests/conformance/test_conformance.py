@@ -20,6 +20,7 @@ from .backlog import with_backlog
 from .differences import KINDS, LISTED, explained
 from .log_driver import CaseDriver
 from .runner import BUILDERS, Case, TestDriver, check, check_description, difference, load, play, shortened, table
+from .simulated_driver import SimulatedDriver, survives
 
 VECTORS = Path(__file__).parent / "vectors"
 CASES, DESCRIPTIONS = load(VECTORS)
@@ -73,6 +74,22 @@ def test_sample_on_the_embedded_engine(case: Case, is_continuous: bool) -> None:
     driver = CaseDriver(cut, partial(stepping_embedded, is_continuous=is_continuous))
     try:
         assert difference(cut, play(cut, driver)) == ""
+    finally:
+        driver.close()
+
+
+OPS_WITH_FAULTS = 12
+
+
+@pytest.mark.parametrize("mode", ["batches", "continuous"])
+@pytest.mark.parametrize(
+    "case", [case for case in FIRST_OF_EACH if survives(case, "batches")], ids=lambda case: case["family"]
+)
+def test_sample_with_faults_between_any_two_inputs(case: Case, mode: str) -> None:
+    cut = shortened(case, OPS_WITH_FAULTS)
+    driver = SimulatedDriver(cut, 1, mode)
+    try:
+        assert difference(cut, play(cut, driver)) == "", "\n".join(driver.story)
     finally:
         driver.close()
 

@@ -342,6 +342,13 @@ def joined() -> StreamsBuilder:
     return builder
 
 
+def suppressed() -> StreamsBuilder:
+    """Answer a count once an update of any key is a second later."""
+    builder = StreamsBuilder()
+    builder.stream("in").group_by_key().count().suppress("1s").to_stream().to("out")
+    return builder
+
+
 def named() -> Topology:
     return topology(NamedCounts, key_value_store("kept")).add_global_store(
         key_value_store("names"), "read names", "prices", "fill names", Names

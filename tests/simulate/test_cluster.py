@@ -11,7 +11,7 @@ from penstock import ConfigError, UnknownTopicError
 from penstock.plugins.testing.simulation.history import Fault
 from penstock.testing.simulation import SimulatedCluster
 
-from .programs import counts, counts_with_more
+from .programs import counts, counts_with_more, suppressed
 
 MODES = ("continuous", "batches")
 
@@ -33,6 +33,24 @@ def test_a_record_counts_once_if_a_host_crashes_at_an_operation(mode: str, when:
         cluster.settle()
         assert cluster.read_pairs("out") == [("ann", 1), ("ann", 2)]
         cluster.check_state()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_processor_that_fails_at_state_of_a_successor_on_its_machine_is_no_failure(mode: str) -> None:
+    with SimulatedCluster(
+        suppressed(), mode=mode, hosts=1, partitions=1, key_serde="str", value_serde="int"
+    ) as cluster:
+        cluster.pipe("in", "ann", 1, 0)
+        cluster.work(1)
+        cluster.pipe("in", "bob", 1, 1_000)
+        cluster.freeze(1, after="fetch")
+        cluster.work(1)
+        cluster.start(1)
+        cluster.move("0_0", 2)
+        cluster.work(2)
+        cluster.wake(1)  # of what it lets go now, its successor has deleted the entry
+        cluster.settle()
+        assert cluster.read_pairs("out") == [("ann", 1)]
 
 
 @pytest.mark.parametrize("order", permutations((1, 2, 3)))

@@ -29,9 +29,6 @@ class DiskCluster(SimulatedCluster):
             changelog=f"directory:?snapshot_floor_bytes={floor}&segment_bytes=1",
         )  # fmt: skip
 
-    def __enter__(self) -> DiskCluster:
-        return self
-
     def freeze_at(self, host: int, fault: Fault) -> None:
         """Let a host freeze at an operation on the disk."""
         self._faults.arm(self._live(host), fault)

@@ -13,14 +13,14 @@ from ..driver import TopologyTestDriver
 Answers = Mapping[str, Sequence[tuple[Any, ...]]]
 """By output topic: (key, value) or (key, value, timestamp), or all of a Record."""
 
+_MANY = 1_000
+"""Records between two commits: a history may have any number."""
+
 
 def of_driver(program: Any, records: Mapping[str, Sequence[Record]], partitions: int, **settings: Any) -> Answers:
-    """Return a program's answers without faults: those of the test driver, for one record after the other."""
-    with TopologyTestDriver(program, partitions=partitions, **settings) as driver:
-        if len(records) > 1:
-            driver.pipe_many(records)
-        for topic, of_topic in records.items() if len(records) == 1 else ():
-            driver.pipe_all(topic, of_topic)
+    """Return a program's answers without faults: those of the test driver, which has all records at once."""
+    with TopologyTestDriver(program, partitions=partitions, commit_every=_MANY, **settings) as driver:
+        driver.pipe_many(records)
         return {topic: [tuple(each) for each in driver.read_all(topic)] for topic in driver.output_topics()}
 
 

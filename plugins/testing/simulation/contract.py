@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from functools import cache
 from random import Random
 from typing import Any, ClassVar, Literal
 
@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from penstock import Application, ConfigError, Record, Topology, TopologyBuilder
-from penstock.plugins.runtime.temporary import TemporaryDirectory
 
 from .answers import Answers, difference, of_driver, of_reference
 from .failure import SimulationFailure
 from .history import History
+from .in_memory import in_memory
 from .shrinking import Case, shrink
 from .simulation import Simulation, is_on_disk
 
@@ -98,48 +98,48 @@ class SimulationContract:
         def play(seed: int) -> None:
             nonlocal failed
             failed = seed
-            type(self).play(seed, directory)
+            type(self).play(seed)
 
-        with TemporaryDirectory("simulation") as directory:
+        with in_memory():
             try:
                 settings(
                     max_examples=self.examples, deadline=None, suppress_health_check=list(HealthCheck),
                     phases=(Phase.explicit, Phase.reuse, Phase.generate),
                 )(given(seeds)(play))()  # fmt: skip
             except SimulationFailure as failure:
-                shortest = type(self).shortest(failed, failure, directory) if self.shrinks else failure
+                shortest = type(self).shortest(failed, failure) if self.shrinks else failure
                 where = f"{inspect.getfile(type(self))}:{type(self).__qualname__}"
                 shortest.add_note(f"The same history again: penstock simulate {where} --start {failed} --seeds 1")
                 raise shortest from None
 
     @classmethod
-    def play(cls, seed: int, directory: Path | None = None) -> Simulation:
+    def play(cls, seed: int) -> Simulation:
         """Run the history of a seed, and check it; return the simulation, for its story.
 
-        The same seed makes the same history. Even ones run in continuous mode, odd ones in batches. `directory`: where
-        it may make directories, which stay; None: in a temporary one. Raises SimulationFailure.
+        The same seed makes the same history. Even ones run in continuous mode, odd ones in batches. Raises
+        SimulationFailure.
         """
-        return cls._play_case(cls._case(seed), MODES[seed % len(MODES)], directory)
+        return cls._play_case(cls._case(seed), MODES[seed % len(MODES)])
 
     @classmethod
-    def shortest(cls, seed: int, failure: SimulationFailure, directory: Path | None = None) -> SimulationFailure:
+    def shortest(cls, seed: int, failure: SimulationFailure) -> SimulationFailure:
         """Return the failure of the shortest history that is found by leaving out parts of that of the seed."""
         mode = MODES[seed % len(MODES)]
-        return shrink(cls._case(seed), failure, lambda case: cls._play_case(case, mode, directory))
+        return shrink(cls._case(seed), failure, lambda case: cls._play_case(case, mode))
 
     @classmethod
     def _case(cls, seed: int) -> Case:
         random = Random(seed)
         drawn = cls.records(random)
-        records = drawn if isinstance(drawn, Mapping) else {_only_source(cls.program()): drawn}
+        records = drawn if isinstance(drawn, Mapping) else {_only_source(cls): drawn}  # type: ignore[arg-type]  # mypy: no class has a hash
         history = History.of(random, on_disk=is_on_disk(cls.options))
         return Case({topic: tuple(of_topic) for topic, of_topic in records.items()}, history)
 
     @classmethod
-    def _play_case(cls, case: Case, mode: str, directory: Path | None) -> Simulation:
+    def _play_case(cls, case: Case, mode: str) -> Simulation:
         options: dict[str, Any] = {"partitions": 2, **cls.options}
         simulation = Simulation(
-            cls.program(), case.records, case.history, mode=mode, directory=directory,
+            cls.program(), case.records, case.history, mode=mode,
             deployments=[make() for make in cls.deployments], **options,
         )  # fmt: skip
         try:
@@ -167,7 +167,9 @@ class SimulationContract:
         return {sinks[0]: of_reference(cls.reference, simulation.parts[next(iter(records))])}
 
 
-def _only_source(program: Topology | TopologyBuilder | Application) -> str:
+@cache
+def _only_source(contract: type[SimulationContract]) -> str:
+    program = contract.program()
     application = program if isinstance(program, Application) else Application("simulated", program)
     names = [topic for topic in application.program.topics() if topic not in application.program.internal_topics]
     if len(names) != 1:

@@ -37,7 +37,8 @@ class DriverHost(Host):
         self._owners = owners
         self._lease = log.lease(application.id, str(self), _LEASE_MS)
         directory.mkdir(parents=True, exist_ok=True)
-        self._control = ControlFile(directory)
+        self._control, self._orders = ControlFile(directory), Control()
+        self._control.write(self._orders)
         plan = Plan.of(prepared, len(prepared.tasks()), str(directory))
         self._planner = BatchPlanner(plan, log, world, self._wait, world.world.seconds)
         self._offset = self._planner.first()
@@ -55,7 +56,10 @@ class DriverHost(Host):
         """Renew the lease, and plan one batch, if there is one."""
         self._lease.renew()
         owners = dict(self._owners())
-        self._control.write(Control(unopened=[task for task, host in owners.items() if task not in host.opened]))
+        orders = Control(unopened=[task for task, host in owners.items() if task not in host.opened])
+        if orders != self._orders:
+            self._orders = orders
+            self._control.write(orders)
         following = self._planner.next(self._offset, None)
         if following != self._offset:
             self._offset = following

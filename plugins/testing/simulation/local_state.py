@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import deque
 from pathlib import Path
@@ -43,13 +44,13 @@ class LocalState:
 
     def note(self) -> None:
         """Note the present contents, and forget those whose directories were removed."""
-        for place, saved in MemoryBackend.saved(self.directory).items():
+        for place, version in MemoryBackend.versions(self.directory).items():
             before = self._before.setdefault(place, deque(maxlen=_KEPT))
-            if not Path(place).exists():
+            if not os.path.exists(place):
                 MemoryBackend.forget(Path(place).parent)
                 del self._before[place]
-            elif not before or before[-1][0] != saved[0]:
-                before.append(saved)
+            elif not before or before[-1][0] != version:
+                before.append(MemoryBackend.saved(Path(place))[place])
 
     def lose(self, random: Random) -> None:
         """Let the machine go down; no process on it may live."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from penstock import (
     Application,
@@ -40,8 +40,8 @@ from .host_files import HostFiles
 from .host_world import HostWorld
 from .log import SimulatedLog
 from .settling import settle
-from .simulated_application import outside_topics, simulated
-from .timeline import Timeline
+from .simulated_application import check_options, outside_topics, simulated
+from .timeline import BEGINNING_MS, Timeline
 
 _OPERATION_NAMES = ("commit", "take", "fetch", "ask")
 
@@ -55,7 +55,8 @@ class SimulatedCluster(ReadsTopics):
     "directory:s3://BUCKET" for a simulated object store; `dice` chooses what a machine that goes down had synced.
     `replicas`: every copy of a task's stores is compared with others of its version, and `follow` has replicas.
     `standbys`: the same, and `stand_by` has standbys.
-    `topics`: settings of topics, by name, such as {"out": {"max.message.bytes": "1000"}}.
+    `topics`: settings of topics, by name, such as {"out": {"max.message.bytes": "1000"}}; all topics have to be there
+    where functions or patterns choose some. `initial_wall_clock_ms`: the time of the beginning.
     `directory`: where it may make directories, which stay; None: a temporary one.
 
     `before` and `after` name an operation of a host on the log: "commit", "take" (the fence of a task), "fetch", or
@@ -92,16 +93,13 @@ class SimulatedCluster(ReadsTopics):
         topics: Mapping[str, Mapping[str, str]] | None = None,
         replicas: bool = False,
         standbys: bool = False,
+        initial_wall_clock_ms: int = BEGINNING_MS,
         **settings: Any,
     ) -> None:
-        if mode not in ("batches", "continuous"):
-            raise ConfigError(f'mode of a simulation: expected "batches" or "continuous", found {mode!r}')
-        for what, number in (("hosts", hosts), ("partitions", partitions)):
-            if type(number) is not int or number < 1:
-                raise ConfigError(f"{what} of a simulation: expected a number from 1 on, found {number!r}")
+        check_options(mode, hosts, partitions)
         self._partitions = partitions
         self._topic_settings = topics or {}
-        self._timeline = Timeline()
+        self._timeline = Timeline(initial_wall_clock_ms)
         self._disk = Disk(self._timeline, Random(dice))
         self._outside = HostWorld(self._timeline, HostFiles(self._disk, -1, lambda what, call, *_: call()))
         self._disk.make_directory(-1, CHANGELOG)
@@ -133,7 +131,7 @@ class SimulatedCluster(ReadsTopics):
     def _prepared(self, program: Topology | TopologyBuilder | Application) -> Prepared:
         application = self._made = simulated(program, self._settings, self._directory)
         self._log.sends_at_once = application.settings.processing_guarantee == "at_least_once"
-        self._topics = outside_topics(application)
+        self._topics = outside_topics(application, self._topic_settings)
         for topic in self._topics:
             if topic not in self._log.topics():
                 self._log.create_topic(topic, self._partitions, self._topic_settings.get(topic))
@@ -141,7 +139,7 @@ class SimulatedCluster(ReadsTopics):
         self._committed = prepared.committed
         return prepared
 
-    def __enter__(self) -> SimulatedCluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import Any
 
-from penstock.plugins.runtime.temporary import TemporaryDirectory
-
 from .contract import SimulationContract
 from .failure import SimulationFailure
 from .faults import Place
+from .in_memory import in_memory
 
 
 @dataclass
@@ -59,12 +58,12 @@ def soak(
 
 def _played(contract: type[SimulationContract], seeds: Sequence[int]) -> Iterator[Soaked]:
     """Yield what each history came to; the one that fails is the last."""
-    with _quiet(), TemporaryDirectory("simulation") as directory:
+    with _quiet(), in_memory():
         for seed in seeds:
             try:
-                simulation = contract.play(seed, directory)
+                simulation = contract.play(seed)
             except SimulationFailure as failure:
-                shortest = contract.shortest(seed, failure, directory) if contract.shrinks else failure
+                shortest = contract.shortest(seed, failure) if contract.shrinks else failure
                 yield Soaked(seed=seed, failure=shortest)
                 return
             yield Soaked(1, simulation.events, Counter(simulation.faults), Counter(simulation.places), seed)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-_BEGINNING_MS = 1_700_000_000_000
+BEGINNING_MS = 1_700_000_000_000
 
 
 class Timeline:
     """Time passes when a step says so. All hosts share it; each may have a clock that is ahead of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, beginning_ms: int = BEGINNING_MS) -> None:
+        self._beginning_ms = beginning_ms
         self._seconds = 0.0
         self._tokens = count(1)
         self._is_event = False
@@ -28,7 +29,7 @@ class Timeline:
 
     def now_ms(self) -> int:
         """Return the time in ms since the epoch."""
-        return _BEGINNING_MS + round(self._seconds * 1000)
+        return self._beginning_ms + round(self._seconds * 1000)
 
     def pass_by(self, seconds: float) -> None:
         """Let time pass."""
