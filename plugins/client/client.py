@@ -88,7 +88,7 @@ class Client:
         query = urlencode(list(given))
         target = f"{self._path}{path}" + (f"?{query}" if query else "")
         data = None if body is None else json.dumps(body).encode()
-        status, answer = self._exchange("GET" if data is None else "POST", target, data)
+        status, answer = self.exchange("GET" if data is None else "POST", target, data, self._headers)
         found = self._json(status, answer)
         if status == 200:
             return found
@@ -123,14 +123,17 @@ class Client:
             return StoreUnavailableError(message)
         return QueryError(message, status, error.get("code", ""))
 
-    def _exchange(self, method: str, target: str, data: bytes | None) -> tuple[int, bytes]:
-        """Return status and body. A connection that the server has closed since is replaced once: queries only read."""
+    def exchange(self, method: str, target: str, data: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        """Return status and body of an answer. Raises QueryError if there is none.
+
+        A connection that the server has closed since is replaced once: queries only read.
+        """
         while True:
             with self._lock:
                 is_new = not self._idle
                 connection = self._connect() if is_new else self._idle.pop()
             try:
-                connection.request(method, target, data, self._headers)
+                connection.request(method, target, data, dict(headers))
                 response = connection.getresponse()
                 body = response.read()
             except (OSError, http.client.HTTPException) as error:

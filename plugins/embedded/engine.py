@@ -14,6 +14,7 @@ from penstock.plugins.runs.engine import Engine
 from penstock.plugins.runs.open_application import OpenApplication, prepared_application
 from penstock.plugins.runs.order import RunOrder
 from penstock.plugins.runs.progress import RunSummary
+from penstock.plugins.runs.queries_server import WaitingServer
 from penstock.plugins.runs.run_loop import RunLoop, begun
 from penstock.plugins.runs.stepping import SteppingDriver, stepping
 from penstock.plugins.runtime.process_resources import tune_garbage_collector
@@ -46,10 +47,16 @@ class EmbeddedEngine(Engine):
             raise
 
     def _run(self, application: Application, order: RunOrder) -> RunSummary:
-        waiting = WaitingStandbys(application)
-        is_wanted = lambda: order.is_waiting_wanted() and waiting.keep()  # noqa: E731
+        waiting, server = WaitingStandbys(application), WaitingServer(application)
+
+        def is_wanted() -> bool:
+            if not order.is_waiting_wanted():
+                return False
+            server.begin()
+            return waiting.keep()
+
         opening = opened(application, is_wanted)
-        with closing(waiting), begun(application, order, opening, has_tasks_here=True) as begun_run:
+        with closing(waiting), closing(server), begun(application, order, opening, server.of_run) as begun_run:
             running, stop, statistics = begun_run
             waiting.close()
             order.note_start()

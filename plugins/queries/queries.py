@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from penstock.plugins.replicas.keys import KeyTasks
 from penstock.plugins.runtime.locations import open_log
 from penstock.support.names import did_you_mean
 
+from .active_server import active_server
 from .built_stores import BuiltStores
 from .changes_feed import ChangesFeed
 from .copies import Bounds, Copies, TaskLag
@@ -38,12 +39,14 @@ from .stores import can_be_queried, queried_store
 class KeyMetadata:
     """Where a key is. Semantics: Kafka Streams' KeyQueryMetadata.
 
-    `task` has it, and reads the partition of this number. `lag`: how far the copy here is behind.
+    `task` has it, and reads the partition of this number. `lag`: how far the copy here is behind. `server`: the URL of
+    the server on the machine where the application runs, if it has one.
     """
 
     task: str
     partition: int
     lag: TaskLag
+    server: str | None = None
 
 
 class Queries:
@@ -194,7 +197,20 @@ class Queries:
         """Return which task has a key. Raises ConfigError if the key's serde refuses it."""
         reading = self.reading(store, Bounds(stale_ok=True))
         task = reading.tasks_of(key)[0]
-        return KeyMetadata(task.id, int(task.id.partition("_")[2]), self._copies.lag(task, store))
+        lag = self._copies.lag(task, store)
+        return KeyMetadata(task.id, int(task.id.partition("_")[2]), lag, self.active_server())
+
+    def active_server(self) -> str | None:
+        """Return the URL of the server on the machine where the application runs, as its run noted it in the log.
+
+        None if it does not run, or without the setting `application_server`. Raises LogError.
+        """
+        return active_server(self.application, self._log)
+
+    @property
+    def seconds(self) -> Callable[[], float]:
+        """Returns seconds of a stopwatch."""
+        return self._copies.world.seconds
 
     # ------------------------------------------------------------------ closing
 

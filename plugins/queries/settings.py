@@ -11,6 +11,12 @@ QUERIES = Setting(
     None,
     "The address on which a server beside the run answers queries of its stores, such as `127.0.0.1:8080`; None: none.",
 )
+APPLICATION_SERVER = Setting(
+    "application_server",
+    optional(text("HOST:PORT, or a URL")),
+    None,
+    "Where other machines reach `queries` of this one, such as `10.0.0.5:8080`; their servers forward what they lack.",
+)
 QUERIES_TOKEN = Setting(
     "queries_token",
     optional(text("a token of 16 or more characters")),

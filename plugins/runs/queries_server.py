@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 
 from penstock import Application, ConfigError, OpensAlone, Settings
 from penstock.hooks import registry
@@ -70,6 +70,37 @@ def queries_server(application: Application, *, has_tasks_here: bool) -> Iterato
             yield
         finally:
             server.close()
+
+
+class WaitingServer:
+    """A server of queries that begins while its run waits for another driver of the application.
+
+    It answers from what this machine has, such as standbys, and forwards the rest to the machine of that driver.
+    """
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+        self._stack = ExitStack()
+        self._has_tried = self._answers = False
+
+    def begin(self) -> None:
+        """Begin, unless it has begun. If the address is in use now, as by that driver, the run opens it later."""
+        if self._has_tried or not QUERIES.of(self._application.settings):
+            return
+        self._has_tried = True
+        try:
+            self._stack.enter_context(queries_server(self._application, has_tasks_here=True))
+            self._answers = True
+        except ConfigError as error:
+            _log.info("application %r: queries are not answered while it waits: %s", self._application.id, error)
+
+    def of_run(self, application: Application) -> AbstractContextManager[None]:
+        """Return the server of the run: this one, if it has begun."""
+        return nullcontext() if self._answers else queries_server(application, has_tasks_here=True)
+
+    def close(self) -> None:
+        """End it; idempotent."""
+        self._stack.close()
 
 
 def _actions_token(settings: Settings) -> str | None:

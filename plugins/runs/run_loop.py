@@ -6,7 +6,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from penstock import Application, SystemClock, TopicPartition
 from penstock.plugins.applications.lag import PartitionLag, find_lag
 from penstock.plugins.applications.preparation import resolve
 from penstock.plugins.hosts.status import HostStatus
+from penstock.plugins.queries.active_server import noted_server
 from penstock.plugins.runtime.report import TaskReport
 
 from .metrics.endpoint import metrics_endpoint
@@ -22,7 +23,6 @@ from .open_application import OpenApplication
 from .order import RunOrder
 from .planning.rests import rest_seconds
 from .progress import EndedBatch, RunProgress, RunSummary
-from .queries_server import queries_server
 from .query import Query
 from .rates import BatchRates, RecentRates
 from .statistics import RunStatistics
@@ -42,18 +42,22 @@ R = TypeVar("R", bound=OpenApplication)
 
 @contextmanager
 def begun(
-    application: Application, order: RunOrder, opening: AbstractContextManager[R], *, has_tasks_here: bool
+    application: Application,
+    order: RunOrder,
+    opening: AbstractContextManager[R],
+    serving: Callable[[Application], AbstractContextManager[None]],
 ) -> Iterator[tuple[R, StopRequest, RunStatistics]]:
     """Begin a run: serve its metrics, open the application, serve its stores, write its status, and listen for a stop.
 
-    `has_tasks_here`: its tasks run on this machine.
+    `serving`: serves the stores of an application in its block.
     """
     statistics = RunStatistics(application.id, order.trigger.text)
     with (
         metrics_endpoint(application.settings, statistics.status, lambda: statistics.lag),
         opening as running,
         StatusWriter(running.log, running.application.id, statistics),
-        queries_server(running.application, has_tasks_here=has_tasks_here),
+        serving(running.application),
+        noted_server(running.application, running.log),
         StopRequest.listening(order.stop) as stop,
     ):
         yield running, stop, statistics

@@ -24,6 +24,7 @@ def penstock_settings() -> Components:
         "num_standby_replicas": "penstock.plugins.replicas.settings:NUM_STANDBY_REPLICAS",
         "racks": "penstock.plugins.replicas.settings:RACKS",
         "queries": f"{queries}:QUERIES",
+        "application_server": f"{queries}:APPLICATION_SERVER",
         "queries_token": f"{queries}:QUERIES_TOKEN",
         "queries_excluded": f"{queries}:QUERIES_EXCLUDED",
         "queries_masked": f"{queries}:QUERIES_MASKED",

@@ -125,6 +125,7 @@ _wrapper = _one_of(
 
 KAFKA_STREAMS: Mapping[str, tuple[str, Convert]] = {
     "application.id": ("application_id", str),
+    "application.server": ("application_server", lambda value: value or None),
     "bootstrap.servers": ("log", _servers),
     "state.dir": ("state_dir", lambda value: value),
     "dsl.store.suppliers.class": ("store_backend", _backend),
@@ -168,7 +169,6 @@ _LMDB = "stores are kept in LMDB; leave it out"
 WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "acceptable.recovery.lag": ("a slot goes to a machine with copies, however far they are behind; leave it out", ()),
     "allow.os.group.write.access": ("new directories have mode 0700, and files 0600", ("false",)),
-    "application.server": ("`queries` is the address of a server for stores; leave it out", ("",)),
     "basic.auth.credentials.source": ("set `schema_registry_user_info`", ("user_info",)),
     "buffered.records.per.partition": ("set `fetch_bytes`", ()),
     "built.in.metrics.version": (_NO_METRICS, ("latest",)),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING
 
 from penstock import Application, Clock, ConfigError, RuntimeUnavailableError
 from penstock.plugins.runs.order import RunOrder
 from penstock.plugins.runs.progress import EndedBatch, RunProgress, RunSummary
+from penstock.plugins.runs.queries_server import queries_server
 from penstock.plugins.runs.run_loop import RunLoop, begun
 from penstock.plugins.runs.statistics import RunStatistics
 from penstock.plugins.runs.stop_request import StopRequest
@@ -80,11 +81,15 @@ def run_order(
     # The JVM's end waits for all of the run.
     with (
         ExitStack() as waiting,
-        begun(application, order, opening, has_tasks_here=False) as (running, stop, statistics),
+        begun(application, order, opening, _serving) as (running, stop, statistics),
     ):
         waiting.enter_context(ending_before_the_jvm(running.session, stop.ask))
         order.note_start()
         return _SparkRun(running, order, stop, statistics).until_done()
+
+
+def _serving(application: Application) -> AbstractContextManager[None]:
+    return queries_server(application, has_tasks_here=False)
 
 
 class _SparkRun(RunLoop):

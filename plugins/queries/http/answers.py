@@ -76,7 +76,12 @@ class Answers:
         self._check(name)
         reading = self._queries.reading(name, Bounds(stale_ok=True))
         found = self._queries.query_metadata_for_key(name, self._key(reading, given, "key"))
-        return {"task": found.task, "partition": found.partition, **_without(asdict(found.lag), "task")}
+        lag = _without(asdict(found.lag), "task")
+        return {"task": found.task, "partition": found.partition, **lag, "server": found.server, "copies": [lag]}
+
+    def is_shown(self, name: str) -> bool:
+        """Return whether a store may be asked, with its values."""
+        return name in self._names and name not in self._masked
 
     def is_ready(self) -> bool:
         """Return whether every task of the stores can answer."""

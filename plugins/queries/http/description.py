@@ -131,7 +131,15 @@ def _list(items: Schema) -> Schema:
 _SCHEMAS: Schema = {
     "Stores": _object({"application": _TEXT, "stores": _list(_object(_STORE))}),
     "Store": _object({**_STORE, "tasks": _list(_object({"task": _TEXT, **_LAG}))}),
-    "Metadata": _object({"task": _TEXT, "partition": {"type": "integer"}, **_LAG}),
+    "Metadata": _object(
+        {
+            "task": _TEXT,
+            "partition": {"type": "integer"},
+            **_LAG,
+            "server": {"type": ["string", "null"], "description": "URL of the server where the application runs"},
+            "copies": _list(_object({"server": {"type": ["string", "null"]}, **_LAG})),
+        }
+    ),
     "Entry": _ENTRY,
     "Entries": _object({"entries": _list({"anyOf": [_ref("Entry"), {"type": "null"}]})}),
     "Page": _object({"entries": _list(_ref("Entry")), "page": {"type": ["string", "null"]}}),

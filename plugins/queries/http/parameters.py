@@ -92,6 +92,12 @@ class Parameters:
         wait_ms = self.number("wait", _DEFAULT_WAIT_MS, most=MOST_WAIT_MS)
         return Bounds(self.flag("stale_ok"), at_least, wait_ms / 1000, at_once)
 
+    def without_wait(self) -> Parameters:
+        """Return the same parameters, with `wait=0`."""
+        made = Parameters((), {})
+        made._values = {**self._values, "wait": ["0"]}
+        return made
+
     def page(self) -> Page | None:
         """Return where the page begins; None for the first one."""
         text = self.text("page")

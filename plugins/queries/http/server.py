@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock import Application, ConfigError, RuntimeUnavailableError
 from penstock.support.names import did_you_mean
 
+from ..active_server import own_server
 from ..queries import Queries
 from .guard import Address, Guard
 
@@ -82,13 +83,15 @@ class Server:
         import uvicorn
 
         from .answers import Answers
+        from .forwarding import Forwarding
         from .service import service
 
         names = options.names(list(queries.stores()))
         guard = Guard(options.address, options.token, options.hosts, options.actions_token)
         self._pages = None if options.pages is None else options.pages(queries, options)
         answers = Answers(queries, names, list(options.masked))
-        app = service(answers, guard, queries.application.id, self._pages, lambda: self._server.should_exit)
+        forwarding = Forwarding(queries, own_server(queries.application))
+        app = service(answers, guard, queries.application.id, self._pages, lambda: self._server.should_exit, forwarding)
         self._socket = listening
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False, proxy_headers=False,

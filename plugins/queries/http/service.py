@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -22,6 +23,7 @@ from penstock.plugins.serdes.json_text import dump_json
 from .answers import Answers, Data
 from .description import OPERATIONS, Operation, description
 from .event_stream import Waking, event_stream, has_begun
+from .forwarding import FORWARDED, Forwarding, Sent
 from .guard import Guard
 from .parameters import Parameters, keys_of_body
 from .refusals import Refused, refusal
@@ -47,12 +49,14 @@ def service(
     application_id: str,
     pages: ASGIApp | None = None,
     is_ending: Callable[[], bool] = lambda: False,
+    forwarding: Forwarding | None = None,
 ) -> Starlette:
     """Return the ASGI application that answers requests by `answers`, if `guard` lets them through.
 
     `pages`: an application of its own at `/console/`. Streams of changes end when `is_ending` returns True.
+    `forwarding` has what cannot be answered here.
     """
-    made = _Service(answers, guard, is_ending)
+    made = _Service(answers, guard, is_ending, forwarding)
     described = dump_json(description(application_id, has_token=guard.token is not None))
     # Routes are tried in order: that of a key comes first.
     operations = sorted(OPERATIONS, key=lambda each: each.name != "get")
@@ -78,7 +82,10 @@ Endpoint = Callable[[Request], Any]
 
 
 class _Service:
-    def __init__(self, answers: Answers, guard: Guard, is_ending: Callable[[], bool]) -> None:
+    def __init__(
+        self, answers: Answers, guard: Guard, is_ending: Callable[[], bool], forwarding: Forwarding | None
+    ) -> None:
+        self._forwarding = forwarding
         self._answers = answers
         self._is_ending = is_ending
         self._guard = guard
@@ -104,8 +111,9 @@ class _Service:
             if operation.name == "stores":
                 return _json(self._answers.stores())
             if operation.name == "get_many":
-                keys = keys_of_body(await read_body(request))
-                return await self._data(self._answers.get_many, name, given, keys)
+                body = await read_body(request)
+                keys = keys_of_body(body)
+                return await self._data_or_forward(_sent(request, body), self._answers.get_many, name, given, keys)
             if operation.name == "entries" and _NDJSON in request.headers.get("accept", ""):
                 return await self._stream(name, given)
             if operation.name == "get" and (found := self._at_once(name, given)) is not None:
@@ -114,8 +122,10 @@ class _Service:
                 return await self._changes(name, given, request.headers.get("last-event-id"))
             if operation.name == "store":
                 return await self._data(self._answers.store, name)
-            work = {"get": self._answers.get, "entries": self._answers.page, "metadata": self._answers.metadata}
-            return await self._data(work[operation.name], name, given)
+            if operation.name == "metadata":
+                return await self._metadata(_sent(request), name, given)
+            work = {"get": self._answers.get, "entries": self._answers.page}
+            return await self._data_or_forward(_sent(request), work[operation.name], name, given)
 
         return self.guarded(answer)
 
@@ -150,6 +160,46 @@ class _Service:
             return _json(await self._in_thread(work, *given))
         except PenstockError as error:
             raise refusal(error) from error
+
+    async def _other(self, sent: Sent) -> str | None:
+        """Return the URL of the server where the application runs; None if it is this one, or has forwarded this."""
+        if self._forwarding is None or FORWARDED in sent.headers:
+            return None
+        try:
+            found: str | None = await self._in_thread(self._forwarding.other)
+        except PenstockError:
+            return None
+        return found
+
+    async def _data_or_forward(
+        self, sent: Sent, work: Callable[..., Data], name: str, given: Parameters, *more: Any
+    ) -> Response:
+        """Answer from here; else from where the application runs; else wait until there is an answer here."""
+        if self._answers.is_shown(name) and await self._other(sent) is not None:
+            assert self._forwarding is not None
+            try:
+                return await self._data(work, name, given.without_wait(), *more)
+            except Refused as refused:
+                if refused.status != 503:
+                    raise
+            answer = await self._in_thread(self._forwarding.ask, sent)
+            if answer is not None and answer[0] != 503:
+                return Response(answer[1], answer[0], _HEADERS, "application/json")
+        return await self._data(work, name, given, *more)
+
+    async def _metadata(self, sent: Sent, name: str, given: Parameters) -> Response:
+        """Answer which task has a key, and how far the copy here is, and that where the application runs."""
+        try:
+            found = await self._in_thread(self._answers.metadata, name, given)
+        except PenstockError as error:
+            raise refusal(error) from error
+        own = None if self._forwarding is None else self._forwarding.own
+        copies = [{"server": own, **each} for each in found["copies"]]
+        if self._forwarding is not None and await self._other(sent) is not None:
+            answer = await self._in_thread(self._forwarding.ask, sent)
+            if answer is not None and answer[0] == 200:
+                copies = [*json.loads(answer[1])["copies"], *copies]
+        return _json({**found, "copies": copies})
 
     async def _changes(self, name: str, given: Parameters, after: str | None) -> Response:
         """Send changes as they are committed."""
@@ -202,6 +252,11 @@ async def read_body(request: Request) -> bytes:
     except ClientDisconnect:
         raise Refused(400, "bad_request", "the body is not complete") from None
     return body
+
+
+def _sent(request: Request, body: bytes | None = None) -> Sent:
+    path, query = request.scope["raw_path"].decode("ascii"), request.scope["query_string"].decode("ascii")
+    return Sent(request.method, f"{path}?{query}" if query else path, request.headers, body)
 
 
 def _json(data: Any, status: int = 200, **headers: str) -> Response:

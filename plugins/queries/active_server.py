@@ -1,0 +1,50 @@
+"""The server on the machine where an application runs, as its run notes it in the log for servers on other machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
+
+from penstock import Application, ConfigError, Log, LogError
+
+from .settings import APPLICATION_SERVER
+
+_KEY = "application_server"
+
+
+def own_server(application: Application) -> str | None:
+    """Return the URL at which others reach the server of this machine. Raises ConfigError for one that is none."""
+    text = APPLICATION_SERVER.of(application.settings)
+    if not text:
+        return None
+    url = (text if "://" in text else f"http://{text}").rstrip("/")
+    try:
+        parts = urlsplit(url)
+        is_right = parts.scheme in ("http", "https") and parts.hostname and ("://" in text or parts.port)
+    except ValueError:
+        is_right = False
+    if not is_right:
+        raise ConfigError(f"setting 'application_server' {text!r}: expected HOST:PORT, http://... or https://...")
+    return url
+
+
+def active_server(application: Application, log: Log) -> str | None:
+    """Return the URL of the server on the machine where the application runs; None if none is noted."""
+    noted = log.get_meta(application.id, _KEY)
+    return noted.decode() if noted else None
+
+
+@contextmanager
+def noted_server(application: Application, log: Log) -> Iterator[None]:
+    """Note the server of this machine for the block, in which the caller has the application's lease."""
+    own = own_server(application)
+    before = active_server(application, log)
+    if own != before:
+        log.put_meta(application.id, _KEY, (own or "").encode())
+    try:
+        yield
+    finally:
+        if own is not None:
+            with suppress(LogError):  # others find out when they ask it
+                log.put_meta(application.id, _KEY, b"")

@@ -1,0 +1,124 @@
+"""Queries on two machines: a server forwards to that where the application runs, or answers from copies."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Application, ConfigError, StoreUnavailableError, TopicPartition, run
+from penstock.client import Client, QueryError
+from penstock.plugins.queries.http.forwarding import FORWARDED
+from penstock.queries import Queries
+
+from ..spark import apps
+from ..spark.surroundings import Surroundings
+from ..waiting import wait_until
+from .served import ask, served
+
+KEYS = [f"k{number}" for number in range(7)]
+TOKEN = "a-token-of-the-test"
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> Iterator[Surroundings]:
+    with Surroundings(tmp_path / "data") as made:
+        made.create(**{"in": 4, "out": 4})
+        yield made
+
+
+def on(machine: str, surroundings: Surroundings, **settings: Any) -> tuple[Application, str]:
+    """Return an application of a machine, which has local state of its own; and the URL of its server."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    given = {"queries": address, "application_server": address, "state_dir": str(surroundings.directory / machine)}
+    made = surroundings.application(
+        "app", apps.count(), engine="embedded", commit_interval="10ms", queries_token=TOKEN, **{**given, **settings}
+    )
+    return made, f"http://{address}"
+
+
+def put(surroundings: Surroundings, rounds: int) -> None:
+    surroundings.put("in", [(key, "v", number) for number in range(rounds) for key in KEYS])
+
+
+def get(url: str, key: str, **headers: str) -> Any:
+    """Return the status and the value of a key; 0 if nobody answers."""
+    try:
+        found: Any = {"authorization": f"Bearer {TOKEN}", **headers}
+        status, answer = ask(url, "/v1/stores/counts/get", given={"key": key}, **found)
+    except OSError:
+        return 0, None
+    return status, answer.get("value")
+
+
+def test_a_server_forwards_until_the_application_runs_there(surroundings: Surroundings) -> None:
+    put(surroundings, 10)
+    (first, one), (second, two) = on("one", surroundings), on("two", surroundings)
+    running = first.start("continuous")
+    wait_until(lambda: get(one, "k3") == (200, 10), "the first machine answers")
+    waiting = second.start("continuous", wait=True)
+    wait_until(lambda: get(two, "k3") == (200, 10), "the second machine forwards")
+    assert get(two, "k3", **{FORWARDED: "1"})[0] == 503
+    assert get(two, "x")[0] == 404
+    assert get(two, "k3", authorization="Bearer wrong")[0] == 401
+    with Client(two, token=TOKEN) as client:
+        store = client.store("counts")
+        assert [each and each.value for each in store.get_many(["k1", "x"])] == [10, None]
+        assert {each.key: each.value for each in store.entries()} == dict.fromkeys(KEYS, 10)
+        found = client.request("/v1/stores/counts/metadata", [("key", "k3")])
+        assert found["server"] == one
+        assert [each["server"] for each in found["copies"]] == [one, two]
+        assert found["copies"][0]["behind"] == 0 and found["copies"][1]["version"] is None
+    running.stop()
+    with waiting:
+        put(surroundings, 5)
+        wait_until(lambda: get(two, "k3", **{FORWARDED: "1"}) == (200, 15), "the second machine has the tasks")
+        with Queries.from_changelog(second, directory=surroundings.directory / "far") as far, served(far) as url:
+            assert wait_until(lambda: get(url, "k3"))[0] == 200
+            assert far.query_metadata_for_key("counts", "k3").server == two
+    with Queries.from_changelog(second, directory=surroundings.directory / "far") as far:
+        assert far.active_server() is None
+
+
+def test_a_waiting_machine_answers_from_its_standbys(surroundings: Surroundings) -> None:
+    put(surroundings, 10)
+    (first, one), (second, two) = on("one", surroundings), on("two", surroundings, num_standby_replicas=1)
+    running = first.start("continuous")
+    wait_until(lambda: get(one, "k3") == (200, 10), "the first machine answers")
+    waiting = second.start("continuous", wait=True)
+    wait_until(lambda: get(two, "k3", **{FORWARDED: "1"}) == (200, 10), "the standbys answer")
+    with Client(two, token=TOKEN) as client:
+        copies = client.request("/v1/stores/counts/metadata", [("key", "k3")])["copies"]
+        assert [each["behind"] for each in copies] == [0, 0]
+        running.stop()
+        with waiting:
+            # It is never silent while the application moves.
+            for _ in range(50):
+                found = client.store("counts", stale_ok=True).get("k3")
+                assert found is not None and found.value == 10
+
+
+def test_a_server_that_is_noted_and_does_not_answer(surroundings: Surroundings) -> None:
+    put(surroundings, 10)
+    made, url = on("one", surroundings, queries=None, application_server=None)
+    run(made)
+    surroundings.log.put_meta("app", "application_server", url.encode())
+    with Queries.of_this_machine(made) as here, served(here, token=TOKEN) as own:
+        assert get(own, "k3") == (200, 10)
+        with Client(own, token=TOKEN) as client:
+            ahead = client.store("counts", at_least={TopicPartition("in", each): 99 for each in range(4)}, wait="0ms")
+            with pytest.raises(StoreUnavailableError):
+                ahead.get("k3")
+            assert client.request("/v1/stores/counts/metadata", [("key", "k3")])["server"] == url
+            with pytest.raises(QueryError, match="no store of this name"):
+                client.store("x").get("k3")
+
+
+@pytest.mark.parametrize("wrong", ["8080", "ftp://host:1", "host", "http://"])
+def test_the_setting_is_checked_at_the_start(surroundings: Surroundings, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=f"setting 'application_server' '{wrong}': expected HOST:PORT"):
+        run(on("one", surroundings, application_server=wrong)[0], "available_now")
