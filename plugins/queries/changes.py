@@ -54,8 +54,10 @@ def subscribed(
             f"store {builder.name!r} is of the kind {kind_of(builder)!r}: only changes of {' and '.join(KINDS)} stores "
             "can be followed"
         )
-    if not builder.logged:
-        raise ConfigError(f"store {builder.name!r} is not in the changelog (logged=False): its changes are not there")
+    if not builder.logged or not reading.copies.has_changelog:
+        raise ConfigError(
+            f"store {builder.name!r} is not in the changelog (logged=False, or it is global): its changes are not there"
+        )
     names = [each.id for each in (reading.tasks() if key is None else reading.tasks_of(key))]
     position = {} if after is None else position_of(after)
     if after is not None and position.keys() != set(names):

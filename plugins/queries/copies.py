@@ -25,7 +25,7 @@ MOST_AGE_SECONDS = 2.0
 """How long ago the log may have had no later version than the one that answers, unless a stale one may."""
 _WAIT_SECONDS = 0.005
 """Seconds between two looks at a copy that is about to get a version."""
-_LOOK_SECONDS = 10.0
+_LOOK_SECONDS = 1.0
 """Seconds between two looks at the note of the program that ran last."""
 
 
@@ -63,6 +63,9 @@ class TaskLag:
 
 class Copies(ABC):
     """The stores of an application's tasks, as this process can read them. Any thread calls all methods."""
+
+    has_changelog = True
+    """Whether the stores' changes are in changelogs."""
 
     def __init__(self, application: Application, log: Log, world: World | None = None) -> None:
         self.application = application
@@ -104,6 +107,7 @@ class Copies(ABC):
         Raises StoreUnavailableError when `bounds.wait` seconds have brought none, StoreError for a store that cannot be
         read here, LogError, and WouldWait.
         """
+        task = self._as_noted_now(task, bounds.at_once)
         if bounds.at_once:
             return self._snapshot_at_once(task, store, bounds)
         until = self.world.seconds() + bounds.wait
@@ -122,7 +126,14 @@ class Copies(ABC):
                     f"{missing}"
                 )
             self.world.sleep(_WAIT_SECONDS)
-            task = self.task(int(task.id.partition("_")[0]), task.id)
+            task = self._as_noted_now(task, False)
+
+    def _as_noted_now(self, task: SavedTask, at_once: bool) -> SavedTask:
+        """Return a task as it is now. Raises StoreUnavailableError where keys are divided among other tasks now."""
+        now = self.tasks(int(task.id.partition("_")[0]), at_once=at_once).get(task.id)
+        if now is None or (now.count, now.partitions) != (task.count, task.partitions):
+            raise StoreUnavailableError(f"application {self.application.id!r} was resharded meanwhile: ask again")
+        return now
 
     def _snapshot_at_once(self, task: SavedTask, store: str, bounds: Bounds) -> Snapshot:
         try:

@@ -104,7 +104,8 @@ class FollowedCopies(Copies):
             )
         began, before = self.world.seconds(), self._shown.get(task.id)
         caught_up = replica.catch_up(self._check_open)
-        if before is not None and before.version == replica.version and before.layout == replica.layout:
+        is_same = before is not None and before.version == replica.version and before.saved == replica.saved
+        if before is not None and is_same:
             if caught_up:
                 before.commit, before.confirmed_at = replica.commit, began
             return
@@ -122,6 +123,9 @@ class FollowedCopies(Copies):
             stretch = self._replicas[task.id].opening if task.id in self._replicas else None
             steps = "" if stretch is None else f" ({stretch.steps:,} steps so far)"
             raise StoreUnavailableError(self._errors.get(task.id) or f"its replica is being restored{steps}")
+        if shown.saved != task:  # as after a deployment: the keys may be divided among other tasks
+            self._looked_at = float("-inf")
+            raise StoreUnavailableError("the application runs another program than a moment ago")
         return shown.snapshot(task.id, store)
 
     def _confirmed(self, task: SavedTask, found: Snapshot) -> Snapshot:
@@ -145,6 +149,7 @@ class _Shown:
         self.commit: Commit | None = None if replica.version is None else replica.commit
         self.confirmed_at = confirmed_at
         self.layout: Layout = replica.layout
+        self.saved = replica.saved
         self._views: dict[str, StoreView] = {}
         self._lock = threading.Lock()
         self._users = 1

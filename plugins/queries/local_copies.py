@@ -42,7 +42,7 @@ class _Reader:
 
 
 @dataclass(frozen=True)
-class _Look:
+class Look:
     """The last commit that the log had at a time (seconds); None: the task had made none."""
 
     commit: Commit | None
@@ -61,7 +61,7 @@ class LocalCopies(Copies):
         self._root = state_directory(application.settings) / application.id
         self._lock = threading.Lock()
         self._readers: dict[tuple[str, str], _Reader] = {}
-        self._looks: dict[str, _Look] = {}
+        self._looks: dict[str, Look] = {}
         self._looking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def _open(self, task: SavedTask, store: str, *, at_once: bool = False) -> Snapshot:
@@ -94,14 +94,14 @@ class LocalCopies(Copies):
     def _confirmed(self, task: SavedTask, found: Snapshot) -> Snapshot:
         return self._with(found, self._look(task))
 
-    def _with(self, found: Snapshot, look: _Look) -> Snapshot:
+    def _with(self, found: Snapshot, look: Look) -> Snapshot:
         """Return the snapshot with a commit that it has reached, if the log had no later one."""
         commit = look.commit
         if commit is None or version_counter(commit.version) > found.counter:
             return found
         return replace(found, commit=commit, confirmed_at=look.at)
 
-    def _look(self, task: SavedTask, at_once: bool = False) -> _Look:
+    def _look(self, task: SavedTask, at_once: bool = False) -> Look:
         """Ask the log for the last commit; queries that wait for the same answer share it."""
         if at_once:
             raise WouldWait
@@ -112,7 +112,7 @@ class LocalCopies(Copies):
                 return known
             at = self.world.seconds()
             commit = self.last_commit(task)
-            look = self._looks[task.id] = _Look(commit, at)
+            look = self._looks[task.id] = Look(commit, at)
             return look
 
     # ------------------------------------------------------------------ readers

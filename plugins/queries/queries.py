@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,25 +23,30 @@ from penstock import (
 from penstock.plugins.applications.stored_id import stored_application
 from penstock.plugins.replicas.contents import declared_store
 from penstock.plugins.replicas.keys import KeyTasks
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.locations import open_log, state_directory
 from penstock.support.names import did_you_mean
 
 from .active_server import active_server
 from .built_stores import BuiltStores
 from .changes_feed import ChangesFeed
-from .copies import Bounds, Copies, TaskLag
+from .copies import Bounds, Copies, TaskLag, WouldWait
 from .followed_copies import FollowedCopies
+from .global_copies import GLOBAL, Filler, GlobalCopies
 from .local_copies import LocalCopies
 from .reading import StoreReading, kind_of
 from .stores import can_be_queried, queried_store
+
+_LOOK_SECONDS = 1.0
+"""Seconds between two looks at whether the application was resharded."""
 
 
 @dataclass(frozen=True)
 class KeyMetadata:
     """Where a key is. Semantics: Kafka Streams' KeyQueryMetadata.
 
-    `task` has it, and reads the partition of this number. `lag`: how far the copy here is behind. `server`: the URL of
-    the server on the machine where the application runs, if it has one.
+    `task` has it, and reads the partition of this number; "global" and -1 of a global store, whose keys are on every
+    machine. `lag`: how far the copy here is behind. `server`: the URL of the server on the machine where the
+    application runs, if it has one.
     """
 
     task: str
@@ -55,22 +61,44 @@ class Queries:
     Close it, or use it in a `with` block.
     """
 
-    def __init__(self, application: Application, copies: Copies, log: Log) -> None:
-        self.application = application
-        self._copies = copies
+    def __init__(
+        self,
+        application: Application,
+        log: Log,
+        open_copies: Callable[[Application], Copies],
+        global_directory: Callable[[Application], Path] | None = None,
+    ) -> None:
+        self._named = application
         self._log = log
+        self._open_copies = open_copies
+        self._global_directory = global_directory
         self._stores = _stores(application)
-        self._built = BuiltStores()
-        self._feed = ChangesFeed(copies)
-        self._key_tasks = {number: KeyTasks(application, number) for number, _ in self._stores.values()}
+        self._opening = threading.Lock()
+        self._open(stored_application(application, log))
+        self._looked_at = self.seconds()
+
+    def _open(self, application: Application) -> None:
+        self.application = application
+        self._copies = copies = self._open_copies(application)
+        self.built, self.feed = BuiltStores(), ChangesFeed(copies)
+        own = {part.id for part in application.program.subtopologies if part.stores}
+        self.key_tasks: Mapping[int, KeyTasks] = {number: KeyTasks(application, number) for number in own}
+        log = self._log
+        global_directory = None if self._global_directory is None else self._global_directory(application)
+        self._globals = {
+            each.id: GlobalCopies(application, log, each, global_directory, copies.world)
+            for each in application.program.global_stores
+        }
+        self._filler: Filler | None = None
+        if global_directory is not None and any(number in self._globals for number, _ in self._stores.values()):
+            self._filler = Filler(application, log, global_directory, copies.world)
 
     @classmethod
     def of_this_machine(cls, application: Application, world: World | None = None) -> Queries:
         """Read the local state of the tasks that run on this machine, beside them. Raises LogError."""
         log = open_log(application.settings)
         try:
-            application = stored_application(application, log)
-            return cls(application, LocalCopies(application, log, world), log)
+            return cls(application, log, lambda stored: LocalCopies(stored, log, world))
         except BaseException:
             log.close()
             raise
@@ -91,13 +119,22 @@ class Queries:
         program does not have or that is not in the changelog, and LogError.
         """
         names = cls.followed_stores(application) if stores is None else list(stores)
-        chosen = {name: declared_store(application, name) for name in names}
+        of_topics = {each.store.name for each in application.program.global_stores}
+        chosen = {name: declared_store(application, name) for name in names if name not in of_topics}
         log = open_log(application.settings)
         try:
-            application = stored_application(application, log)
             parts = {number for number, _ in chosen.values()}
-            place = None if directory is None else Path(directory)
-            return cls(application, FollowedCopies(application, log, parts, chosen, place, world), log)
+
+            def place(stored: Application) -> Path:
+                own = state_directory(stored.settings) / stored.id / "queries"
+                return own if directory is None else Path(directory)
+
+            return cls(
+                application,
+                log,
+                lambda stored: FollowedCopies(stored, log, parts, chosen, place(stored), world),
+                lambda stored: place(stored) / GLOBAL,
+            )
         except BaseException:
             log.close()
             raise
@@ -105,7 +142,8 @@ class Queries:
     @staticmethod
     def followed_stores(application: Application) -> list[str]:
         """Return the names of the stores that replicas can have and queries can read."""
-        return [name for name, (_, each) in _stores(application).items() if each.logged]
+        of_topics = {each.store.name for each in application.program.global_stores}
+        return [name for name, (_, each) in _stores(application).items() if each.logged or name in of_topics]
 
     @staticmethod
     def stores_of(application: Application) -> list[str]:
@@ -149,9 +187,7 @@ class Queries:
         number, builder = self._found(name)
         if bounds.at_least:
             self._check_topics(number, name, bounds)
-        return StoreReading(
-            self._copies, number, builder, self._key_tasks[number], self._built, self._feed, bounds, **options
-        )
+        return StoreReading(self, number, builder, bounds, **options)
 
     def stores(self) -> Mapping[str, str]:
         """Return the kinds of the stores that can be queried, by name."""
@@ -171,8 +207,30 @@ class Queries:
             )
         return stores[name]
 
+    def copies_of(self, subtopology: int, *, at_once: bool = False) -> Copies:
+        """Return the copies that have the stores of a sub-topology.
+
+        They are others after the application was resharded. Raises LogError, and WouldWait with `at_once`.
+        """
+        if self.seconds() - self._looked_at > _LOOK_SECONDS:
+            if at_once:
+                raise WouldWait
+            self._follow_layout()
+        return self._globals.get(subtopology, self._copies)
+
+    def _follow_layout(self) -> None:
+        """Open the copies anew where the application is in another place of the log since it was resharded."""
+        with self._opening:
+            now = self.seconds()
+            if now - self._looked_at > _LOOK_SECONDS:
+                stored = stored_application(self._named, self._log)
+                if stored.id != self.application.id:
+                    self._close_copies()
+                    self._open(stored)
+                self._looked_at = now
+
     def _check_topics(self, subtopology: int, store: str, bounds: Bounds) -> None:
-        tasks = self._copies.tasks(subtopology, at_once=bounds.at_once)
+        tasks = self.copies_of(subtopology, at_once=bounds.at_once).tasks(subtopology, at_once=bounds.at_once)
         known = {each.topic for task in tasks.values() for each in task.partitions}
         wrong = sorted({each.topic for each in bounds.at_least} - known)
         if wrong and tasks:
@@ -186,19 +244,19 @@ class Queries:
     def lags(self, store: str) -> Sequence[TaskLag]:
         """Return how far the copy of a store is behind in each task. Semantics: `allLocalStorePartitionLags`."""
         reading = self.reading(store, Bounds(stale_ok=True))
-        return [self._copies.lag(task, store) for task in reading.tasks()]
+        return [reading.copies.lag(task, store) for task in reading.tasks()]
 
     def can_answer(self, store: str) -> bool:
         """Return whether a version of a store is here in every task; it costs the log nothing."""
         reading = self.reading(store, Bounds(stale_ok=True))
-        return all(self._copies.has(task, store) for task in reading.tasks())
+        return all(reading.copies.has(task, store) for task in reading.tasks())
 
     def query_metadata_for_key(self, store: str, key: Any) -> KeyMetadata:
         """Return which task has a key. Raises ConfigError if the key's serde refuses it."""
         reading = self.reading(store, Bounds(stale_ok=True))
         task = reading.tasks_of(key)[0]
-        lag = self._copies.lag(task, store)
-        return KeyMetadata(task.id, int(task.id.partition("_")[2]), lag, self.active_server())
+        lag, partition = reading.copies.lag(task, store), task.id.partition("_")[2]
+        return KeyMetadata(task.id, int(partition or -1), lag, self.active_server())
 
     def active_server(self) -> str | None:
         """Return the URL of the server on the machine where the application runs, as its run noted it in the log.
@@ -218,8 +276,16 @@ class Queries:
         """Release everything; idempotent. Replicas stay for the next time."""
         with ExitStack() as stack:
             stack.callback(self._log.close)
+            stack.callback(self._close_copies)
+
+    def _close_copies(self) -> None:
+        with ExitStack() as stack:
             stack.callback(self._copies.close)
-            stack.callback(self._feed.close)
+            for each in self._globals.values():
+                stack.callback(each.close)
+            if self._filler is not None:
+                stack.callback(self._filler.close)
+            stack.callback(self.feed.close)
 
     def __enter__(self) -> Queries:
         return self
@@ -230,9 +296,6 @@ class Queries:
 
 def _stores(application: Application) -> dict[str, tuple[int, StoreBuilder]]:
     """Return the stores that queries can read, with the number of their sub-topology."""
-    return {
-        each.name: (part.id, each)
-        for part in application.program.subtopologies
-        for each in part.stores
-        if can_be_queried(each)
-    }
+    own = [(part.id, each) for part in application.program.subtopologies for each in part.stores]
+    of_topics = [(each.id, each.store) for each in application.program.global_stores]
+    return {each.name: (number, each) for number, each in (*own, *of_topics) if can_be_queried(each)}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from penstock import (
     Application,
@@ -24,10 +24,8 @@ from penstock.plugins.replicas.saved_tasks import SavedTask
 from penstock.stores.rows.scan import Scan
 
 from .built_stores import BuiltStores
+from .changes_feed import ChangesFeed
 from .copies import Bounds, Copies, WouldWait
-
-if TYPE_CHECKING:
-    from .changes_feed import ChangesFeed
 
 T = TypeVar("T")
 
@@ -41,6 +39,21 @@ def kind_of(store: StoreBuilder) -> str:
     return store.kind if isinstance(store, StoreSpec) else "key_value"
 
 
+class Opened(Protocol):
+    """The stores of an application as they are opened now; its parts are others after a resharding."""
+
+    built: BuiltStores
+    """Stores that earlier queries have built."""
+    feed: ChangesFeed
+    """Reads the changes of stores."""
+    key_tasks: Mapping[int, KeyTasks]
+    """Which task has a key, by sub-topology."""
+
+    def copies_of(self, subtopology: int, *, at_once: bool = False) -> Copies:
+        """Return the copies that have the stores of a sub-topology. Raises LogError, and WouldWait with `at_once`."""
+        ...
+
+
 @dataclass(frozen=True)
 class StoreReading:
     """A store of the program, in the tasks of its sub-topology, as far as they can be read here.
@@ -49,16 +62,23 @@ class StoreReading:
     with the key. `timestamped`: values are as they were stored, with timestamps and headers if they have them.
     """
 
-    copies: Copies
+    queries: Opened
     subtopology: int
     builder: StoreBuilder
-    key_tasks: KeyTasks
-    built: BuiltStores
-    feed: ChangesFeed
     bounds: Bounds
     timestamped: bool = False
     task: str | None = None
     all_tasks: bool = False
+
+    @property
+    def copies(self) -> Copies:
+        """The copies that have the store now. Raises as `Opened.copies_of`."""
+        return self.queries.copies_of(self.subtopology, at_once=self.bounds.at_once)
+
+    @property
+    def feed(self) -> ChangesFeed:
+        """What reads the changes of the store now."""
+        return self.queries.feed
 
     @property
     def application(self) -> Application:
@@ -93,7 +113,7 @@ class StoreReading:
         if self.all_tasks or len(tasks) == 1:
             return list(tasks.values())
         try:
-            names = self.key_tasks.of(key, len(tasks))
+            names = self.queries.key_tasks[self.subtopology].of(key, len(tasks))
         except ConfigError as error:
             raise ConfigError(f"{error}: name the task, or ask all tasks") from error
         return [tasks[name] for name in names if name in tasks]
@@ -104,9 +124,10 @@ class StoreReading:
     def opened(self, task: SavedTask) -> Iterator[StateStore]:
         """Open the store in a task for the block. Raises as `Copies.snapshot`."""
         with closing(self.copies.snapshot(task, self.builder.name, self.bounds)) as found:
-            built = self.built.take(self.application, self.builder, found)
+            stores = self.queries.built
+            built = stores.take(self.application, self.builder, found)
             yield built.store
-            self.built.give_back(built)
+            stores.give_back(built)
 
     def read(self, task: SavedTask, look: Callable[[Any], T]) -> T:
         """Return what `look` finds in a task; look again where what was read has gone, as when its files grow."""

@@ -107,6 +107,11 @@ class Replica:
         return found if found is not None and is_version(found) else None
 
     @property
+    def saved(self) -> SavedTask:
+        """The task as it was noted when the replica looked last."""
+        return self._saved
+
+    @property
     def layout(self) -> Layout:
         """The stores that the replica has."""
         return self._layouts.now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ class SavedTask:
 
     `partitions`: those that it reads. `layouts`: how its stores are kept, now and before. `identity`: the application's
     incarnation in the log. `changelog`: where the history was when the application started last, without secrets; None
-    if it is in the log.
+    if it is in the log. `count`: how many tasks its sub-topology has, among which keys are divided.
     """
 
     id: str
@@ -25,6 +26,7 @@ class SavedTask:
     layouts: Layouts
     identity: str
     changelog: str | None
+    count: int = 1
 
 
 def saved_tasks(application_id: str, log: Log) -> Mapping[str, SavedTask]:
@@ -36,11 +38,13 @@ def saved_tasks(application_id: str, log: Log) -> Mapping[str, SavedTask]:
     if not note:
         return {}
     changelog = noted_location(application_id, log, note["identity"])
-    found = {}
-    for task, read in task_partitions(note).items():
-        layouts = saved_layouts(note, task.partition("_")[0])
+    found, partitions = {}, task_partitions(note)
+    counts = Counter(task.partition("_")[0] for task in partitions)
+    for task, read in partitions.items():
+        number = task.partition("_")[0]
+        layouts = saved_layouts(note, number)
         if layouts.now:
-            found[task] = SavedTask(task, read, layouts, note["identity"], changelog)
+            found[task] = SavedTask(task, read, layouts, note["identity"], changelog, counts[number])
     return found
 
 

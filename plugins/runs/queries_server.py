@@ -122,7 +122,9 @@ def _names(text: str | None) -> list[str]:
 def _can_be_read_beside(application: Application) -> bool:
     """Return whether another process can read the local state of all stores beside their tasks."""
     default = application.settings.store_backend
-    stores = [each for part in application.program.subtopologies for each in part.stores]
+    program = application.program
+    stores = [each for part in program.subtopologies for each in part.stores]
+    stores += [each.store for each in program.global_stores]
     for name in {each.backend or default for each in stores}:
         factory = registry().load("store backend", name)
         if factory is MemoryBackend or (isinstance(factory, OpensAlone) and factory.exclusive):

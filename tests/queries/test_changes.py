@@ -228,7 +228,7 @@ def test_many_readers_leave_nothing_behind(asked: Asked) -> None:
         streams = [_events(place, "/v1/stores/plain/changes", "") for _ in range(100)]
         for each in streams:
             next(each)
-        feed = asked.here._feed
+        feed = asked.here.feed
         assert len(feed._subscriptions) == 100
         asked.writer.commit([("a", "1")])
         assert {next(each)[1] for each in streams} == {'data: {"key":"a","value":"1"}'}
@@ -245,7 +245,7 @@ def test_the_server_of_a_log_that_does_not_answer(asked: Asked, monkeypatch: pyt
         asked.here.store("plain", wait="100ms").changes()
     with served(asked.here) as url, Client(url, timeout="100ms") as client, pytest.raises(QueryError):
         client.store("none", wait="0ms").changes()
-    assert not asked.here._feed._subscriptions
+    assert not asked.here.feed._subscriptions
 
 
 def _no_log() -> Exception:

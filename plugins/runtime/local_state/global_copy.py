@@ -11,7 +11,16 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from penstock import Application, GlobalStore, OpensAlone, StateStore, StoreBackend, StoreLockedError, duration_ms
+from penstock import (
+    Application,
+    GlobalStore,
+    OpensAlone,
+    StateStore,
+    StoreBackend,
+    StoreBuilder,
+    StoreLockedError,
+    duration_ms,
+)
 from penstock.hooks import registry
 from penstock.store.kept_store import KeptStore
 from penstock.store.record_cache import CacheBudget, RecordCache
@@ -138,6 +147,28 @@ class Copy:
         self.backend.close()
 
 
+def copy_backend(application: Application, store: StoreBuilder) -> str:
+    """Return the name of the store backend on which a global store is kept on each machine."""
+    name = store.backend or application.settings.store_backend
+    factory = registry().load("store backend", name)
+    return _SHARED_BACKEND if isinstance(factory, OpensAlone) and factory.exclusive else name
+
+
+def current_number(directory: Path, backend: str) -> int:
+    """Return the number of the copy that tasks read."""
+    with making_state_directory(directory):
+        try:
+            return int((directory / f"{backend}.current").read_text())
+        except (FileNotFoundError, ValueError):
+            # Not written yet, or lost when the machine went down: copy 0 is then filled from the start if need be.
+            return 0
+
+
+def copy_directory(directory: Path, backend: str, number: int) -> Path:
+    """Return the directory of a copy, under that of its store."""
+    return directory / (f"{backend}.{number}" if number else backend)
+
+
 class Copies:
     """A global store's directory on this machine.
 
@@ -156,11 +187,8 @@ class Copies:
         self._application = application
         self._spec = spec
         self._directory = directory
-        self._backend = spec.store.backend or application.settings.store_backend
+        self._backend = copy_backend(application, spec.store)
         self._factory = registry().load("store backend", self._backend)
-        if isinstance(self._factory, OpensAlone) and self._factory.exclusive:
-            self._backend = _SHARED_BACKEND
-            self._factory = registry().load("store backend", self._backend)
         self._tables = KeptStore.of(spec.store, self._backend).tables(spec.store.name)
         self._limit = duration_ms(application.settings.task_timeout) / 1000
         self._pointer = directory / f"{self._backend}.current"
@@ -285,15 +313,10 @@ class Copies:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _current(self) -> int:
-        with making_state_directory(self._directory):
-            try:
-                return int(self._pointer.read_text())
-            except (FileNotFoundError, ValueError):
-                # Not written yet, or lost when the machine went down: copy 0 is then filled from the start if need be.
-                return 0
+        return current_number(self._directory, self._backend)
 
     def _path(self, number: int) -> Path:
-        return self._directory / (f"{self._backend}.{number}" if number else self._backend)
+        return copy_directory(self._directory, self._backend, number)
 
     def _path_of_lock(self) -> Path:
         return self._directory / "lock"

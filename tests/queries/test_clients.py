@@ -1,0 +1,99 @@
+"""Clients of the server of queries: by TLS, many at once, and such that send and take nothing."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from socket import create_connection
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from penstock import ConfigError
+from penstock.client import Client, QueryError
+
+from ..waiting import wait_until
+from .served import served
+from .test_kinds import Asked
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    with closing(Asked(tmp_path_factory.mktemp("app"))) as made:
+        made.writer.commit([("a", "1"), ("b", "2")])
+        yield made
+
+
+def certificate(directory: Path) -> tuple[Path, Path]:
+    """Write a certificate for 127.0.0.1 that is its own authority, and its key."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "penstock")])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    files = directory / "cert.pem", directory / "key.pem"
+    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    files[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
+    return files
+
+
+def test_tls(asked: Asked, tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    with served(asked.here, certificate=cert, private_key=key) as url:
+        assert url.startswith("https://127.0.0.1:")
+        with Client(url, context=ssl.create_default_context(cafile=cert)) as client:
+            found = client.store("plain").get("a")
+            assert found is not None and found.value == "1"
+            with client.store("plain").changes("b") as changes:
+                asked.writer.commit([("b", "3")])
+                assert next(changes).value == "3"
+        with Client(url) as stranger, pytest.raises(QueryError, match="certificate verify failed"):
+            stranger.store("plain").get("a")
+        with Client(url.replace("https", "http")) as plain, pytest.raises(QueryError, match="does not answer"):
+            plain.store("plain").get("a")
+    wrong = pytest.raises(ConfigError, match="the certificate or its key cannot be used")
+    with wrong, served(asked.here, certificate=cert, private_key=cert):
+        pass
+
+
+def test_many_clients_at_once_and_idle_ones(asked: Asked) -> None:
+    me = psutil.Process()
+    with served(asked.here) as url:
+        with Client(url) as client:
+            client.store("plain").get("a")
+        before = me.num_fds()
+        place = urlsplit(url)
+        with ExitStack() as stack:
+            for number in range(400):
+                idle = stack.enter_context(create_connection((place.hostname, place.port)))
+                # Nothing, half of a request, and a request whose answer is not read.
+                idle.sendall(
+                    (b"", b"GET /v1/st", f"GET /v1/stores HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode())[
+                        number % 3
+                    ]
+                )
+            with Client(url) as client, ThreadPoolExecutor(16) as threads:
+                store = client.store("plain")
+                found = list(threads.map(lambda key: store.get(key), ["a", "x"] * 200))
+                assert [each and each.value for each in found] == ["1", None] * 200
+        wait_until(lambda: me.num_fds() <= before, "all connections are closed")

@@ -1,0 +1,67 @@
+"""Queries of global stores: of the copy that the tasks of a machine read, and of one that a server fills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import ConfigError, StoreUnavailableError, TopicPartition
+from penstock.client import Client
+from penstock.queries import Queries
+
+from ..spark import apps
+from ..spark.surroundings import Surroundings
+from ..waiting import wait_until
+from .served import served
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> Iterator[Surroundings]:
+    with Surroundings(tmp_path / "data") as made:
+        made.create(**{"in": 2, "out": 2, "table": 2})
+        yield made
+
+
+def application(surroundings: Surroundings, **settings: Any) -> Any:
+    return surroundings.application("app", apps.look_up(), engine="embedded", commit_interval="10ms", **settings)
+
+
+def ends(surroundings: Surroundings) -> dict[TopicPartition, int]:
+    return dict(surroundings.log.end_offsets(surroundings.partitions("table")))
+
+
+@pytest.mark.parametrize("settings", [{}, {"store_backend": "memory"}, {"processes": 2}])
+def test_a_global_store_answers(surroundings: Surroundings, settings: dict[str, Any]) -> None:
+    surroundings.put("table", [(f"k{number}", f"v{number}", number) for number in range(20)])
+    surroundings.put("in", [("k1", "x", 1)])
+    with application(surroundings, **settings).start() as running:
+        store = running.store("table", at_least=ends(surroundings), wait="60s")
+        assert store.get_many(["k1", "k19", "x"]) == ["v1", "v19", None]
+        assert len(list(store.all())) == 20
+        found = running.queries.query_metadata_for_key("table", "k1")
+        assert (found.task, found.partition, found.lag.behind) == ("global", -1, 0)
+        surroundings.put("table", [("k1", "later", 30)])
+        surroundings.put("in", [("k1", "x", 31)])
+        assert running.store("table", at_least=ends(surroundings), wait="60s").get("k1") == "later"
+        with pytest.raises(ConfigError, match="store 'table' is not in the changelog"):
+            store.changes()
+        ahead = running.store("table", at_least={TopicPartition("table", 0): 999}, wait="0ms")
+        with pytest.raises(StoreUnavailableError, match="table-0:999"):
+            ahead.get("k1")
+
+
+def test_a_server_fills_its_own_copy(surroundings: Surroundings, tmp_path: Path) -> None:
+    surroundings.put("table", [(f"k{number}", f"v{number}", number) for number in range(20)])
+    made = application(surroundings)
+    for _ in range(2):  # the second time it continues
+        with Queries.from_changelog(made, directory=tmp_path / "far") as far, served(far) as url, Client(url) as client:
+            store = client.store("table", at_least=ends(surroundings), wait="30s")
+            found = store.get("k7")
+            assert found is not None and found.value == "v7"
+            assert len(list(store.entries())) == len({f"k{number}" for number in range(20)})
+            surroundings.put("table", [("k7", "v7", 40)])
+            assert wait_until(lambda: far.lags("table")[0].behind == 0)
+    assert "table" in Queries.followed_stores(made)

@@ -1,0 +1,59 @@
+"""Queries of an application that was resharded meanwhile: no key is looked up in the task that it had before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import StoreUnavailableError, TopicPartition, Topology, key_value_store, run
+from penstock.plugins.reshard import plan_reshard, reshard
+from penstock.queries import Queries
+
+from ..spark import apps
+from ..spark.surroundings import Surroundings
+
+KEYS = [f"k{number}" for number in range(40)]
+
+
+def application(surroundings: Surroundings, topic: str, changelog: str) -> Any:
+    topology = (
+        Topology()
+        .add_source("in", topic)
+        .add_processor("count", apps.Count, "in", stores=[key_value_store("counts", key_serde="str")])
+        .add_sink("out", "out", "count")
+    )
+    return surroundings.application("app", topology, engine="embedded", changelog=changelog)
+
+
+@pytest.mark.parametrize("changelog", ["directory:changelog", "topic:"])
+def test_keys_are_found_in_their_new_tasks(tmp_path: Path, changelog: str) -> None:
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(**{"in": 4, "in7": 7, "out": 1})
+        before = application(surroundings, "in", changelog)
+        surroundings.put("in", [(key, "v", 1) for key in KEYS])
+        run(before)
+        with Queries.of_this_machine(before) as here, Queries.from_changelog(before) as far:
+            for queries in (here, far):
+                assert queries.store("counts", wait="60s").get_many(KEYS) == [1] * len(KEYS)
+            after = application(surroundings, "in7", changelog)
+            reshard(plan_reshard(after, surroundings.log, 7, sources={"in": "in7"}), surroundings.log, lambda: None)
+            surroundings.put("in7", [(key, "v", 2) for key in KEYS])
+            run(after)
+            ends = dict(surroundings.log.end_offsets([TopicPartition("in7", number) for number in range(7)]))
+            for queries in (here, far):
+                _ask_until(queries, ends)
+
+
+def _ask_until(queries: Queries, ends: dict[TopicPartition, int]) -> None:
+    """Ask until all keys have their new counts: each answer before that is the old one, or none."""
+    store = queries.store("counts", wait="60s")
+    while True:
+        try:
+            found = store.get_many(KEYS)
+        except StoreUnavailableError:
+            continue
+        assert set(found) <= {1, 2}
+        if found == [2] * len(KEYS):
+            return
