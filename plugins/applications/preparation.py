@@ -27,9 +27,8 @@ from penstock.support.topic_config import TopicConfig, checked_topic_config
 
 from .changelog_location import check_location
 from .committed import CommittedPartitions, Positions
-from .heartbeat_topic import heartbeat_topic
+from .own_topics import topics_beside
 from .serdes import prepare_serdes
-from .status_topic import status_topic
 
 _log = logging.getLogger("penstock.applications")
 
@@ -76,7 +75,7 @@ def resolve(application: Application, log: Log) -> Assignment:
 
 def topic_counts(application_id: str, log: Log) -> dict[str, int]:
     """Return the number of partitions of each topic of a log, without the internal topics of other applications."""
-    own, beside = f"{application_id}-", (heartbeat_topic(application_id), status_topic(application_id))
+    own, beside = f"{application_id}-", topics_beside(application_id)
     return {
         name: info.partitions
         for name, info in log.topics().items()

@@ -16,9 +16,8 @@ from penstock.program.nodes import decorate
 from penstock.support.names import changelog_topic, did_you_mean
 
 from .checkpoint_files import checkpoint_location, delete_checkpoint, has_checkpoint
-from .heartbeat_topic import heartbeat_topic
 from .lag import start_positions
-from .status_topic import status_topic
+from .own_topics import topics_beside
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -140,7 +139,7 @@ def plan_reset(
         tuple(_moves(application, assignment, log, destination, topics)),
         {
             name: 0
-            if name in changelogs or name in _topics_beside(application.id)
+            if name in changelogs or name in topics_beside(application.id)
             else waiting_records(application.id, name, infos[name].partitions, log)
             for name in own
         },
@@ -247,9 +246,4 @@ def _internal_topics(application_id: str, assignment: Assignment, before: Iterab
 
     A name that begins with its id is not enough: the id of another application may begin with this one's.
     """
-    return {*assignment.internal, *(f"{application_id}-{name}" for name in before), *_topics_beside(application_id)}
-
-
-def _topics_beside(application_id: str) -> set[str]:
-    """Return the names of the internal topics in which no task's records are."""
-    return {heartbeat_topic(application_id), status_topic(application_id)}
+    return {*assignment.internal, *(f"{application_id}-{name}" for name in before), *topics_beside(application_id)}

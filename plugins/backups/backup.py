@@ -17,6 +17,7 @@ from penstock import (
     IncompatibleStateError,
     Log,
     OffsetOutOfRangeError,
+    SinkNode,
     StoreError,
     World,
     version_counter,
@@ -36,7 +37,7 @@ from .cut import Cut, Cuts
 
 _PORTION_BYTES = 16 * 1024 * 1024
 _ROW_BYTES = 100
-_MOST_TRIES = 100
+_MOST_TRIES = 20
 _Row = tuple[str, bytes, bytes | None]
 
 
@@ -63,10 +64,11 @@ def back_up(
 ) -> Written:
     """Write a backup of the state of all tasks to `location`, and return what was written.
 
-    The application may run, and does not notice it. The backup counts once all of it is there. `patience_seconds`: how
-    long to wait for a moment at which no task commits, where tasks are connected by repartition topics. `say` gets a
-    line for each task. `named`: the id under which the backups are kept, if the log has the application under another
-    one since it was resharded. `whole`: write all state again, for instance because an earlier file is damaged.
+    The application may run. The backup counts once all of it is there. `patience_seconds`: how long to look for a
+    moment at which no task commits, where tasks are connected by repartition topics; its tasks are asked to rest for
+    that, where it does not come by itself. `say` gets a line for each task. `named`: the id under which the backups are
+    kept, if the log has the application under another one since it was resharded. `whole`: write all state again, for
+    instance because an earlier file is damaged.
 
     Raises ConfigError for an application that has saved nothing, ChangelogError that names the place, StoreError if the
     tasks commit too fast, and LogError.
@@ -108,7 +110,7 @@ class _Making:
         is_ours = self._last is not None and self._last.identity == self._note["identity"]
         self._before = self._last if is_ours and not whole else None
         self._whole = whole
-        self._cuts = Cuts(application.id, self._note, log, world)
+        self._cuts = Cuts(application.id, self._note, _written_topics(application), log, world, self._follow)
         self._replicas: dict[str, Replica] = {}
         self._how: dict[str, list[str]] = {"whole": [], "new": [], "unchanged": []}
 
@@ -123,6 +125,7 @@ class _Making:
 
     def run(self, patience_seconds: float) -> Written:
         with ExitStack() as stack:
+            stack.enter_context(closing(self._cuts))
             for task in self._tasks.values():
                 if not self._has_way(task):
                     stack.enter_context(self._replica(task)).catch_up()
@@ -138,11 +141,19 @@ class _Making:
             "for the backup"
         )
 
+    def _follow(self) -> None:
+        for replica in self._replicas.values():
+            replica.catch_up(passes=1)
+
     def _written(self, cut: Cut, stack: ExitStack) -> Written:
-        version = None
+        version, commits = None, dict(cut.commits)
         for task in self._tasks.values():
-            commit = cut.commits[task.id]
-            if commit is not None and task.id in self._replicas:
+            commit, replica = commits[task.id], self._replicas.get(task.id)
+            if commit is None or replica is None:
+                continue
+            if not self._cuts.between and replica.catch_up() and replica.commit is not None:
+                commits[task.id] = replica.commit  # no other task depends on which one it is
+            else:
                 self._brought(task, commit, stack)
         if self._cuts.between:
             # Before the state is written: tasks delete these records once they have processed them.
@@ -151,7 +162,7 @@ class _Making:
                 records.snapshot(version, self._cuts.in_transit(cut))
         self._how = {"whole": [], "new": [], "unchanged": []}
         for task in self._tasks.values():
-            commit = cut.commits[task.id]
+            commit = commits[task.id]
             if commit is not None:
                 self._how[self._write(task, commit, stack)].append(task.id)
         if read_note(self._application.id, self._log) != self._note:
@@ -168,7 +179,8 @@ class _Making:
         topics = {topic for topics in self._note["reads"].values() for topic in topics}
         read = topics - {each.topic for each in self._cuts.between}
         ids = {topic: each for topic, each in self._log.topic_ids(read).items() if each}
-        backup = Backup(name, self._application.id, now, self._note, cut.commits, version, ids)
+        outputs = cut.outputs if commits == cut.commits else {}
+        backup = Backup(name, self._application.id, now, self._note, commits, version, ids, outputs)
         self._catalog.write(backup)
         return Written(backup, **{how: tuple(tasks) for how, tasks in self._how.items()})
 
@@ -254,6 +266,13 @@ class _Making:
 def backup_directory(application: Application, task: str) -> Path:
     """Return the directory in which this machine copies all stores of a task to write a backup."""
     return state_directory(application.settings) / application.id / "replicas" / ".all" / task
+
+
+def _written_topics(application: Application) -> set[str]:
+    """Return the topics that the sinks of a program name, apart from its own."""
+    program = application.program
+    sinks = [node for node in program.nodes.values() if isinstance(node, SinkNode)]
+    return {node.topic for node in sinks if isinstance(node.topic, str)} - set(program.internal_topics)
 
 
 def _leads(changelog: DeltaChangelog, have: str, target: str) -> bool:

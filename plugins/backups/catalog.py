@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
@@ -27,7 +27,8 @@ class Backup:
 
     `name`: begins with the time, so that names are in the order of time. `note`: of the program that ran last.
     `commits` by task; None for a task without a commit. `in_transit`: the version of the records that waited in
-    repartition topics; None if there are no such topics. `topic_ids`: of the topics that the tasks read.
+    repartition topics; None if there are no such topics. `topic_ids`: of the topics that the tasks read. `outputs`: the
+    ends of output topics at that moment, where they are known: what the application has written since lies behind them.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Backup:
     commits: Mapping[str, Commit | None]
     in_transit: str | None
     topic_ids: Mapping[str, str]
+    outputs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def identity(self) -> str:
@@ -131,15 +133,24 @@ def _data(backup: Backup) -> dict[str, Any]:
         "commits": {task: None if each is None else _commit_data(each) for task, each in backup.commits.items()},
         "in_transit": backup.in_transit,
         "topic_ids": dict(backup.topic_ids),
+        "outputs": _offsets_data(backup.outputs),
     }
 
 
 def _commit_data(commit: Commit) -> dict[str, Any]:
     return {
         "version": commit.version,
-        "positions": [[*each, position] for each, position in commit.positions.items()],
+        "positions": _offsets_data(commit.positions),
         "engine_state": b64encode(commit.engine_state).decode(),
     }
+
+
+def _offsets_data(offsets: Mapping[TopicPartition, int]) -> list[list[Any]]:
+    return [[*each, offset] for each, offset in offsets.items()]
+
+
+def _offsets(data: list[list[Any]]) -> dict[TopicPartition, int]:
+    return {TopicPartition(topic, partition): at for topic, partition, at in data}
 
 
 def _backup(data: dict[str, Any], where: str) -> Backup:
@@ -153,9 +164,9 @@ def _backup(data: dict[str, Any], where: str) -> Backup:
         {task: None if each is None else _commit(each) for task, each in data["commits"].items()},
         data["in_transit"],
         data["topic_ids"],
+        _offsets(data.get("outputs", [])),
     )
 
 
 def _commit(data: dict[str, Any]) -> Commit:
-    positions = {TopicPartition(topic, partition): at for topic, partition, at in data["positions"]}
-    return Commit(positions, data["version"], b64decode(data["engine_state"]))
+    return Commit(_offsets(data["positions"]), data["version"], b64decode(data["engine_state"]))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from struct import Struct
 
@@ -11,12 +10,16 @@ from msgpack import packb, unpackb
 
 from penstock import Commit, Log, OffsetOutOfRangeError, OutputBatch, StoreError, TopicPartition, World
 from penstock.plugins.replicas.saved_tasks import task_partitions
+from penstock.plugins.runtime.pause_requests import LEAD_MS, LONGEST_MS, Pause, ask_for_pause
 from penstock.plugins.upgrade.saved_program import Note, repartition_topics
 
 _THREADS = 8
 _FETCHED_BYTES = 4 * 1024 * 1024
 _OFFSET = Struct(">Q")
-_PAUSE_SECONDS = 0.02
+_LOOK_SECONDS = 0.02
+_ALONE_SECONDS = 1.0
+"""How long a moment without a commit is waited for before a pause is asked for."""
+_SHORTEST_PAUSE_MS = 500
 _PORTION = 10_000
 
 
@@ -24,55 +27,108 @@ _PORTION = 10_000
 class Cut:
     """The last commit of each task, None where there is none, and the stable ends of repartition topics between them.
 
-    At one moment all of these held together, if there are repartition topics.
+    At one moment all of these held together, if there are repartition topics. `outputs`: the ends that output topics
+    had at that moment, as far as nobody was writing there.
     """
 
     commits: Mapping[str, Commit | None]
     ends: Mapping[TopicPartition, int]
+    outputs: Mapping[TopicPartition, int]
 
 
 class Cuts:
-    """Makes cuts of an application while it runs; `note` is of the program that ran last."""
+    """Makes cuts of an application while it runs; `note` is of the program that ran last.
 
-    def __init__(self, application_id: str, note: Note, log: Log, world: World) -> None:
+    `topics`: the topics that the application writes, apart from its own. `follow` is called while a pause is waited
+    for, so that little is to be read in it.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        note: Note,
+        topics: Collection[str],
+        log: Log,
+        world: World,
+        follow: Callable[[], None] = lambda: None,
+    ) -> None:
         self._application_id = application_id
         self._log = log
         self._world = world
+        self._follow = follow
         self._reads = task_partitions(note)
         between = repartition_topics(application_id, note)
         self.between = [each for read in self._reads.values() for each in read if each.topic in between]
         """The partitions of repartition topics."""
+        there = log.topics()
+        self._outputs = [
+            TopicPartition(topic, number)
+            for topic in sorted(set(topics) & set(there))
+            for number in range(there[topic].partitions)
+        ]
+        self._has_made, self._pause_ms = False, 0
+        self._threads = world.threads(_THREADS, "backup-cut")
+
+    def close(self) -> None:
+        """Release the threads."""
+        self._threads.shutdown()
 
     def make(self, patience_seconds: float) -> Cut:
-        """Return a cut. Raises StoreError if the tasks commit all the time for so long.
+        """Return a cut. Raises StoreError if there is no moment for one, which is looked for so long.
 
-        Without repartition topics, tasks do not depend on each other, and no moment is needed.
+        Without repartition topics tasks do not depend on each other, and any moment is one. With them there has to be a
+        moment without a commit or an open transaction. After a second, or where an earlier cut was of no use, all tasks
+        are asked to rest for half a second; if that is too short, twice as long the next time.
         """
-        if not self.between:
-            return Cut(self._commits(), {})
         deadline = self._world.seconds() + patience_seconds
+        if not self._has_made:
+            self._has_made = True
+            found = self._look_for(min(_ALONE_SECONDS, patience_seconds))
+            if found is not None:
+                return found
+        while self._world.seconds() < deadline:
+            self._pause_ms = max(_SHORTEST_PAUSE_MS, min(2 * self._pause_ms, LONGEST_MS))
+            begins = self._world.seconds() + LEAD_MS / 1000
+            from_ms = self._world.clock.now_ms() + LEAD_MS
+            ask_for_pause(self._log, self._application_id, Pause(from_ms, from_ms + self._pause_ms))
+            while self._world.seconds() < begins:
+                self._follow()
+                self._world.sleep(_LOOK_SECONDS)
+            found = self._look_for(self._pause_ms / 1000)
+            if found is not None:
+                return found
+        asked = f", not even in pauses of up to {self._pause_ms / 1000:g} s that its tasks were asked for"
+        raise StoreError(
+            f"application {self._application_id!r}: there was no moment without a commit or an open transaction"
+            f"{asked if self._pause_ms else ''}, and only then is it known what the commits of its tasks have written: "
+            "give it more time (--patience), let the clocks of its machines agree, or stop the application for the "
+            "backup; nothing was written"
+        )
+
+    def _look_for(self, seconds: float) -> Cut | None:
+        """Return a cut of a moment within so many seconds, None if there is none."""
+        until = self._world.seconds() + seconds
         while True:
             before = self._commits()
-            ends = self._log.end_offsets(self.between)
-            open_ends = self._log.end_offsets(self.between, stable=False)
-            # Nothing was committed between the two looks, and no transaction was open: the ends are of that moment.
-            if ends == open_ends and before == self._commits():
-                return Cut(before, ends)
-            if self._world.seconds() > deadline:
-                raise StoreError(
-                    f"application {self._application_id!r}: for {patience_seconds:.0f} s there was no moment without a "
-                    "commit or an open transaction, and only then is it known which records of its repartition topics "
-                    f"({', '.join(sorted({each.topic for each in self.between}))}) belong to the commits of its tasks: "
-                    "try again, commit less often (`commit_interval`), or stop it for the backup; nothing was written"
-                )
-            self._world.sleep(_PAUSE_SECONDS)
+            partitions = [*self.between, *self._outputs]
+            ends = self._log.end_offsets(partitions)
+            open_ends = self._log.end_offsets(partitions, stable=False)
+            # If nothing was committed between the two looks, and no transaction was open, the ends are of that moment.
+            is_one = before == self._commits() and all(ends[each] == open_ends[each] for each in self.between)
+            if is_one or not self.between:
+                settled = [each for each in self._outputs if is_one and ends[each] == open_ends[each]]
+                return Cut(before, {each: ends[each] for each in self.between}, {each: ends[each] for each in settled})
+            if self._world.seconds() > until:
+                return None
+            self._world.sleep(_LOOK_SECONDS)
 
     def _commits(self) -> Mapping[str, Commit | None]:
-        def last(item: tuple[str, Sequence[TopicPartition]]) -> Commit | None:
-            return self._log.last_commit(self._application_id, *item)
-
-        with ThreadPoolExecutor(_THREADS, "backup-cut") as pool:
-            return dict(zip(self._reads, pool.map(last, self._reads.items()), strict=True))
+        found = {
+            task: self._threads.submit(self._log.last_commit, self._application_id, task, read)
+            for task, read in self._reads.items()
+        }
+        self._world.wait(list(found.values()))
+        return {task: commit.result() for task, commit in found.items()}
 
     def in_transit(self, cut: Cut) -> Iterator[tuple[str, bytes, bytes]]:
         """Yield the records that waited in repartition topics: the partition's name, the offset and the record.

@@ -69,7 +69,17 @@ def restore_backup(
             restoring.clear()
             log.put_meta(application.id, RESTORING, b"")
         raise
-    return [] if remark is None else [remark]
+    again = _outputs_again(plan, log)
+    return [each for each in (remark, again) if each is not None]
+
+
+def _outputs_again(plan: RestorePlan, log: Log) -> str | None:
+    """Return a remark on output topics that have more than at the time of the backup; None if there are none."""
+    before, topics = plan.backup.outputs, log.topics()
+    there = [each for each in before if each.topic in topics and each.partition < topics[each.topic].partitions]
+    ends = log.end_offsets(there)
+    more = [f"{each} from {before[each]} to {ends[each]}" for each in there if ends[each] > before[each]]
+    return f"outputs of the time since the backup are produced again: {', '.join(more)}" if more else None
 
 
 class _Restoring:

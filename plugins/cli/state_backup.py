@@ -31,7 +31,7 @@ _location = click.argument("location", metavar="LOCATION")
     metavar="TIME",
     default="30s",
     show_default=True,
-    help="How long to wait for a moment without a commit, where tasks are connected by repartition topics.",
+    help="How long to look for a moment without a commit, where tasks are connected by repartition topics.",
 )
 @click.option("--whole", is_flag=True, help="Write all state again, e.g. because an earlier file is damaged.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object with what was written.")
@@ -39,8 +39,9 @@ _location = click.argument("location", metavar="LOCATION")
 def backup(target: str, location: str, patience: str, whole: bool, as_json: bool, **where: Any) -> None:
     """Write the state of all tasks of MODULE:ATTR to LOCATION: one consistent version, with the positions.
 
-    LOCATION is a directory, or a URL such as s3://BUCKET/FOLDER. The application may run, and does not notice it. Only
-    what is new since the last backup there is written. The backup counts once all of it is there.
+    LOCATION is a directory, or a URL such as s3://BUCKET/FOLDER. The application may run; its tasks rest for half a
+    second where they have to. Only what is new since the last backup there is written. The backup counts once all of it
+    is there.
     """
     from penstock import duration_ms
     from penstock.plugins.backups import back_up
@@ -91,6 +92,9 @@ def _shown(backup: Backup) -> dict[str, Any]:
         "application_id": backup.application_id,
         "made_at_ms": backup.made_at_ms,
         "tasks": sum(each is not None for each in backup.commits.values()),
+        "outputs": [
+            {"topic": each.topic, "partition": each.partition, "end": end} for each, end in backup.outputs.items()
+        ],
     }
 
 

@@ -42,7 +42,7 @@ from .saved_tasks import SavedTask, saved_tasks
 _log = logging.getLogger("penstock.replicas")
 
 _MOST_PASSES = 100
-"""So often one call of `catch_up` reads on, because the task has committed meanwhile."""
+"""So often one call of `catch_up` reads on, because the task has committed meanwhile, if nothing else is said."""
 _LOOK_SECONDS = 10.0
 """Seconds between two looks at the note of the program that ran last."""
 
@@ -144,16 +144,17 @@ class Replica:
 
     # ------------------------------------------------------------------ following
 
-    def catch_up(self, between: Callable[[], None] = lambda: None) -> bool:
+    def catch_up(self, between: Callable[[], None] = lambda: None, *, passes: int = _MOST_PASSES) -> bool:
         """Bring the copy to the task's last commit; return False if the task commits too fast: call it again.
 
         True also where there is no commit; then the copy is empty. `between` is called after each portion, and may
-        wait. Raises ChangelogError, naming the file or the topic, when the history of the last commit is damaged,
+        wait. `passes`: how often it reads on because the task has committed meanwhile. Raises ChangelogError, naming
+        the file or the topic, when the history of the last commit is damaged,
         StaleStoreError after `opening.end()`, StoreError when the disk is full, IncompatibleStateError, and LogError.
         Afterwards the replica may be used as before.
         """
         self.opening.begin()
-        for _ in range(_MOST_PASSES):
+        for _ in range(passes):
             commit = self._last_commit()
             self._follow_program(commit)
             if commit is None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from penstock import Log, Settings
-from penstock.plugins.applications.heartbeat_topic import heartbeat_topic
-from penstock.plugins.applications.status_topic import status_topic
+from penstock.plugins.applications.own_topics import topics_beside
 from penstock.plugins.runtime.local_state.directories import remove_all
 from penstock.plugins.runtime.locations import open_deltas, state_directory
 from penstock.plugins.upgrade.saved_program import read_note, repartition_topics, saved_subtopologies
@@ -19,7 +18,7 @@ def delete_layout(settings: Settings, log: Log, application_id: str) -> None:
     The note of its program says what there is, and goes with the commits: a call that was killed can be repeated.
     """
     note = read_note(application_id, log)
-    topics = repartition_topics(application_id, note) | {heartbeat_topic(application_id), status_topic(application_id)}
+    topics = repartition_topics(application_id, note) | topics_beside(application_id)
     for number, each in saved_subtopologies(note).items() if note else ():
         topics |= {changelog_topic(application_id, store) for store in each["stores"]}
         tasks = each["tasks"] or 0 if each["stores"] and settings.log_changelog is None else 0

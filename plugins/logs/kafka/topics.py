@@ -33,7 +33,7 @@ _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _CACHE_SECONDS = 2.0
 _KAFKAS_OWN = frozenset(["__consumer_offsets", "__transaction_state", "__share_group_state", "__remote_log_metadata"])
-_OWN_SUFFIXES = ("-repartition", "-changelog", "-penstock-status", "-penstock-heartbeats")
+_OWN_SUFFIXES = ("-repartition", "-changelog", "-penstock-status", "-penstock-heartbeats", "-penstock-requests")
 NOTES_SUFFIX = "-penstock-notes"
 """The end of the name of the topic that keeps an application's notes and its lease."""
 

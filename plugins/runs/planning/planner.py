@@ -15,6 +15,8 @@ from penstock import Clock, Log, SystemClock, TaskId, TopicPartition, UnknownTop
 from penstock.plugins.applications.lag import offset_resets
 from penstock.plugins.applications.preparation import Prepared
 from penstock.plugins.hosts.plan import SlotPlan
+from penstock.plugins.runtime.pause_requests import PauseWatch
+from penstock.plugins.runtime.topic_ids import EVERY_SECONDS
 from penstock.support.private_files import write_private_text
 
 from .control import Control, ControlFile
@@ -159,6 +161,8 @@ class BatchPlanner:
         self._owners: Mapping[str, str] = {}
         self._openings = Openings(plan.tasks, seconds)
         self._planned: dict[TopicPartition, int] = {}
+        self._pauses = PauseWatch(log, plan.application_id, seconds)
+        self._look_for_pause_at = seconds() + EVERY_SECONDS
 
     def first(self) -> Offset:
         """Return the offset before the first batch."""
@@ -180,7 +184,7 @@ class BatchPlanner:
             self._is_running = False
             self._quiet_until = self._seconds() + RENEWAL_SECONDS
         for _ in range(_MOST_LOOKS):
-            control = self._control.read()
+            control = self._control_after_pause()
             if control.stopping:
                 return start
             unopened = self._openings.due(control.unopened)
@@ -231,6 +235,17 @@ class BatchPlanner:
         ]
 
     # ------------------------------------------------------------------ whether a batch runs
+
+    def _control_after_pause(self) -> Control:
+        """Return the control file's content, after the pause that a backup has asked for."""
+        control = self._control.read()
+        if control.step is None and self._seconds() >= self._look_for_pause_at:
+            self._look_for_pause_at = self._seconds() + EVERY_SECONDS
+            self._pauses.look(self._log.topic_ids([self._pauses.topic]))
+        while self._pauses.is_on(self._now_ms(control)) and not control.stopping:
+            self._wait(_FIRST_WAIT)
+            control = self._control.read()
+        return control
 
     def _look(self, *, everything: bool) -> None:
         now = self._seconds()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 
-from penstock.world import Wait
+from penstock.world import World
 
 from .continuous_worker import ContinuousWorker
 from .upkeeps import Upkeeps
@@ -14,7 +14,7 @@ from .upkeeps import Upkeeps
 class Commits:
     """Begins and ends commits; between the two, their tasks rest. The loop's thread calls all methods.
 
-    `threads` write them, and `wait` waits for that. `working` is called with the task whose processors and stores are
+    `threads` write them. `working` is called with the task whose processors and stores are
     used, and "" after that. `fail` gets a task's name and the error that its commit raised. After a commit a step of
     `upkeeps` may begin.
     """
@@ -23,14 +23,14 @@ class Commits:
         self,
         tasks: Mapping[str, ContinuousWorker],
         threads: Executor,
-        wait: Wait,
+        world: World,
         upkeeps: Upkeeps,
         working: Callable[[str], None],
         fail: Callable[[str, BaseException], None],
     ) -> None:
         self._tasks = tasks
         self._threads = threads
-        self._wait = wait
+        self._world = world
         self._upkeeps = upkeeps
         self._working = working
         self._fail = fail
@@ -45,6 +45,17 @@ class Commits:
         for name, task in self._tasks.items():
             if task.commit_due() <= now or (but is not None and name != but and task.has_uncommitted):
                 self.begin(name)
+
+    def rest(self, seconds: float) -> int:
+        """Begin the commits of all tasks that have processed something, and wait for them, or so long; return 0."""
+        for name, task in self._tasks.items():
+            if task.has_uncommitted:
+                self.begin(name)
+        if self._writing:
+            self._world.wait(self._writing.values(), seconds)
+        else:
+            self._world.sleep(seconds)
+        return 0
 
     def begin(self, name: str) -> None:
         """Begin a task's commit, if it has anything to commit."""
@@ -62,7 +73,7 @@ class Commits:
     def end_written(self, *, patiently: bool = False) -> None:
         """End the commits that are written; `patiently`: wait for all, and begin nothing that takes long after them."""
         if patiently:
-            self._wait(self._writing.values())
+            self._world.wait(self._writing.values())
         for name, written in list(self._writing.items()):
             if written.done():
                 error = written.exception()
@@ -90,5 +101,5 @@ class Commits:
         """Drop what no thread has begun, wait for the rest, and return what takes longer than `seconds`."""
         begun = {name: written for name, written in self._writing.items() if not written.cancel()}
         self._writing.clear()
-        self._wait(begun.values(), seconds)
+        self._world.wait(begun.values(), seconds)
         return {name: written for name, written in begun.items() if not written.done()}

@@ -88,13 +88,11 @@ class TaskLoop:
         self._pools = Pools(world)
         self._preparing = Openings(self._pools, world)
         self._globals = GlobalUpdates(application, log, resources, self._pools.rest)
-        self._has_checked_interval = False
-        self._clean_up_at = 0.0
+        self._has_checked_interval, self._clean_up_at = False, 0.0
         self._upkeeps = Upkeeps(world, self._fail)
-        self._writing = Commits(
-            self._tasks, self._pools.commits, world.wait, self._upkeeps, partial(setattr, self, "current"), self._fail
-        )
-        self._topics = TopicWatch(log, self._pools.rest, world.seconds, self._fail)
+        at_work = partial(setattr, self, "current")
+        self._writing = Commits(self._tasks, self._pools.commits, world, self._upkeeps, at_work, self._fail)
+        self._topics = TopicWatch(application.id, log, self._pools.rest, world.seconds, self._fail)
 
     # ------------------------------------------------------------------ which tasks
 
@@ -142,12 +140,14 @@ class TaskLoop:
     def turn(self, longest_wait: float = _LONGEST_WAIT) -> int:
         """Take records that have come, process some, and commit what is due; return how many were processed.
 
-        Waits for records, at most `longest_wait` seconds, and works for about `_TURN_SECONDS`. Raises LogError when the
-        log is away for too long.
+        Waits for records, at most `longest_wait` seconds, and works for about `_TURN_SECONDS`. In a pause it commits,
+        and takes nothing. Raises LogError when the log is away for too long.
         """
         self._writing.end_written()
         self._upkeeps.end_steps()
         self._topics.look(self._tasks)
+        if self._topics.pauses.is_on(self._clock()):
+            return self._writing.rest(min(longest_wait, _STALLED_WAIT))
         self._update_globals()
         self._open_tasks()
         self._poll(min(longest_wait, self._wait_seconds()))

@@ -1,24 +1,31 @@
-"""TopicWatch: notices that a topic of an open task was deleted and made again."""
+"""TopicWatch: notices that a topic of an open task was deleted and made again, and that a pause was asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, Future
 
 from penstock import Log
 
 from .. import topic_ids
+from ..pause_requests import PauseWatch
 from .continuous_worker import ContinuousWorker
 
 
 class TopicWatch:
     """Asks for the ids of the tasks' topics now and then, in a thread of `threads`: the loop does not wait for it.
 
-    `seconds` is a stopwatch. `fail` is called with the name of a task, and a TopicMadeAgainError.
+    The same request says whether there is the topic with requests, which is made for the first one. `seconds` is a
+    stopwatch. `fail` is called with the name of a task, and a TopicMadeAgainError.
     """
 
     def __init__(
-        self, log: Log, threads: Executor, seconds: Callable[[], float], fail: Callable[[str, BaseException], None]
+        self,
+        application_id: str,
+        log: Log,
+        threads: Executor,
+        seconds: Callable[[], float],
+        fail: Callable[[str, BaseException], None],
     ) -> None:
         self._log = log
         self._fail = fail
@@ -27,6 +34,8 @@ class TopicWatch:
         self._next = seconds() + topic_ids.EVERY_SECONDS
         self._asked: dict[str, Mapping[str, str]] = {}
         self._answer: Future[Mapping[str, str]] | None = None
+        self.pauses = PauseWatch(log, application_id, seconds)
+        """Whether all tasks rest, because that was asked for."""
 
     def look(self, tasks: Mapping[str, ContinuousWorker]) -> None:
         """Fail the open tasks of which a topic is another than when they were opened, as far as known."""
@@ -37,7 +46,7 @@ class TopicWatch:
                 self._asked = {name: task.topic_ids for name, task in tasks.items() if task.is_open}
                 topics = {topic for ids in self._asked.values() for topic in ids}
                 if topics:
-                    self._answer = self._threads.submit(self._log.topic_ids, topics)
+                    self._answer = self._threads.submit(self._ask, topics)
             return
         if not answer.done():
             return
@@ -49,3 +58,8 @@ class TopicWatch:
             is_same = tasks[name].is_open and tasks[name].topic_ids is before
             if is_same and topic_ids.differ(before, ids):
                 self._fail(name, topic_ids.TopicMadeAgainError(f"task {name}: a topic was deleted and made again"))
+
+    def _ask(self, topics: Collection[str]) -> Mapping[str, str]:
+        ids = self._log.topic_ids({*topics, self.pauses.topic})
+        self.pauses.look(ids)
+        return ids
