@@ -3,6 +3,7 @@
 from .backup import back_up
 from .catalog import Backup, Catalog
 from .first_content import fill_store
+from .pruning import check_keep, prune
 from .restore_plan import RestorePlan, plan_restore, verify_backup
 from .restoring import restore_backup
 
@@ -11,8 +12,10 @@ __all__ = [
     "Catalog",
     "RestorePlan",
     "back_up",
+    "check_keep",
     "fill_store",
     "plan_restore",
+    "prune",
     "restore_backup",
     "verify_backup",
 ]

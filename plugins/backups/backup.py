@@ -182,7 +182,24 @@ class _Making:
         outputs = cut.outputs if commits == cut.commits else {}
         backup = Backup(name, self._application.id, now, self._note, commits, version, ids, outputs)
         self._catalog.write(backup)
+        self._check_kept(backup)
         return Written(backup, **{how: tuple(tasks) for how, tasks in self._how.items()})
+
+    def _check_kept(self, backup: Backup) -> None:
+        """Give a backup up if a prune, which did not see its entry, deletes files of it. It first notes which."""
+        noted = self._catalog.noted()
+        for folder, version in backup.versions.items():
+            with closing(self._catalog.changelog(folder)) as changelog:
+                try:
+                    is_kept = not changelog.needed(version) & noted.get(folder, set())
+                except ChangelogError:
+                    is_kept = False
+            if not is_kept:
+                self._catalog.delete(backup.name)
+                raise ChangelogError(
+                    f"{self._catalog.where}: files of the backup, in the folder {folder}, were deleted meanwhile, with "
+                    "old backups: make the backup again"
+                )
 
     # ------------------------------------------------------------------ a task
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
 from penstock import Commit, ConfigError, StoreError, TopicPartition, World
 from penstock.plugins.changelogs.directory import DirectoryChangelog, location_and_options
-from penstock.plugins.changelogs.storage import Storage, absolute, open_storage
+from penstock.plugins.changelogs.storage import TEMPORARY, Storage, absolute, open_storage
 from penstock.plugins.replicas.saved_tasks import saved_layouts
 from penstock.plugins.upgrade.saved_program import Note
 
@@ -19,6 +20,8 @@ FORMAT = 1
 IN_TRANSIT = "in-transit"
 """The folder of the records that waited in repartition topics; the others have the ids of tasks."""
 _ENTRIES, _END = "backups", ".json"
+_PRUNING = "pruning"
+"""The file, beside the entries, with the names of the files that a prune deletes; the next one goes on with them."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,16 @@ class Backup:
         """The incarnation of the application in its log."""
         found: str = self.note["identity"]
         return found
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """The version that it has in each folder: of each task with stores, and of the records in between."""
+        found = {
+            task: commit.version
+            for task, commit in self.commits.items()
+            if commit is not None and saved_layouts(self.note, task.partition("_")[0]).now
+        }
+        return found if self.in_transit is None else {**found, IN_TRANSIT: self.in_transit}
 
 
 class Catalog:
@@ -77,6 +90,12 @@ class Catalog:
         with self._entries.explaining("list the backups"):
             return sorted(each.name.removesuffix(_END) for each in self._entries.files() if each.name.endswith(_END))
 
+    def written_ms(self, name: str) -> int:
+        """Return when the entry of a backup was written, by the clock of the place."""
+        with self._entries.explaining("list the backups"):
+            found = [each.modified_ms for each in self._entries.files() if each.name == f"{name}{_END}"]
+        return min(found, default=0)
+
     def read(self, name: str | None = None) -> Backup:
         """Return a backup, or the last one. Raises ConfigError if there is none, StoreError for a damaged entry."""
         names = self.names()
@@ -105,6 +124,40 @@ class Catalog:
         entry = json.dumps({"backup": data, "sha256": _digest(data)}, indent=1).encode()
         with self._entries.explaining(f"write {backup.name}{_END}"):
             self._entries.write(f"{backup.name}{_END}", [entry])
+
+    def delete(self, name: str) -> None:
+        """Delete the entry of a backup: it can be restored no more."""
+        with self._entries.explaining(f"delete {name}{_END}"):
+            self._entries.delete(f"{name}{_END}")
+
+    def delete_temporaries(self, before_ms: int) -> None:
+        """Delete what killed processes have left among the entries and not written since `before_ms`."""
+        with self._entries.explaining("delete files that are left over"):
+            for each in self._entries.files():
+                if each.name.endswith(TEMPORARY) and each.modified_ms < before_ms:
+                    self._entries.delete(each.name)
+
+    # ------------------------------------------------------------------ what is being pruned
+
+    def noted(self) -> dict[str, set[str]]:
+        """Return the files that `note` has noted, by folder."""
+        found: dict[str, set[str]] = {}
+        with self._entries.explaining(f"read {_PRUNING}"):
+            if any(each.name == _PRUNING for each in self._entries.files()):
+                with suppress(FileNotFoundError), self._entries.open(_PRUNING) as opened:
+                    for line in opened.read().decode().split():
+                        folder, _, name = line.partition("/")
+                        found.setdefault(folder, set()).add(name)
+        return found
+
+    def note(self, files: Mapping[str, Collection[str]]) -> None:
+        """Note the files that are to be deleted, by folder, in place of those before; none: it is done."""
+        lines = sorted(f"{folder}/{name}" for folder, names in files.items() for name in names)
+        with self._entries.explaining(f"write {_PRUNING}"):
+            if lines:
+                self._entries.write(_PRUNING, ["\n".join(lines).encode()], may_exist=True)
+            else:
+                self._entries.delete(_PRUNING)
 
 
 def stores_of(note: Note, task: str) -> list[str]:

@@ -14,7 +14,7 @@ from penstock.plugins.runtime.locations import open_deltas
 from penstock.plugins.upgrade.older import check_note
 from penstock.plugins.upgrade.saved_program import Note, read_note, repartition_topics, saved_subtopologies
 
-from .catalog import IN_TRANSIT, Backup, Catalog
+from .catalog import Backup, Catalog
 
 RESTORE_MARK = "restore from backup "
 """How the note begins that an application has while it is restored."""
@@ -65,12 +65,7 @@ def plan_restore(
 
 def verify_backup(plan: RestorePlan, say: Callable[[str], object] = lambda text: None) -> None:
     """Read all files of a backup. Raises ChangelogError that names the first damaged one."""
-    versions = {
-        task: commit.version for task, commit in plan.backup.commits.items() if commit and _has_stores(plan, task)
-    }
-    if plan.backup.in_transit is not None:
-        versions[IN_TRANSIT] = plan.backup.in_transit
-    for folder, version in versions.items():
+    for folder, version in plan.backup.versions.items():
         with closing(plan.catalog.changelog(folder)) as changelog:
             for _ in changelog.restore(version, None).steps:
                 pass
@@ -105,10 +100,6 @@ def _renamed(backup: Backup, application: Application) -> Note:
             for topic, positions in parked["positions"].items()
         }
     return note
-
-
-def _has_stores(plan: RestorePlan, task: str) -> bool:
-    return bool(saved_layouts(plan.backup.note, task.partition("_")[0]).now)
 
 
 # ---------------------------------------------------------------- checks

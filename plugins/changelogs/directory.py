@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
@@ -185,9 +185,7 @@ class DirectoryChangelog(DeltaChangelog):
                 "%s; nothing is cleaned until a snapshot mends it", self._broken(version, route.missing, segments)
             )
             return
-        needed = {delta.file for delta in route.deltas}
-        if route.start is not None:
-            needed.add(snapshot_name(route.start))
+        needed = _files_of(route)
         needless = [
             file.name
             for file in sorted(segments.files.ours, key=lambda file: file.modified_ms)
@@ -197,7 +195,30 @@ class DirectoryChangelog(DeltaChangelog):
         ]
         if not is_current():
             return
-        for name in needless:
+        self.delete(needless)
+
+    def needless(self, versions: Collection[str], before_ms: int) -> set[str]:
+        """Return the names of files, not written since `before_ms`, which are needed for none of these versions.
+
+        Raises ChangelogError if there is no way to one of them.
+        """
+        segments = self._look()
+        old = {each.name for each in segments.files.ours if each.modified_ms < before_ms}
+        return old.difference(*(self._needed(version, segments) for version in versions))
+
+    def needed(self, version: str) -> set[str]:
+        """Return the names of the files of the way to a version. Raises ChangelogError if there is none."""
+        return self._needed(version, self._look())
+
+    def _needed(self, version: str, segments: Segments) -> set[str]:
+        route = self._complete_route(version, segments)
+        if route.missing is not None:
+            raise ChangelogError(self._broken(version, route.missing, segments))
+        return _files_of(route)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files; those that are not there are left out."""
+        for name in names:
             with self._storage.explaining(f"delete {name}"):
                 self._storage.delete(name)
 
@@ -313,6 +334,12 @@ class DirectoryChangelog(DeltaChangelog):
             f"{self._storage.named}: no way to version {target}, because files are lost or damaged: "
             f"{', '.join(lost)}. {self._storage.ways_out}"
         )
+
+
+def _files_of(route: Route) -> set[str]:
+    """Return the names of the files of a way to a version."""
+    files = {delta.file for delta in route.deltas}
+    return files if route.start is None else files | {snapshot_name(route.start)}
 
 
 def _is_left_over(name: str, version: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,9 +35,12 @@ _location = click.argument("location", metavar="LOCATION")
     help="How long to look for a moment without a commit, where tasks are connected by repartition topics.",
 )
 @click.option("--whole", is_flag=True, help="Write all state again, e.g. because an earlier file is damaged.")
+@click.option("--keep", type=int, metavar="N", help="Then delete all backups of the application there but the last N.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object with what was written.")
 @application_options
-def backup(target: str, location: str, patience: str, whole: bool, as_json: bool, **where: Any) -> None:
+def backup(
+    target: str, location: str, patience: str, whole: bool, keep: int | None, as_json: bool, **where: Any
+) -> None:
     """Write the state of all tasks of MODULE:ATTR to LOCATION: one consistent version, with the positions.
 
     LOCATION is a directory, or a URL such as s3://BUCKET/FOLDER. The application may run; its tasks rest for half a
@@ -44,36 +48,48 @@ def backup(target: str, location: str, patience: str, whole: bool, as_json: bool
     is there.
     """
     from penstock import duration_ms
-    from penstock.plugins.backups import back_up
+    from penstock.plugins.backups import Catalog, back_up, check_keep, prune
 
     seconds = duration_ms(patience, "--patience") / 1000
+    check_keep(keep)
     application = find_application(target, **where)
     with open_application(application) as (stored, log):
         written = back_up(stored, log, location, named=application.id, whole=whole, patience_seconds=seconds, say=note)
     made = written.backup
+    deleted = [] if keep is None else prune(Catalog(location, application.id), keep, note)
     if as_json:
         tasks = {"whole": written.whole, "new": written.new, "unchanged": written.unchanged}
-        print_json({**_shown(made), **tasks})
+        print_json({**_shown(made), **tasks, "deleted": deleted})
     else:
         numbers = [(written.whole, "whole"), (written.new, "what is new"), (written.unchanged, "unchanged")]
         parts = [f"{count(len(each), 'task')} {how}" for each, how in numbers if each]
         print_text(f"backup {made.name} of {made.application_id}: {', '.join(parts) or 'no state'}")
+        _say_deleted(deleted)
 
 
 @click.command(
     cls=Command,
-    examples=[("Which there are", "penstock state backups shop:application /backups")],
+    examples=[
+        ("Which there are", "penstock state backups shop:application /backups"),
+        ("Delete all but the last week's", "penstock state backups shop:application /backups --keep 7"),
+    ],
 )
 @_target
 @_location
+@click.option(
+    "--keep", type=int, metavar="N", help="First delete all but the last N, and files that none of these needs."
+)
 @click.option("--of", metavar="ID", help="The id of the application that was backed up, if it is another one.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of objects.")
 @application_options
-def backups(target: str, location: str, of: str | None, as_json: bool, **where: Any) -> None:
+def backups(target: str, location: str, keep: int | None, of: str | None, as_json: bool, **where: Any) -> None:
     """List the backups of MODULE:ATTR in LOCATION, the oldest first."""
-    from penstock.plugins.backups import Catalog
+    from penstock.plugins.backups import Catalog, check_keep, prune
 
+    check_keep(keep)
     catalog = Catalog(location, of or find_application(target, **where).id)
+    if keep is not None:
+        _say_deleted(prune(catalog, keep, note))
     found = [_shown(catalog.read(name)) for name in catalog.names()]
     if as_json:
         print_json(found)
@@ -84,6 +100,11 @@ def backups(target: str, location: str, of: str | None, as_json: bool, **where: 
             ["backup", "application", "tasks"],
             [[each["name"], each["application_id"], each["tasks"]] for each in found],
         )
+
+
+def _say_deleted(names: Sequence[str]) -> None:
+    if names:
+        note(f"deleted: {', '.join(names)}")
 
 
 def _shown(backup: Backup) -> dict[str, Any]:

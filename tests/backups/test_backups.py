@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from penstock import ChangelogError, Commit
-from penstock.plugins.backups import back_up, plan_restore, restore_backup
+from penstock.plugins.backups import Catalog, back_up, plan_restore, prune, restore_backup
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.testing.contracts.histories import run_histories
 from penstock.record import TopicPartition
@@ -84,6 +84,10 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def back_up(self) -> None:
         back_up(self.tasks.application, self.log, str(self.root / "backups"))
+
+    @rule(keep=st.integers(1, 3))
+    def prune(self, keep: int) -> None:
+        prune(Catalog(str(self.root / "backups"), "app"), keep)
 
     @rule(same_kind=st.booleans(), busy=st.lists(st.none() | st.tuples(ONE, TASKS), max_size=20))
     def restore_under_another_id(self, same_kind: bool, busy: list[tuple[Sent, str] | None]) -> None:

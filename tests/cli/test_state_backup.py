@@ -217,3 +217,19 @@ def test_a_restore_that_was_killed_is_repeated(counted: Console, monkeypatch: py
     counted("state", "restore", TARGET, "safe", *COPY)
     run(application_id="copy")
     assert counts(counted, "--application-id", "copy") == {"a": 2, "b": 1, "c": 1}
+
+
+def test_old_backups_are_deleted(counted: Console) -> None:
+    for _ in range(3):
+        counted("state", "backup", TARGET, "safe")
+    names = [each["name"] for each in counted.json("state", "backups", TARGET, "safe", "--json")]
+    assert counted.json("state", "backup", TARGET, "safe", "--keep", "3", "--json")["deleted"] == names[:1]
+    result = counted("state", "backups", TARGET, "safe", "--keep", "1")
+    assert all(name in result.stderr for name in names[1:]) and "deleted: " in result.stderr
+    left = counted.json("state", "backups", TARGET, "safe", "--json")
+    assert len(left) == 1 and left[0]["name"] > names[-1]
+    assert [each["topic"] for each in left[0]["outputs"]] == sorted(each["topic"] for each in left[0]["outputs"])
+    counted("state", "restore", TARGET, "safe", *COPY)
+    assert counts(counted, "--application-id", "copy") == {"a": 2, "b": 1}
+    for command in ("backup", "backups"):
+        assert "--keep: expected 1 or more" in counted("state", command, TARGET, "safe", "--keep", "0", code=2).stderr

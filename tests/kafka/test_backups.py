@@ -22,6 +22,8 @@ from ..rotation import of_today
 from ..waiting import wait_until
 from .names import fresh_name
 
+_PARTITIONS, _LETTERS = 6, "abcdefghijklmnopqrstuvwxyz"
+
 
 @pytest.mark.broker
 @pytest.mark.parametrize("changelog", of_today(["directory:changes", "topic:"], 2))
@@ -58,7 +60,7 @@ def test_another_application_continues_from_a_backup(broker: KafkaBroker, tmp_pa
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("changelog", of_today(["directory:changes", "topic:"], 1))
+@pytest.mark.parametrize("changelog", of_today(["directory:changes", "topic:"], 2))
 def test_beside_an_application_that_always_has_open_transactions(
     broker: KafkaBroker, tmp_path: Path, changelog: str
 ) -> None:
@@ -71,7 +73,7 @@ def test_beside_an_application_that_always_has_open_transactions(
     application = counting(tmp_path, fresh_name("app"), log_name, words, **given)
     with closing(open_log(application.settings)) as log:
         for topic in (words, f"{words}-totals"):
-            log.create_topic(topic, 2)
+            log.create_topic(topic, _PARTITIONS)
         with application.start("continuous") as running, _load(log, words) as sent:
             wait_until(lambda: _is_counting(log, words), "the application counts")
             made = back_up(application, log, str(tmp_path / "backups"), patience_seconds=60)
@@ -92,8 +94,8 @@ def test_beside_an_application_that_always_has_open_transactions(
 
 
 def _is_counting(log: Log, words: str) -> bool:
-    partitions = [TopicPartition(f"{words}-totals", number) for number in range(2)]
-    return all(end > 100 for end in log.end_offsets(partitions).values())
+    partitions = [TopicPartition(f"{words}-totals", number) for number in range(_PARTITIONS)]
+    return all(end > 20 for end in log.end_offsets(partitions).values())
 
 
 def _records(log: Log, partition: TopicPartition, start: int, end: int) -> int:
@@ -107,8 +109,8 @@ def _load(log: Log, topic: str) -> Iterator[list[tuple[str, str]]]:
     ended, choice = Event(), random.Random(1)
 
     def send_all() -> None:
-        while not ended.wait(0.005):
-            some = [(choice.choice("abcdefgh"), choice.choice("stuvwxyz")) for _ in range(20)]
+        while not ended.wait(0.002):
+            some = [(choice.choice(_LETTERS), choice.choice(_LETTERS)) for _ in range(40)]
             send(log, some, topic)
             sent.extend(some)
 
