@@ -2,6 +2,7 @@
 
 from .backend import Change, Changes, CountsFiles, OpensAlone, StoreBackend, StoreBackendFactory, StoreView
 from .context import BytesStore, IndexStore, StoreContext
+from .division import RowKeys
 from .kind import StoreKind, TopicRows
 from .state_store import Entries, StateStore, StoreBuilder, StoreTraits, ValueAndTimestamp, ValueTimestampHeaders
 
@@ -13,6 +14,7 @@ __all__ = [
     "Entries",
     "IndexStore",
     "OpensAlone",
+    "RowKeys",
     "StateStore",
     "StoreBackend",
     "StoreBackendFactory",

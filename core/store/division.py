@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..serde import Serde
+
 
 @dataclass(frozen=True)
 class PartitionInValue:
@@ -18,6 +20,22 @@ class PartitionInValue:
     topic: str
     find: Callable[[Any], tuple[Any, int]]
     put: Callable[[Any, int], Any]
+
+
+@dataclass(frozen=True)
+class RowKeys:
+    """Where the key of an entry is in the rows of a store, so that `penstock reshard` can divide them.
+
+    `key_of` returns, from the key of a row, the key of its entry as the store's serde wrote it: the key of the record
+    that made it, or one from which `Division.record_key` finds that. It returns None for a row of the store as a whole,
+    such as a count, which each new task gets. `serde` returns that serde from the spec, or None for the application's
+    `state_serde`. `merged` returns, from the contents of a row of the store as a whole in two tasks, that of both
+    together; without it they must be equal, or the application is refused.
+    """
+
+    key_of: Callable[[bytes], bytes | None]
+    serde: Callable[[Any], str | Serde[Any] | None]
+    merged: Callable[[bytes, bytes], bytes] | None = None
 
 
 @dataclass(frozen=True)

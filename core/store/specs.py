@@ -12,7 +12,7 @@ from ..serde import Serde
 from ..support.names import BAD_NAME, is_topic_name
 from ..support.topic_config import TopicConfig, checked_topic_config
 from .context import BytesStore, StoreContext
-from .division import Division
+from .division import Division, RowKeys
 from .state_store import StateStore, StoreBuilder, StoreTraits
 
 KEY_VALUE = "key_value"
@@ -29,10 +29,13 @@ class StoreSpec:
     as in `StoreBuilder`. `topic_config`: settings by Kafka's names with which its changelog topic is created. Fields
     named `key_serde` and `value_serde` are checked with the topology, and saved with the state. The name of the class
     is saved with the state, too: do not rename it. `windows` says in words which windows the rows belong to; a program
-    with others is refused. `division`: what is special about its entries for a division by other partitions.
+    with others is refused. `division`: what is special about its entries for a division by other partitions, and
+    `row_keys` where its rows have their keys: a subclass whose kind is not penstock's sets it, or `penstock reshard`
+    refuses its stores.
     """
 
     kind: ClassVar[str] = OWN
+    row_keys: ClassVar[RowKeys | None] = None
 
     name: str
     backend: str | None = field(default=None, kw_only=True)

@@ -23,7 +23,7 @@ from penstock.plugins.applications.stored_id import StoredAs, read_stored, renam
 from penstock.plugins.upgrade.check import check_saved
 from penstock.plugins.upgrade.saved_program import Note, gone_stores, read_note
 from penstock.program.nodes import decorate
-from penstock.stores.kinds.row_keys import key_of_row
+from penstock.stores.kinds.row_keys import row_keys_of
 from penstock.support.names import did_you_mean
 
 from .topics import with_topics
@@ -228,8 +228,8 @@ def _refused(plan: ReshardPlan) -> Iterator[str]:
                     )
             elif not kept.logged:
                 yield f"store {name!r} is not in the changelog (logged=False), so its content is on single hosts only"
-            elif not isinstance(declared[name], StoreSpec) or key_of_row(kept.kind) is None:
-                yield f"store {name!r} is of kind {kept.kind!r}, whose rows are known to its package alone"
+            elif not isinstance(spec := declared[name], StoreSpec) or row_keys_of(spec, kept.kind) is None:
+                yield f"store {name!r} is of kind {kept.kind!r}, which does not say where its rows have their keys"
 
 
 def new_note(plan: ReshardPlan, application: Application, assignment: Assignment, log: Log) -> Note:

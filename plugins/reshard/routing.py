@@ -20,8 +20,7 @@ from penstock import (
 from penstock.plugins.logs.partitioner import partition_for_key
 from penstock.program.nodes import decorate
 from penstock.program.serdes import resolve_serde
-from penstock.store.specs import declared_serdes
-from penstock.stores.kinds.row_keys import OWN_ROW, has_own_row, key_of_row
+from penstock.stores.kinds.row_keys import row_keys_of
 from penstock.support.names import changelog_topic
 
 from .plan import ReshardPlan
@@ -44,13 +43,11 @@ class StoreRoute:
         spec = next(each for each in subtopology.stores if each.name == store)
         assert isinstance(spec, StoreSpec)
         kind = subtopology.layouts.now[store].kind
-        key_in = key_of_row(kind)
-        assert key_in is not None
-        self._key_in = key_in
-        self._own_row = OWN_ROW if has_own_row(kind) else None
+        keys = row_keys_of(spec, kind)
+        assert keys is not None
+        self.keys = keys
         settings = plan.before.settings
-        given = declared_serdes(spec).get("key_serde")
-        serde = resolve_serde(given, settings.state_serde, f"store {store!r}", settings.of_plugins)
+        serde = resolve_serde(keys.serde(spec), settings.state_serde, f"store {store!r}", settings.of_plugins)
         self._serde = serde.bind(changelog_topic(plan.before.id, store), is_key=True)
         self._record_key = spec.division.record_key
         self._candidates = candidates_of(plan, subtopology, _sources_of(subtopology, store))
@@ -62,9 +59,9 @@ class StoreRoute:
         Raises IncompatibleStateError, naming a key, if none is left.
         """
         for row, _ in rows:
-            if row == self._own_row:
-                continue
             raw = self._key_in(row)
+            if raw is None:
+                continue
             for candidate in tuple(self._candidates):
                 reason = self._misfit(candidate, raw, partition, count)
                 if reason:
@@ -85,6 +82,25 @@ class StoreRoute:
             return f"its serde raises {type(error).__name__}: {error}"
         return candidate.misfit(key, partition, count)
 
+    def _key_in(self, row: bytes) -> bytes | None:
+        try:
+            return self.keys.key_of(row)
+        except Exception as error:  # another package may raise anything
+            raise IncompatibleStateError(
+                f"{self._where}: its kind finds no key in the row {_shown(row)}: {type(error).__name__}: {error}"
+            ) from error
+
+    def merged(self, row: bytes, one: bytes, other: bytes) -> bytes:
+        """Return the content of a row of the whole store in two tasks together. Raises IncompatibleStateError."""
+        if self.keys.merged is not None:
+            return self.keys.merged(one, other)
+        if one != other:
+            raise IncompatibleStateError(
+                f"{self._where}: its row {_shown(row)} is of the whole store, and two tasks have different ones; its "
+                "kind does not say what they are together (`RowKeys.merged`); --drop lets the store start empty"
+            )
+        return one
+
     def _key(self, raw: bytes) -> Any:
         key = self._serde.deserialize(raw)
         return key if self._record_key is None else self._record_key(key)
@@ -97,9 +113,9 @@ class StoreRoute:
         candidate, known = self._candidates[0], dict[bytes, int]()
 
         def partition_of(row: bytes) -> int | None:
-            if row == self._own_row:
-                return None
             raw = self._key_in(row)
+            if raw is None:
+                return None
             found = known.get(raw)
             if found is None:
                 try:

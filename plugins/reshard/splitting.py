@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 from penstock import Assignment, StoreBackend, StoreBackendFactory, StoreSpec, Subtopology
@@ -60,16 +61,13 @@ class SplitState:
         if self._bytes >= _PORTION_BYTES:
             self.flush()
 
-    def add_to_all(self, store: str, data: bytes, *, keeps_rows: bool) -> None:
-        """Give every task a store's own row of numbers, together with those that it has already.
-
-        `keeps_rows`: what has expired for one old task alone stays.
-        """
+    def add_to_all(self, store: str, row: bytes, data: bytes, merged: Callable[[bytes, bytes], bytes]) -> None:
+        """Give every task a row of the whole store, `merged` with the one that it has already."""
         self.flush()
         for backend in self._backends:
-            before = backend.get(store, OWN_ROW)
-            merged = data if before is None else merged_numbers(before, data, keeps_rows=keeps_rows)
-            backend.write({store: [(OWN_ROW, merged)]}, backend.version(), _VERSION)
+            before = backend.get(store, row)
+            together = data if before is None else merged(before, data)
+            backend.write({store: [(row, together)]}, backend.version(), _VERSION)
 
     def flush(self) -> None:
         """Write what waits."""
@@ -157,7 +155,10 @@ def _divide(
                 continue
             target = choose[store](row)
             if target is None:
-                made.add_to_all(store, data, keeps_rows=store in is_sent)
+                # What has expired for one old task alone stays where windows are sent when they close.
+                keeps_rows = partial(merged_numbers, keeps_rows=True)
+                merged = keeps_rows if store in is_sent else partial(routes[store].merged, row)
+                made.add_to_all(store, row, data, merged)
             else:
                 made.add(target, store, row, data)
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from struct import Struct
+from typing import Any
+
+from penstock import Serde, StoreSpec
+from penstock.store import RowKeys
+from penstock.store.specs import declared_serdes
 
 from ..rows.envelope import PLAIN
 from ..rows.escaping import unescaped
@@ -43,22 +49,27 @@ _EXPIRED = 1
 _HAVE_OWN_ROW = frozenset({"window", "session", "versioned", "list"})
 
 
-def key_of_row(kind: str) -> Callable[[bytes], bytes] | None:
-    """Return the function from the key of a row to that of its entry, as the serde writes it.
+def row_keys_of(spec: StoreSpec, kind: str) -> RowKeys | None:
+    """Return where the rows of a store of a kind have their keys; None for a kind whose package does not say."""
+    key_of = _KEYS.get(kind)
+    if key_of is None:
+        return spec.row_keys
+    if kind in _HAVE_OWN_ROW:
+        key_of = partial(_unless_own, key_of)
+    return RowKeys(key_of, _key_serde, merged_numbers)
 
-    None for a kind that is not ours: its rows are known to its package alone.
-    """
-    return _KEYS.get(kind)
+
+def _unless_own(key_of: Callable[[bytes], bytes], row: bytes) -> bytes | None:
+    return None if row == OWN_ROW else key_of(row)
+
+
+def _key_serde(spec: StoreSpec) -> str | Serde[Any] | None:
+    return declared_serdes(spec).get("key_serde")
 
 
 def time_in_row(kind: str, row: bytes) -> int:
     """Return the first time (ms) in the key of a row: the start of a window, the end of a session."""
     return int(_TIME.unpack_from(row, unescaped(row, 8)[1])[0])
-
-
-def has_own_row(kind: str) -> bool:
-    """Return whether stores of a kind have a row of numbers, under `OWN_ROW`, that belongs to no key."""
-    return kind in _HAVE_OWN_ROW
 
 
 def merged_numbers(first: bytes, second: bytes, *, keeps_rows: bool = False) -> bytes:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from hypothesis import strategies as st
 
-from penstock import BytesStore, StateStore, StoreContext, StoreSpec
+from penstock import BytesStore, RowKeys, StateStore, StoreContext, StoreSpec
 from penstock.plugins.testing.contracts.state_store import StateStoreContract
 
 
@@ -18,10 +18,26 @@ from penstock.plugins.testing.contracts.state_store import StateStoreContract
 class TagsSpec(StoreSpec):
     """Declares sets of tags by key; `variant` names the class of this module that keeps them."""
 
+    row_keys: ClassVar[RowKeys | None] = RowKeys(bytes, lambda spec: "str")
+
     variant: str = "Tags"
 
     def build(self, bytes_store: BytesStore, context: StoreContext) -> StateStore:
         return globals()[self.variant](bytes_store, context)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class OtherSerdeSpec(TagsSpec):
+    """Its keys are no numbers."""
+
+    row_keys = RowKeys(bytes, lambda spec: "int")
+
+
+@dataclass(frozen=True)
+class TextKeysSpec(TagsSpec):
+    """Keys of rows are bytes."""
+
+    row_keys = RowKeys(bytes.decode, lambda spec: "str")  # type: ignore[arg-type]
 
 
 class ReadTags(StateStore, reads_only=True):

@@ -80,6 +80,13 @@ def test_a_planted_kind_is_found(kind: str, rule: str) -> None:
     check_found(type("Suite", (TestTags,), attributes)(), rule)
 
 
+@pytest.mark.parametrize(
+    ("spec", "rule"), [(kinds.OtherSerdeSpec, "its serde cannot read the key"), (kinds.TextKeysSpec, "bytes or None")]
+)
+def test_a_planted_place_of_keys_is_found(spec: type[kinds.TagsSpec], rule: str) -> None:
+    check_found(type("Suite", (TestTags,), {"spec": spec("tags"), "examples": 10, "shrinks": False})(), rule)
+
+
 def test_a_planted_kind_is_found_by_calls_with_any_text() -> None:
     texts = st.text(max_size=3)
     calls = st.tuples(st.just("add"), texts, texts) | st.tuples(st.sampled_from(["clear", "get"]), texts)

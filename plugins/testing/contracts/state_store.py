@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from penstock import StoreKind, StoreSpec
 from penstock.hooks import registry
+from penstock.program.serdes import resolve_serde
 from penstock.stores.memory import MemoryBackend
 
 from .expectations import shown
@@ -195,6 +196,41 @@ class StateStoreContract:
                     assert back == row, f"the row {row} became the record {(key, content, timestamp)}, and that {back}"
                     gone = topic_rows.record_of(row[0], None)[0]
                     assert gone == key, f"a deleted row {row[0]!r} is of the record {key!r}, and has {gone!r}"
+                store.close()
+
+        self._try(st.lists(self.calls, min_size=8, max_size=20), check)
+
+    def test_rows_have_the_keys_of_entries(self) -> None:
+        """By `row_keys` `penstock reshard` finds in each row a key of its serde, or it is of the whole store."""
+        keys = self.spec.row_keys
+        if keys is None:
+            pytest.skip("the kind does not say where its rows have their keys: `penstock reshard` refuses its stores")
+        serde = resolve_serde(keys.serde(self.spec), "msgpack", f"store {self.spec.name!r}", {}).bind(
+            "contract", is_key=True
+        )
+
+        def check(calls: Sequence[Call]) -> None:
+            with ExitStack() as stack:
+                store = self._replayed(list(enumerate(calls)), _directory(stack))
+                store.commit()
+                for row, data in store.rows().items():
+                    key = keys.key_of(row)
+                    assert key is None or type(key) is bytes, (
+                        f"row_keys.key_of({row!r}) returned {key!r}: bytes or None"
+                    )
+                    if key is not None:
+                        try:
+                            again = serde.serialize(serde.deserialize(key))
+                        except Exception as error:
+                            raise AssertionError(
+                                f"row {row!r}: its serde cannot read the key {key!r}: {error!r}"
+                            ) from error
+                        assert again == key, (
+                            f"row {row!r}: its serde reads the key {key!r}, and writes {again!r} for it"
+                        )
+                    elif keys.merged is not None:
+                        both = keys.merged(data, data)
+                        assert type(both) is bytes, f"row_keys.merged returned {both!r} for row {row!r}: expected bytes"
                 store.close()
 
         self._try(st.lists(self.calls, min_size=8, max_size=20), check)

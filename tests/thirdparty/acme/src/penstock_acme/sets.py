@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
-from penstock import BytesStore, Serde, StateStore, StoreContext, StoreSpec
+from penstock import BytesStore, RowKeys, Serde, StateStore, StoreContext, StoreSpec
 
 
 @dataclass(frozen=True)
 class SetSpec(StoreSpec):
-    """Declares a set; `item_serde` is a serde or the name of an installed one (None: the default state serde)."""
+    """Declares a set; `item_serde` is a serde or the name of an installed one (None: the default state serde).
+
+    `penstock reshard` can divide it if its items are the keys of records.
+    """
 
     kind = "acme.set"
+    row_keys = RowKeys(key_of=bytes, serde=attrgetter("item_serde"))
 
     item_serde: str | Serde[Any] | None = None
 
