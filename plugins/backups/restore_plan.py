@@ -56,10 +56,10 @@ def plan_restore(
             f"application {application.id!r} has run in the log {application.settings.log}: what it has there is not "
             "replaced. Give up what it has (`penstock reset`), or restore under another id (--application-id)"
         )
-    plan = RestorePlan(backup, catalog, _renamed(backup, application), is_repeated)
+    plan = RestorePlan(backup, catalog, _renamed(backup, application, world or World()), is_repeated)
     _check_topics(plan, log, other_topics)
     if not is_repeated:
-        _check_empty(plan, application, log)
+        _check_empty(plan, application, log, world or World())
     return plan
 
 
@@ -81,10 +81,10 @@ def names_under(backup: Backup, application_id: str) -> dict[str, str]:
     return {each: application_id + each.removeprefix(backup.application_id) for each in before}
 
 
-def _renamed(backup: Backup, application: Application) -> Note:
+def _renamed(backup: Backup, application: Application, world: World) -> Note:
     """Return the note of the program as the application has it, in an incarnation of its own."""
     names, note = names_under(backup, application.id), deepcopy(backup.note)
-    note["identity"] = World().token(8)
+    note["identity"] = world.token(8)
     note["changelog"] = application.settings.changelog.partition(":")[0]
     note["reads"] = {number: [names.get(each, each) for each in topics] for number, topics in note["reads"].items()}
     partitions = note["fingerprint"]["partitions"]
@@ -144,7 +144,7 @@ def _check_topics(plan: RestorePlan, log: Log, other_topics: bool) -> None:
         )
 
 
-def _check_empty(plan: RestorePlan, application: Application, log: Log) -> None:
+def _check_empty(plan: RestorePlan, application: Application, log: Log, world: World) -> None:
     """Raise IncompatibleStateError if something has the places that the restore writes to."""
     topics = log.topics()
     made = [*names_under(plan.backup, application.id).values(), *changelog_topics(plan, application)]
@@ -161,6 +161,7 @@ def _check_empty(plan: RestorePlan, application: Application, log: Log) -> None:
     if application.settings.log_changelog is None:
         for task in plan.backup.commits:
             with closing(open_deltas(application.settings, application.id, task)) as changelog:
+                changelog.world = world
                 if changelog.proven() or changelog.beginnings():
                     raise IncompatibleStateError(
                         f"the changelog {application.settings.changelog} has a history of task {task} of application "

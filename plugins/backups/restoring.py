@@ -100,6 +100,7 @@ class _Restoring:
         if self._application.settings.log_changelog is None:
             for task in self._backup.commits:
                 with closing(open_deltas(self._application.settings, self._application.id, task)) as changelog:
+                    changelog.world = self._world
                     changelog.destroy()
         self._log.delete_commits(self._application.id)
         self._log.put_meta(self._application.id, RESTORING, self.mark)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 
-from penstock import IncompatibleStateError, Log, SystemClock, TaskId, TopicPartition
+from penstock import IncompatibleStateError, Log, TaskId, TopicPartition, World
 from penstock.plugins.applications.committed import CommittedPartitions
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
@@ -57,13 +57,15 @@ def source_partitions(plan: ReshardPlan) -> list[TopicPartition]:
 
 
 @contextmanager
-def drained(plan: ReshardPlan, log: Log, ends: Ends, check_lease: Callable[[], None]) -> Iterator[Workers]:
+def drained(
+    plan: ReshardPlan, log: Log, ends: Ends, check_lease: Callable[[], None], world: World
+) -> Iterator[Workers]:
     """Process every record up to `ends`, and all that this writes to repartition topics; return the open tasks.
 
     This takes the fences of all tasks. Each batch is a commit as in any run, so a killed process loses nothing. Raises
     what tasks raise, and IncompatibleStateError for a task that is behind or beyond the ends afterwards.
     """
-    resources = ProcessResources()
+    resources = ProcessResources(world)
     application = copy(plan.before)
     if application.settings.max_task_idle is not None:
         # No more records come: a task need not wait for any that the log does not have.
@@ -75,7 +77,7 @@ def drained(plan: ReshardPlan, log: Log, ends: Ends, check_lease: Callable[[], N
     }
     try:
         positions: dict[TopicPartition, int] = {}
-        clock_ms = SystemClock().now_ms()  # one time for all, or punctuators that write records would never end
+        clock_ms = world.clock.now_ms()  # one time for all, or punctuators that write records would never end
         while True:
             check_lease()
             before = dict(positions)

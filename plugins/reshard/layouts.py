@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from penstock import Log, Settings
+from penstock import Log, Settings, World
 from penstock.plugins.applications.own_topics import topics_beside
 from penstock.plugins.runtime.local_state.directories import remove_all
 from penstock.plugins.runtime.locations import open_deltas, state_directory
@@ -12,7 +12,7 @@ from penstock.plugins.upgrade.saved_program import read_note, repartition_topics
 from penstock.support.names import changelog_topic
 
 
-def delete_layout(settings: Settings, log: Log, application_id: str) -> None:
+def delete_layout(settings: Settings, log: Log, application_id: str, world: World) -> None:
     """Delete what is stored under an id, its commits last; idempotent. Raises ChangelogError and LogError.
 
     The note of its program says what there is, and goes with the commits: a call that was killed can be repeated.
@@ -24,6 +24,7 @@ def delete_layout(settings: Settings, log: Log, application_id: str) -> None:
         tasks = each["tasks"] or 0 if each["stores"] and settings.log_changelog is None else 0
         for partition in range(tasks):
             with closing(open_deltas(settings, application_id, f"{number}_{partition}")) as changelog:
+                changelog.world = world
                 changelog.destroy()
     there = log.topics()
     for topic in sorted(topics):

@@ -10,7 +10,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock import Application, Assignment, Commit, IncompatibleStateError, Log, Subtopology, TaskId, TopicPartition
+from penstock import (
+    Application,
+    Assignment,
+    Commit,
+    IncompatibleStateError,
+    Log,
+    Subtopology,
+    TaskId,
+    TopicPartition,
+    World,
+)
 from penstock.plugins.applications.preparation import Prepared, make_changelog_topics, prepare
 from penstock.plugins.applications.stored_id import (
     StoredAs,
@@ -44,7 +54,12 @@ class Resharded:
 
 
 def reshard(
-    plan: ReshardPlan, log: Log, check_lease: Callable[[], None], on_step: Callable[[str], None] = lambda text: None
+    plan: ReshardPlan,
+    log: Log,
+    check_lease: Callable[[], None],
+    on_step: Callable[[str], None] = lambda text: None,
+    *,
+    world: World | None = None,
 ) -> Resharded:
     """Carry a plan out. The caller holds the application's lease; `check_lease` raises when it was lost.
 
@@ -55,29 +70,30 @@ def reshard(
     Raises IncompatibleStateError for state that is not divided by key, and for records that were written or read beyond
     the ends; also what tasks raise, ChangelogError, StoreError and LogError.
     """
-    resharding = _begin(plan, log)
+    world = world or World()
+    resharding = _begin(plan, log, world)
     check_lease()
     on_step("processing what was written before")
-    with drained(plan, log, resharding.ends, check_lease) as workers, _work_directory(plan) as directory:
+    with drained(plan, log, resharding.ends, check_lease, world) as workers, _work_directory(plan) as directory:
         rows: dict[str, int] = {}
         try:
             prepared = _prepare(plan, resharding.id, log)
             starts = _starts(plan, log, prepared.assignment, resharding.ends)
             for subtopology in prepared.application.program.subtopologies:
                 check_lease()
-                for task, count in _write(plan, prepared, subtopology, log, workers, starts, directory):
+                for task, count in _write(plan, prepared, subtopology, log, workers, starts, directory, world):
                     rows[str(task)] = count
                     on_step(f"task {task}: {count:,} row{'' if count == 1 else 's'}")
             _check_unchanged(plan, log, resharding.ends)
         except Exception:
-            _delete_unused(plan, resharding.id, log)
+            _delete_unused(plan, resharding.id, log, world)
             raise
         check_lease()
         write_stored(plan.id, log, _stored(plan, resharding.id, starts))
     return Resharded(resharding.id, rows)
 
 
-def accept(application: Application, log: Log, check_lease: Callable[[], None]) -> bool:
+def accept(application: Application, log: Log, check_lease: Callable[[], None], *, world: World | None = None) -> bool:
     """Give the layout before up, and delete what it has; return whether there was one.
 
     The caller holds the application's lease. A call that was killed is repeated.
@@ -86,12 +102,12 @@ def accept(application: Application, log: Log, check_lease: Callable[[], None]) 
     if not stored.before:
         return False
     check_lease()
-    delete_layout(application.settings, log, stored.before)
+    delete_layout(application.settings, log, stored.before, world or World())
     write_stored(application.id, log, StoredAs(**{**asdict(stored), "before": ""}))
     return True
 
 
-def undo(application: Application, log: Log, check_lease: Callable[[], None]) -> None:
+def undo(application: Application, log: Log, check_lease: Callable[[], None], *, world: World | None = None) -> None:
     """Go back to the layout before, by one write to the log; then delete what the new one has.
 
     Raises IncompatibleStateError if there is none, or if the application has processed records since.
@@ -111,7 +127,7 @@ def undo(application: Application, log: Log, check_lease: Callable[[], None]) ->
         )
     check_lease()
     write_stored(application.id, log, StoredAs(stored.before, left=stored.left))
-    delete_layout(application.settings, log, stored.id)
+    delete_layout(application.settings, log, stored.id, world or World())
 
 
 def _prepare(plan: ReshardPlan, layout_id: str, log: Log) -> Prepared:
@@ -122,10 +138,10 @@ def _prepare(plan: ReshardPlan, layout_id: str, log: Log) -> Prepared:
     return prepare(application, log)
 
 
-def _delete_unused(plan: ReshardPlan, layout_id: str, log: Log) -> None:
+def _delete_unused(plan: ReshardPlan, layout_id: str, log: Log, world: World) -> None:
     """Delete what was written for a layout that will not be used; what is left, the next resharding deletes."""
     try:
-        delete_layout(plan.before.settings, log, layout_id)
+        delete_layout(plan.before.settings, log, layout_id, world)
     except Exception as error:
         _log.warning("application %r: not all of its unused layout %s was deleted: %s", plan.id, layout_id, error)
 
@@ -136,12 +152,12 @@ class _Begun:
     ends: Ends
 
 
-def _begin(plan: ReshardPlan, log: Log) -> _Begun:
+def _begin(plan: ReshardPlan, log: Log, world: World) -> _Begun:
     """Note the ends up to which the old layout processes; those of an interrupted run of this plan stay."""
     noted = read_note_beside(plan.id, log, _META)
     ends = _noted_ends(plan, log, noted) or fixed_ends(plan, log)
     if noted and noted["id"] != plan.stored.id:
-        delete_layout(plan.before.settings, log, noted["id"])
+        delete_layout(plan.before.settings, log, noted["id"], world)
     number = noted["number"] + 1 if noted else 2
     while _is_taken(layout_id := f"{plan.id}-layout-{number}", log):
         number += 1
@@ -229,6 +245,7 @@ def _write(
     workers: Workers,
     starts: Ends,
     directory: Path,
+    world: World,
 ) -> Iterator[tuple[TaskId, int]]:
     """Write and verify the tasks of one sub-topology; yield each with the number of its rows."""
     application, assignment = prepared.application, prepared.assignment
@@ -238,7 +255,7 @@ def _write(
     with split_state(plan, before, workers, assignment, directory / str(subtopology.id)) as split:
         for task in tasks:
             partitions = assignment.tasks[task]
-            own = NewTask(application, task, partitions, log, directory / "unused" / str(task))
+            own = NewTask(application, task, partitions, log, directory / "unused" / str(task), world)
             own.write(Commit({each: starts[each] for each in partitions}, "", states[task.partition]), split)
             yield task, own.verify(split)
 

@@ -15,6 +15,7 @@ from penstock import (
     LogChangelog,
     TaskId,
     TopicPartition,
+    World,
 )
 from penstock.plugins.runtime.local_state.task_state import TaskState
 from penstock.plugins.runtime.locations import open_changelog
@@ -32,13 +33,20 @@ class NewTask:
     """One task of the new layout, before its application runs: its state and its commit are written and verified."""
 
     def __init__(
-        self, application: Application, task: TaskId, partitions: Sequence[TopicPartition], log: Log, directory: Path
+        self,
+        application: Application,
+        task: TaskId,
+        partitions: Sequence[TopicPartition],
+        log: Log,
+        directory: Path,
+        world: World,
     ) -> None:
         self._application = application
         self._task = task
         self._partitions = partitions
         self._log = log
         self._directory = directory
+        self._world = world
         layouts = application.program.subtopology(task.subtopology).layouts
         assert layouts is not None
         self._layouts: Layouts = layouts
@@ -53,7 +61,7 @@ class NewTask:
         if self._layouts.now:
             changelog = open_changelog(application.settings, application.id, str(self._task), log, self._layouts.now)
         with closing(log.open_committer(application.id, str(self._task), self._partitions)) as committer:
-            state = TaskState(application, self._task, self._directory, changelog, self._layouts)
+            state = TaskState(application, self._task, self._directory, changelog, self._layouts, world=self._world)
             with closing(state):
                 version = state.new_version(None)
                 state.append_delta({}, version, _at(first, version))
@@ -78,6 +86,7 @@ class NewTask:
         commit = log.last_commit(application.id, str(self._task), self._partitions)
         assert commit is not None
         changelog = open_changelog(application.settings, application.id, str(self._task), log, self._layouts.now)
+        changelog.world = self._world
         with closing(changelog):
             found = 0
             for changes, _ in changelog.restore(commit.version, None).steps:
