@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -16,6 +16,7 @@ from .plan import ReshardPlan
 
 Ends = Mapping[TopicPartition, int]
 Workers = Mapping[TaskId, TaskWorker]
+_LOOK_SECONDS, _PATIENCE_SECONDS = 0.02, 120.0
 
 
 def fixed_ends(plan: ReshardPlan, log: Log) -> Ends:
@@ -77,18 +78,29 @@ def drained(
     }
     try:
         positions: dict[TopicPartition, int] = {}
+        internal = [each for read in plan.tasks.tasks.values() for each in read if each.topic in plan.tasks.internal]
+        deadline = world.seconds() + _PATIENCE_SECONDS
         clock_ms = world.clock.now_ms()  # one time for all, or punctuators that write records would never end
         while True:
             check_lease()
             before = dict(positions)
             for worker in workers.values():
-                internal = [each for each in worker.partitions if each.topic in plan.tasks.internal]
+                own = [each for each in worker.partitions if each.topic in plan.tasks.internal]
                 planned = {each: ends[each] for each in worker.partitions if each in ends}
-                planned |= log.end_offsets(internal) if internal else {}
+                planned |= log.end_offsets(own) if own else {}
                 report = worker.run_batch(planned, clock_ms)
                 positions |= report.positions
                 committed.add(report.positions)
-            if positions == before:
+            if positions != before:
+                deadline = world.seconds() + _PATIENCE_SECONDS
+            elif hidden := _hidden(log, internal):
+                if world.seconds() > deadline:
+                    raise IncompatibleStateError(
+                        f"application {plan.id!r}: {', '.join(hidden)}: a transaction is open there, and hides what "
+                        "follows it; end the program that writes there, and run this again"
+                    )
+                world.sleep(_LOOK_SECONDS)
+            else:
                 break
         _check(plan, log, ends, positions)
         yield workers
@@ -96,6 +108,12 @@ def drained(
         for worker in workers.values():
             worker.close()
         resources.close()
+
+
+def _hidden(log: Log, partitions: Sequence[TopicPartition]) -> list[str]:
+    """Return the partitions with records on their way: those of a commit can be read some moments after it."""
+    ends, high = log.end_offsets(partitions), log.end_offsets(partitions, stable=False)
+    return [str(each) for each in partitions if ends[each] != high[each]]
 
 
 def _check(plan: ReshardPlan, log: Log, ends: Ends, positions: Mapping[TopicPartition, int]) -> None:

@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from penstock.log import Log
-from penstock.record import OutputBatch, TopicPartition
+from penstock import Log, OutputBatch, TopicPartition
 
 from .reading import read_up_to
 from .topic_ids import EVERY_SECONDS

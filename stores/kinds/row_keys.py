@@ -7,8 +7,7 @@ from functools import partial
 from struct import Struct
 from typing import Any
 
-from penstock import Serde, StoreSpec
-from penstock.store import RowKeys
+from penstock import RowKeys, Serde, StoreSpec
 from penstock.store.specs import declared_serdes
 
 from ..rows.envelope import PLAIN
@@ -54,9 +53,7 @@ def row_keys_of(spec: StoreSpec, kind: str) -> RowKeys | None:
     key_of = _KEYS.get(kind)
     if key_of is None:
         return spec.row_keys
-    if kind in _HAVE_OWN_ROW:
-        key_of = partial(_unless_own, key_of)
-    return RowKeys(key_of, _key_serde, merged_numbers)
+    return RowKeys(partial(_unless_own, key_of) if kind in _HAVE_OWN_ROW else key_of, _key_serde, merged_numbers)
 
 
 def _unless_own(key_of: Callable[[bytes], bytes], row: bytes) -> bytes | None:

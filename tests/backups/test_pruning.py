@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from penstock import ChangelogError, ConfigError, StoreError, World
-from penstock.files import LocalFiles, WrittenFile
 from penstock.plugins.backups import Catalog, back_up, plan_restore, prune, verify_backup
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.world import LocalFiles, WrittenFile
 
 from .counting import Tasks, counting, send
 

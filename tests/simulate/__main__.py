@@ -13,9 +13,13 @@ from penstock.plugins.testing.simulation.history import DISK_FAULTS, LOG_FAULTS,
 from penstock.plugins.testing.simulation.soak import Soaked, soak
 
 from .branches import counts_of_missed, listed, reached_by, report, unknown
-from .planted import PLANTED, planted
-from .programs import CONTRACTS
+from .planted import PLANTED as OF_TASKS
+from .planted import planted
+from .programs import CONTRACTS as PROGRAMS
+from .state_planted import STATE_PLANTED
+from .state_programs import CONTRACTS as STATE_PROGRAMS
 
+CONTRACTS, PLANTED = {**PROGRAMS, **STATE_PROGRAMS}, {**OF_TASKS, **STATE_PLANTED}
 _OF_LOG = {"asks", "commits", "ends", "fetches", "produces", "purges", "sends", "takes"}
 """The operations on the log; the others are on the disk."""
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from types import ModuleType
 from typing import Any
 
 from penstock.plugins.changelogs.directory import DirectoryChangelog
@@ -30,7 +31,7 @@ from penstock.task.saved_schedules import SavedSchedules
 
 @dataclass(frozen=True)
 class Change:
-    """`old` in the source of a method or a property is replaced by `new`."""
+    """`old` in the source of a method, a property or a function of a module is replaced by `new`."""
 
     owner: Any
     method: str
@@ -209,7 +210,8 @@ def planted(fault: Planted) -> Iterator[None]:
                     assert source.count(each.old) == 1, f"{owner.__name__}.{method} has no longer: {each.old}"
                     source = source.replace(each.old, each.new)
             found: dict[str, Any] = {}
-            exec("from __future__ import annotations\n" + source, vars(sys.modules[owner.__module__]), found)
+            module = owner if isinstance(owner, ModuleType) else sys.modules[owner.__module__]
+            exec("from __future__ import annotations\n" + source, vars(module), found)
             setattr(owner, method, found[method])
             if isinstance(found[method], cached_property):
                 found[method].__set_name__(owner, method)

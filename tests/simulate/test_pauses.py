@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock import OutputBatch
@@ -12,7 +14,7 @@ from .programs import counts
 
 
 def cluster_of(mode: str) -> SimulatedCluster:
-    given = {"key_serde": "str", "value_serde": "int", "commit_interval": "1h"}
+    given: dict[str, Any] = {"key_serde": "str", "value_serde": "int", "commit_interval": "1h"}
     return SimulatedCluster(counts(), mode=mode, hosts=2, partitions=2, **given)
 
 

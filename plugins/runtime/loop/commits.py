@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 
-from penstock.world import World
+from penstock import World
 
 from .continuous_worker import ContinuousWorker
 from .upkeeps import Upkeeps

@@ -106,7 +106,7 @@ class Checks:
             self._files(task, partitions)
 
     def _files(self, task: str, partitions: Sequence[TopicPartition]) -> None:
-        if self._disk.files():
+        if self._cluster.application.settings.changelog.startswith("directory:") and self._disk.files():
             with closing(self._log.open_committer(self._cluster.application.id, task, partitions)) as committer:
                 last = committer.committed
             assert last is not None

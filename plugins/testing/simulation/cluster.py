@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock import Commit, FencedError, LogError, TopicPartition, version_counter
 from penstock.plugins.applications.preparation import Prepared
@@ -22,7 +22,9 @@ from .log import HostLog, SimulatedLog
 from .replica_host import ReplicaHost
 from .standby_host import StandbyHost
 from .timeline import Timeline
+from .tool_host import ToolHost
 
+T = TypeVar("T", bound=Host)
 _MOST_BATCHES = 8
 """Batches that a driver plans, one after the other, in which a host works on."""
 _MOST_STRETCHES = 50
@@ -75,6 +77,8 @@ class Cluster:
         """Those that have not died; some may be frozen."""
         self.drivers: list[DriverHost] = []
         """Those that have not died, in batches; some may be frozen."""
+        self.tools: list[ToolHost] = []
+        """Processes beside the application that have neither died nor ended, such as backups; some may be frozen."""
         self.contents = Contents(log)
         self.owners: dict[str, Host] = {}
         """By task, the host that it was given to last, which may have died."""
@@ -91,8 +95,7 @@ class Cluster:
 
     def everyone(self) -> list[Host]:
         """Return the hosts that live, those with replicas and drivers too."""
-        others = [each for each in (*self.standbys, *self.drivers) if not each.is_frozen and not each.is_dead]
-        return [*self.live(), *self.live_followers(), *others]
+        return [each for each in self.processes() if not each.is_frozen and not each.is_dead]
 
     def live_followers(self) -> list[ReplicaHost]:
         """Return the hosts with replicas that live."""
@@ -104,7 +107,7 @@ class Cluster:
 
     def processes(self) -> list[Host]:
         """Return all processes that have not died."""
-        return [*self.hosts, *self.followers, *self.standbys, *self.drivers]
+        return [*self.hosts, *self.followers, *self.standbys, *self.drivers, *self.tools]
 
     @property
     def machines(self) -> int:
@@ -148,17 +151,12 @@ class Cluster:
         """Let the host with replicas on a machine work; start it if there is none."""
         found = [each for each in self.followers if each.machine == machine]
         if not found:
-            number, place = self._beside + 1, self._machines[machine]
-            self._beside = number
-            application = with_state_in(self.application, place.directory)
-            log, world = self._surroundings(machine, lambda: started)
-            started = ReplicaHost(
-                number, application, log, world, place.replicas,
+            started: ReplicaHost = self._start_beside(
+                machine, ReplicaHost, self._machines[machine].replicas,
                 lambda task, replica: self.contents.check(self.application, task, replica, str(started)),
             )  # fmt: skip
             found = [started]
             self.followers.append(started)
-            self._timeline.tell(f"{started} starts on machine {machine + 1}")
         if not found[0].is_frozen:
             self.let(found[0], found[0].work)
 
@@ -166,15 +164,23 @@ class Cluster:
         """Let the host with standbys on a machine work; start it if there is none."""
         found = [each for each in self.standbys if each.machine == machine]
         if not found:
-            self._beside += 1
-            application = with_state_in(self.application, self._machines[machine].directory)
-            log, world = self._surroundings(machine, lambda: started)
-            started = StandbyHost(self._beside, application, log, world)
-            found = [started]
-            self.standbys.append(started)
-            self._timeline.tell(f"{started} starts on machine {machine + 1}")
+            found = [self._start_beside(machine, StandbyHost)]
+            self.standbys += found
         if not found[0].is_frozen:
             self.let(found[0], found[0].work)
+
+    def start_tool(self, machine: int, kind: Callable[..., ToolHost], *given: object) -> ToolHost:
+        """Start a process beside the application on a machine; `given` says what it does."""
+        self.tools.append(self._start_beside(machine, kind, *given))
+        return self.tools[-1]
+
+    def _start_beside(self, machine: int, kind: Callable[..., T], *given: object) -> T:
+        number = self._beside = self._beside + 1
+        application = with_state_in(self.application, self._machines[machine].directory)
+        log, world = self._surroundings(machine, lambda: started)
+        started = kind(number, application, log, world, *given)
+        self._timeline.tell(f"{started} starts on machine {machine + 1}")
+        return started
 
     def drive(self) -> None:
         """Let the driver plan, in batches; start one where none of this program lives, once the lease is free."""
@@ -257,6 +263,7 @@ class Cluster:
         self.followers = [each for each in self.followers if each is not host]
         self.standbys = [each for each in self.standbys if each is not host]
         self.drivers = [each for each in self.drivers if each is not host]
+        self.tools = [each for each in self.tools if each is not host]
 
     def power_off(self, machine: int) -> None:
         """Let a machine go down: all its hosts die, and what they have not synced to the shared disk is lost."""
@@ -312,7 +319,7 @@ class Cluster:
         place = self._machines[host.machine]
         place.note()
         self._note_contents(place, str(host))
-        for task, commit in host.reported.items():
+        for task, commit in host.reported.items() if host.application.id == self.application.id else ():
             before = self.known.get(task)
             if before is None or version_counter(before.version) < version_counter(commit.version):
                 self.known[task] = commit

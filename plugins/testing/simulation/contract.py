@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from penstock import Application, ConfigError, Record, Topology, TopologyBuilder
 
 from .answers import Answers, difference, of_driver, of_reference
+from .backups import BackupSimulation, with_backups
 from .failure import SimulationFailure
 from .history import History
 from .in_memory import in_memory
+from .reshards import ReshardSimulation, with_reshards
 from .shrinking import Case, shrink
 from .simulation import Simulation, is_on_disk
 
@@ -76,7 +78,8 @@ class SimulationContract:
     once, some may come again. With gaps, some may be missing, where records are deleted before they are read; any of
     them, some may come again, too, where a topic was made again and is read from its start."""
     options: ClassVar[Mapping[str, Any]] = {}
-    """Settings of the application; also `partitions` and `hosts` (2 each), and `topics`, the settings of topics."""
+    """Settings of the application; also `partitions` and `hosts` (2 each), `topics`, the settings of topics, and, to
+    be simulated as well, `replicas`, `standbys`, `backups`, and `reshard`: growing numbers of partitions."""
     examples: ClassVar[int] = 30
     """How many histories each test tries."""
     shrinks: ClassVar[bool] = True
@@ -133,21 +136,27 @@ class SimulationContract:
         drawn = cls.records(random)
         records = drawn if isinstance(drawn, Mapping) else {_only_source(cls): drawn}  # type: ignore[arg-type]  # mypy: no class has a hash
         history = History.of(random, on_disk=is_on_disk(cls.options))
+        if cls.options.get("backups"):
+            history = with_backups(history, Random(~seed))
+        if numbers := cls.options.get("reshard"):
+            history = with_reshards(history, Random(~seed), numbers)
         return Case({topic: tuple(of_topic) for topic, of_topic in records.items()}, history)
 
     @classmethod
     def _play_case(cls, case: Case, mode: str) -> Simulation:
         options: dict[str, Any] = {"partitions": 2, **cls.options}
-        simulation = Simulation(
+        kind = BackupSimulation if options.pop("backups", False) else Simulation
+        kind = ReshardSimulation if options.pop("reshard", ()) else kind
+        simulation = kind(
             cls.program(), case.records, case.history, mode=mode,
             deployments=[make() for make in cls.deployments], **options,
         )  # fmt: skip
         try:
             simulation.run()
-            found = simulation.outputs()
-            different = difference(cls._expected(simulation, options, list(found)), found, cls.compared)
-            if different is not None:
-                raise simulation.failure(different)
+            for whose, found in simulation.answers().items():
+                different = difference(cls._expected(simulation, options, list(found)), found, cls.compared)
+                if different is not None:
+                    raise simulation.failure(f"{whose}{different}")
             return simulation
         finally:
             simulation.close()

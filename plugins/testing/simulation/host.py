@@ -23,6 +23,7 @@ from penstock import (
     StaleStoreError,
     TaskId,
     TopicPartition,
+    UnknownTopicError,
 )
 from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
@@ -191,7 +192,8 @@ class Host(ABC):
         explained = isinstance(cause, (SimulatedOutage, SimulatedDiskError))
         explained |= isinstance(error, (FencedError, StaleStoreError)) or self.has_no_answer
         self.has_no_answer = False
-        explained |= self.is_of_earlier_program and isinstance(error, IncompatibleStateError)
+        # A layout that was given up loses its topics, too.
+        explained |= self.is_of_earlier_program and isinstance(error, (IncompatibleStateError, UnknownTopicError))
         explained |= self._misses_records(error) or self._has_read_damage(error)
         if not explained:
             self.failures.append(f"{self}: task {task} failed: {type(error).__name__}: {error}")

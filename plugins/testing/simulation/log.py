@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from penstock import (
@@ -22,7 +22,9 @@ from penstock import (
     World,
 )
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.logs.memory_partition import MemoryPartition
 from penstock.plugins.logs.messages import fenced, unknown_topics_as_production_errors
+from penstock.plugins.logs.partitioner import Partitioner
 
 T = TypeVar("T")
 Edge = Callable[[str, Callable[[], Any], bool], Any]
@@ -161,6 +163,12 @@ class SimulatedLog(MemoryLog):
         self.create_topic(name, info.partitions, info.config)
         self.lossy_topics.add(name)
 
+    def grow(self, name: str, partitions: int) -> None:
+        """Give a topic more partitions; its records stay where they are."""
+        found = self._topics[name]
+        found.partitions += [MemoryPartition() for _ in range(partitions - found.info.partitions)]
+        found.info, found.partitioner = replace(found.info, partitions=partitions), Partitioner(partitions)
+
     def lose_end(self, partition: TopicPartition) -> int:
         """Lose the last record of a partition, as after an election of a leader that lacks it; return the new end."""
         found = self._partition(partition)
@@ -219,6 +227,11 @@ class HostLog(Log):
     def __init__(self, shared: SimulatedLog, edge: Edge) -> None:
         self.shared = shared
         self._edge = edge
+
+    def do(self, what: str, call: Callable[[], T], changes: bool) -> T:
+        """Do an operation, unless a fault strikes; `changes`: it changes the log."""
+        found: T = self._edge(what, call, changes)
+        return found
 
     def _read(self, what: str, call: Callable[[], T]) -> T:
         found: T = self._edge(what, call, False)

@@ -22,6 +22,7 @@ from penstock import (
     duration_ms,
 )
 from penstock.plugins.applications.preparation import Prepared, prepare
+from penstock.plugins.applications.stored_id import stored_application
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.program.checks import nearest
@@ -135,7 +136,7 @@ class SimulatedCluster(ReadsTopics):
         for topic in self._topics:
             if topic not in self._log.topics():
                 self._log.create_topic(topic, self._partitions, self._topic_settings.get(topic))
-        prepared = prepare(application, self._log)
+        prepared = prepare(stored_application(application, self._log), self._log)
         self._committed = prepared.committed
         return prepared
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock import Application, IncompatibleStateError, Record, TopicPartition, Topology, TopologyBuilder
 from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.applications.stored_id import stored_application
 
 from ..topic_reader import TopicReader
 from .disk import DAMAGES, shown
@@ -107,6 +108,10 @@ class Simulation(SimulatedCluster):
     def places(self) -> Mapping[Place, int]:
         """How often each operation of each step was done, and how often each fault struck there."""
         return self._faults.places
+
+    def answers(self) -> Mapping[str, Mapping[str, list[Record]]]:
+        """Return the answers, by topic, that have to be those of a run without faults; "" is the application's name."""
+        return {"": self.outputs()}
 
     def run(self) -> None:
         """Run the history; then no fault strikes, and everything has to be processed. Raises SimulationFailure."""
@@ -240,7 +245,7 @@ class Simulation(SimulatedCluster):
         if known:
             with self._log.without_commits(self.application.id):
                 try:
-                    prepare(self._made, self._log)
+                    prepare(stored_application(self._made, self._log), self._log)
                 except IncompatibleStateError as error:
                     self._timeline.tell(f"a start that finds no commits is refused: {type(error).__name__}")
                 else:

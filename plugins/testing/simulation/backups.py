@@ -1,0 +1,198 @@
+"""BackupSimulation: a history with backups beside the application; what is restored from each has to be right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from penstock import Application, IncompatibleStateError, Log, Record, RecordBatch, TopicPartition
+from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.applications.stored_id import renamed
+from penstock.plugins.backups import Backup, Catalog, plan_restore, restore_backup, verify_backup
+from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.runtime.task_worker import TaskWorker
+
+from ..topic_reader import TopicReader
+from .backup_host import BackupHost, PruneHost
+from .history import Fault, History, Step
+from .host import with_state_in
+from .host_world import HostWorld
+from .log import TRANSACTION_SECONDS, HostLog, SimulatedLog
+from .simulation import Simulation
+from .tool_host import ToolHost
+
+BACK_UP, PRUNE = "back up", "prune"
+_SHARE, _PRUNES = 0.5, 0.03
+"""How many steps of a history are followed by one of a backup, or by a prune."""
+_FAULTS = 0.08
+"""In how many of these steps a fault strikes the process."""
+_PASSES = (0.02, 0.1, 0.3)
+"""Seconds that pass while a backup rests."""
+_MOST_RESTORED = 2
+"""The most backups of a history that are restored; all are read."""
+
+
+def with_backups(history: History, random: Random) -> History:
+    """Return a history with steps of backups and prunes between its own. The same choices make the same history."""
+    steps: list[Step] = []
+    for step in history.steps:
+        steps.append(step)
+        drawn = random.random()
+        if drawn < _SHARE:
+            kind = PRUNE if drawn < _PRUNES else BACK_UP
+            fault = Fault.of(random, on_disk=True) if random.random() < _FAULTS else None
+            steps.append(Step(kind, random.randrange(8), random.randrange(64), fault))
+    return replace(history, steps=tuple(steps))
+
+
+class BackupSimulation(Simulation):
+    """A history with steps that make backups, and delete old ones. Processes that make them die, freeze and wake, too.
+
+    At the end each backup that is listed has to be whole. Of some, the application is restored under another id, and
+    processes everything: its answers follow those that the first one had given up to the backup.
+    """
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        sizes = Random(self._history.dice + 1)
+        self._place = f"/backups?chunk_bytes=64&snapshot_floor_bytes={sizes.choice((1, 400, 100_000))}"
+        self._steps = {**self._steps, BACK_UP: self._back_up, PRUNE: self._prune}
+        self._started = 0
+        self.made: list[str] = []
+        """The names of the backups that were made."""
+        self.failed: list[str] = []
+        """What the others ended with."""
+        self.restored: dict[str, Mapping[str, list[Record]]] = {}
+        """By backup: the answers of both, by topic."""
+        self._own: Mapping[str, Mapping[str, list[Record]]] = {}
+
+    # ------------------------------------------------------------------ steps
+
+    def _back_up(self, step: Step) -> None:
+        """Begin a backup, or let the one go on that is being made; hosts work meanwhile."""
+        resting = [each for each in self._cluster.tools if each.rests]
+        if resting:
+            self._timeline.pass_by(_PASSES[step.amount % len(_PASSES)])
+            for host in self._cluster.live():
+                self._cluster.work(host)
+                while step.amount % 3 and host.world.calls and not host.is_frozen:
+                    self._cluster.run_call(host, 0)
+            self._go_on(resting[0], step)
+        elif step.amount % 2:
+            self._start_tool(step, BackupHost)
+
+    def _prune(self, step: Step) -> None:
+        self._start_tool(step, PruneHost, 1 + step.amount % 3)
+
+    def _start_tool(self, step: Step, kind: type[ToolHost], *given: object) -> None:
+        self._started += 1
+        where = Random(self._history.dice + self._started), self._place, self._made.id
+        self._go_on(self._cluster.start_tool(step.host % self._cluster.machines, kind, *where, *given), step)
+
+    def _go_on(self, tool: ToolHost, step: Step) -> None:
+        if step.fault is not None:
+            self._faults.arm(tool, step.fault)
+        if tool.is_frozen:
+            self._cluster.wake(tool)
+        else:
+            self._cluster.let(tool, tool.work)
+        self._take_ended()
+
+    def _take_ended(self) -> None:
+        for tool in [each for each in self._cluster.tools if each.is_done]:
+            if tool.error is not None:
+                self.failed.append(f"{type(tool.error).__name__}: {tool.error}")
+                self._timeline.tell(f"{tool} fails: {self.failed[-1]}")
+            elif isinstance(tool, BackupHost):
+                self.made.append(tool.made)
+                self._timeline.tell(f"{tool} has made {tool.made}")
+            self._cluster.end(tool)
+
+    # ------------------------------------------------------------------ what has to be true
+
+    def settle(self) -> None:
+        """Let everything be processed; a backup that is under way is killed."""
+        for tool in list(self._cluster.tools):
+            self._timeline.tell(f"{tool} is killed")
+            self._cluster.end(tool)
+        super().settle()
+
+    def check_state(self) -> None:
+        """Check the stores as `Simulation`, then the backups. Raises SimulationFailure."""
+        super().check_state()
+        catalog = Catalog(self._place, self._made.id, self._outside.world)
+        names = catalog.names()
+        if self.made and max(self.made) not in names:
+            raise self.failure(f"backup {max(self.made)} is gone, which was the last one")
+        self._timeline.pass_by(TRANSACTION_SECONDS)  # what killed hosts have sent is given up
+        self._own = super().answers()
+        for number, name in enumerate(reversed(names)):
+            self._check_backup(catalog.read(name), is_restored=number < _MOST_RESTORED)
+
+    def _check_backup(self, backup: Backup, *, is_restored: bool) -> None:
+        copy = with_state_in(renamed(self._made, f"copy-{backup.name}"), self._directory / f"copy-{backup.name}")
+        world = self._outside.world
+        try:
+            plan = plan_restore(copy, self._log, self._place, name=backup.name, of=self._made.id, world=world)
+        except IncompatibleStateError as error:
+            if "and the backup continues at" not in str(error):
+                raise
+            self._timeline.tell(f"backup {backup.name} cannot be restored, because records are deleted")
+            return
+        verify_backup(plan)
+        if is_restored:
+            restore_backup(copy, self._log, plan, world=world)
+            begun = self._log.end_offsets(list(backup.outputs))
+            run_to_end(copy, self._log, self._outside)
+            between = {each: (at, begun[each]) for each, at in backup.outputs.items()}
+            reader = TopicReader(self.application, _WithoutBetween(self._log, between))
+            topics = [topic for topic in self._own[""] if self._knows_ends(backup, topic)]
+            self.restored[backup.name] = {topic: list(reader.unread(topic, None, None)) for topic in topics}
+
+    def _knows_ends(self, backup: Backup, topic: str) -> bool:
+        partitions = self._log.topic(topic).partitions
+        return all(TopicPartition(topic, number) in backup.outputs for number in range(partitions))
+
+    def answers(self) -> Mapping[str, Mapping[str, list[Record]]]:
+        """Return the answers of the application, and those together with those of each restored one."""
+        found = {f"restored from {name}: ": answers for name, answers in self.restored.items()}
+        return {**self._own, **found}
+
+
+class _WithoutBetween(HostLog):
+    """A log without the records of some partitions from one offset to another."""
+
+    def __init__(self, shared: SimulatedLog, between: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        super().__init__(shared, lambda what, call, changes: call())
+        self._between = between
+
+    def fetch(self, partition: TopicPartition, offset: int, end: int, max_bytes: int) -> list[RecordBatch]:
+        first, last = self._between.get(partition, (0, 0))
+        return [] if first <= offset < last else super().fetch(partition, offset, end, max_bytes)
+
+
+def run_to_end(application: Application, log: Log, outside: HostWorld) -> None:
+    """Let an application process everything that is there, without faults."""
+    prepared = prepare(application, log)
+    with closing(ProcessResources(outside.world)) as resources:
+        workers = [
+            TaskWorker(prepared.application, task, partitions, log, resources=resources)
+            for task, partitions in prepared.assignment.tasks.items()
+        ]
+        try:
+            before: Mapping[TopicPartition, int] | None = None
+            while True:
+                positions: dict[TopicPartition, int] = {}
+                for worker in workers:
+                    ends = log.end_offsets(worker.partitions)
+                    positions |= worker.run_batch(ends, outside.now_ms()).positions
+                prepared.committed.add(positions)
+                if positions == before:
+                    return
+                before = positions
+        finally:
+            for worker in workers:
+                worker.close()

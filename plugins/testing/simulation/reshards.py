@@ -1,0 +1,141 @@
+"""ReshardSimulation: a history in which the application gets other numbers of partitions, with its state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from penstock import Application
+from penstock.plugins.applications.stored_id import read_note_beside, read_stored
+from penstock.plugins.reshard import accept, plan_reshard, reshard, undo
+
+from .history import Fault, History, Step
+from .host import with_state_in
+from .host_world import HostWorld
+from .log import HostLog
+from .simulation import Simulation
+from .tool_host import ToolHost
+
+RESHARD = "reshard"
+_LEASE_MS = 15_000
+_MOST_TRIES = 6
+_LOOK_SECONDS = 0.5
+_FAULTS = 0.8
+"""In how many tries but the last a fault strikes the process."""
+
+
+def with_reshards(history: History, random: Random, numbers: tuple[int, ...]) -> History:
+    """Return a history with a step for each of the numbers of partitions that the application gets."""
+    steps = list(history.steps)
+    places = sorted(random.randrange(len(steps) + 1) for _ in numbers)
+    for at, number in reversed(list(zip(places, numbers, strict=True))):
+        steps.insert(at, Step(RESHARD, number, random.randrange(1 << 16)))
+    return replace(history, steps=tuple(steps))
+
+
+class ReshardHost(ToolHost):
+    """Reshards an application, which stands still, to the partitions that its topics have; or takes that back."""
+
+    def __init__(
+        self, number: int, application: Application, log: HostLog, world: HostWorld, random: Random, of: Application,
+        what: str, partitions: int,
+    ) -> None:  # fmt: skip
+        super().__init__(number, application, log, world, random)
+        self._of, self._what, self._partitions = of, what, partitions
+
+    def __str__(self) -> str:
+        return f"process {self.number}, {self._what}"
+
+    def _rest(self, seconds: float) -> None:
+        """Let time pass, more of it than was asked for: the application stands still, and there are fewer looks."""
+        self.world.world.sleep(max(seconds, _LOOK_SECONDS))
+
+    def _let_others_act(self) -> None:
+        """Do nothing, for the same reason."""
+
+    def do(self) -> None:
+        application = with_state_in(self._of, Path(self.application.settings.state_dir))
+        lease = self.log.lease(application.id, str(self), _LEASE_MS)
+        if self._what == RESHARD:
+            plan = plan_reshard(application, self.log, self._partitions)
+            reshard(plan, self.log, lease.renew, world=self.own_world)
+        elif self._what == "undo":
+            undo(application, self.log, lease.renew, world=self.own_world)
+        else:
+            accept(application, self.log, lease.renew, world=self.own_world)
+        lease.release()
+
+
+class ReshardSimulation(Simulation):
+    """A history with steps in which the application is stopped, its topics grow, and it is resharded.
+
+    The process that does it dies, freezes and loses the log; it is repeated until it is done. Frozen hosts, and frozen
+    processes of that kind, wake later. Sometimes the new layout is taken back before it has run, and made again.
+    """
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._steps = {**self._steps, RESHARD: self._reshard}
+        self.failed: list[str] = []
+        """What tries ended with that did not do it."""
+        self.reshards = 0
+        """How often the application got another number of partitions."""
+
+    def _reshard(self, step: Step) -> None:
+        """Stop the application, let its topics grow to as many partitions as the step says, and start it again."""
+        random = Random(step.amount)
+        self._timeline.tell(f"the application is stopped, and its topics get {step.host} partitions")
+        self._cluster.stop()
+        for topic in self._source_topics():
+            self._log.grow(topic, step.host)
+        self._partitions = step.host
+        if read_stored(self._made.id, self._log).before:
+            self._try(random, "accept", step.host)
+        self._try(random, RESHARD, step.host)
+        if not random.randrange(4):
+            self._try(random, "undo", step.host)
+            self._try(random, RESHARD, step.host)
+        if random.randrange(2):
+            self._try(random, "accept", step.host)
+        self.reshards += 1
+        prepared = self._prepared(self._made)
+        self.application = prepared.application
+        self._cluster.known = {}  # frozen hosts have the commits of the layout before
+        self._cluster.restart(prepared)
+
+    def _source_topics(self) -> list[str]:
+        read = self.application.program.topics()
+        return [topic for topic in self._topics if topic in read]
+
+    def _try(self, random: Random, what: str, partitions: int) -> None:
+        """Let processes do it, one after the other, until one has."""
+        before = read_stored(self._made.id, self._log)
+        for number in range(_MOST_TRIES):
+            self._timeline.pass_by(_LEASE_MS / 1000 + 1)  # the lease of a process that died
+            if read_note_beside(self._made.id, self._log, "resharding").get("before") == before.id:
+                self._arrive(random.randrange(3))  # the ends are noted, so writers may write again
+            tool = self._cluster.start_tool(
+                random.randrange(self._cluster.machines),
+                ReshardHost,
+                Random(random.random()),
+                self._made,
+                what,
+                partitions,
+            )
+            if number == _MOST_TRIES - 1:
+                self._faults.disarm()
+                self._disk.damaged.clear()
+            elif random.random() < _FAULTS:
+                fault = Fault.of(random, on_disk=random.random() < 0.5)
+                self._faults.arm(tool, replace(fault, step="", later=random.randrange(60)))
+            self._cluster.let(tool, tool.work)
+            if tool.is_done:
+                self._cluster.end(tool)
+            if tool.error is not None:
+                self.failed.append(f"{what}: {type(tool.error).__name__}: {tool.error}")
+                self._timeline.tell(f"{tool} fails: {tool.error}")
+            if read_stored(self._made.id, self._log) != before:
+                return
+        raise self.failure(f"{what}: not done in {_MOST_TRIES} tries, the last one without a fault: {self.failed[-1:]}")

@@ -1,0 +1,73 @@
+"""ToolHost: a process of a simulation beside the application, which does one thing, and waits where others act."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from penstock import Application, PenstockError
+
+from .host import Host
+from .host_world import HostWorld
+from .log import HostLog
+
+_TURN_SECONDS = 0.25
+"""So long a process waits, in all, before others act."""
+_RESTS = 0.05
+"""Before how many operations on the log others act."""
+
+
+class ToolHost(Host):
+    """A process that does one thing, which may take several acts: `is_done` at its end, with `error` if it failed.
+
+    Where it waits, and before some of its operations on the log, it rests, and others act until it is woken.
+    """
+
+    def __init__(self, number: int, application: Application, log: HostLog, world: HostWorld, random: Random) -> None:
+        super().__init__(number, application, {}, HostLog(log.shared, self._edge), world)
+        self._inner = log
+        self._random = random
+        self.own_world = replace(world.world, sleep=self._rest)
+        self.is_done = self.rests = False
+        self.error: PenstockError | None = None
+        self._waited = 0.0
+
+    def _rest(self, seconds: float) -> None:
+        self.world.world.sleep(seconds)
+        self._waited += seconds
+        if self._waited >= _TURN_SECONDS:
+            self._let_others_act()
+
+    def _edge(self, what: str, call: Callable[[], Any], changes: bool) -> Any:
+        if not self.is_dead and self._random.random() < _RESTS:
+            self._let_others_act()
+        return self._inner.do(what, call, changes)
+
+    def _let_others_act(self) -> None:
+        self._waited, self.rests = 0.0, True
+        self.freeze()
+        self.rests = False
+
+    def run(self, names: Iterable[str]) -> None:
+        """Do nothing: it runs no tasks."""
+
+    def work(self) -> int:
+        try:
+            self.do()
+        except PenstockError as error:
+            self.error = error
+        self.is_done = True
+        return 0
+
+    def do(self) -> None:
+        """Do what it is for."""
+        raise NotImplementedError
+
+    @property
+    def lost(self) -> set[str]:
+        return set()
+
+    def close(self, *, commit: bool) -> None:
+        self.resources.close()

@@ -1,0 +1,49 @@
+"""Faults put into backups, restores and resharding; histories with these have to find each."""
+
+from __future__ import annotations
+
+from penstock.plugins.backups.backup import _Making
+from penstock.plugins.backups.cut import Cuts
+from penstock.plugins.backups.restoring import _Restoring
+from penstock.plugins.changelogs.directory import DirectoryChangelog
+from penstock.plugins.reshard import draining, resharding
+
+from .planted import Change, Planted
+
+_IN_TOPICS, _IN_FILES = (f"passed on, with backups, changelog {place}" for place in ("topic:", "directory:"))
+_RESHARDED = "passed on, resharded, changelog topic:"
+
+STATE_PLANTED = {
+    "a backup has commits that do not fit each other": Planted(
+        _IN_FILES, (Change(Cuts, "_look_for", "before == self._commits() and ", ""),)
+    ),
+    "a backup overlooks records that are on their way": Planted(
+        _IN_FILES, (Change(Cuts, "_look_for", "all(ends[each] == open_ends[each] for each in self.between)", "True"),)
+    ),
+    "a backup has a state that is later than its positions": Planted(
+        _IN_TOPICS, (Change(_Making, "_brought", "if not replica.bring_to(commit):", "if replica.catch_up() is None:"),)
+    ),
+    "a prune deletes files of a backup that is being made": Planted(
+        _IN_FILES,
+        (
+            Change(DirectoryChangelog, "needless", "if each.modified_ms < before_ms", ""),
+            Change(_Making, "_check_kept", "noted = self._catalog.noted()", "return"),
+        ),
+    ),
+    "a restored task reads on where the former topic was": Planted(
+        _IN_FILES, (Change(_Restoring, "write", "positions.get(each, at)", "at"),)
+    ),
+    "a resharding overlooks records that are on their way": Planted(
+        _RESHARDED, (Change(draining, "_hidden", "if ends[each] != high[each]", "if False"),)
+    ),
+    "a resharding that is repeated takes other ends": Planted(
+        _RESHARDED, (Change(resharding, "_begin", "_noted_ends(plan, log, noted) or ", ""),)
+    ),
+    "a resharded application begins at the start of its topics": Planted(
+        _RESHARDED,
+        (
+            Change(resharding, "_starts", "if each not in ends", "if True"),
+            Change(resharding, "_starts", "if each in ends", "if False"),
+        ),
+    ),
+}
