@@ -22,7 +22,6 @@ import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StoreQueryParameters;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.errors.InvalidStateStoreException;
-import org.apache.kafka.streams.errors.StreamsNotStartedException;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.JoinWindows;
@@ -169,7 +168,7 @@ public class KafkaStreamsPeer {
                 byte[] found = answer(streams, exchange.getRequestURI().getQuery().substring("key=".length()));
                 status = found == null ? 404 : 200;
                 body = found == null ? body : found;
-            } catch (InvalidStateStoreException | StreamsNotStartedException error) {
+            } catch (InvalidStateStoreException error) {
                 status = 503;
             }
             exchange.getResponseHeaders().set("Content-Type", "application/json");
