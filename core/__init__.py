@@ -12,7 +12,7 @@ from .program.program import Program
 from .record import Record, RecordMetadata
 from .serde import Serde
 from .settings.application import Application, run
-from .settings.running import Progress, Running, Summary
+from .settings.running import Progress, Running, StateChange, Summary
 from .settings.secret import Secret
 from .settings.settings import Settings
 from .store import ValueAndTimestamp
@@ -51,6 +51,7 @@ __all__ = [
     "SessionStore",
     "Settings",
     "Stage",
+    "StateChange",
     "StoreError",
     "Summary",
     "TimestampedKeyValueStore",

@@ -58,7 +58,7 @@ def note_progress(progress: Progress) -> None:
 def health(response: Response) -> dict[str, Any]:
     """Answer 503 when the application has failed, so that whoever asks starts the service again."""
     running = service.state.running
-    if running.state != "running":
+    if running.state in ("stopped", "failed"):
         response.status_code = 503
     return {"state": running.state, "error": running.error and str(running.error)}
 

@@ -1,8 +1,9 @@
-"""Running: the handle of an application that was started in this process; Summary and Progress of a run."""
+"""Running: the handle of an application that was started in this process; Summary, Progress and StateChange."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -105,6 +106,18 @@ class Progress(Summary, Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class StateChange:
+    """A change of a run's state, which the setting `state_listener` is called with.
+
+    `before` and `state` are states of `Running.state`.
+    """
+
+    application_id: str
+    before: str
+    state: str
+
+
 class Running(Protocol):
     """A run in a thread of this process. Leaving its `with` or `async with` block stops it.
 
@@ -114,7 +127,10 @@ class Running(Protocol):
 
     @property
     def state(self) -> str:
-        """Return "starting", "running", "stopping", "stopped" or "failed"."""
+        """Return "starting", "rebalancing", "running", "stopping", "stopped" or "failed".
+
+        "rebalancing": the application is prepared, and not all of its tasks are open; "running": all are.
+        """
         ...
 
     @property
@@ -129,6 +145,23 @@ class Running(Protocol):
         `penstock.queries.Queries.store`. Raises ConfigError for a store that the program does not have,
         RuntimeUnavailableError after the end of the run, and LogError.
         """
+        ...
+
+    @property
+    def paused(self) -> frozenset[int]:
+        """The numbers of the sub-topologies of which no task processes records any more."""
+        ...
+
+    def pause(self, *subtopologies: int) -> None:
+        """Process no more records of these sub-topologies, or of any, until `resume`; returns before that has effect.
+
+        Tasks stay open, commit what they have processed, and call no punctuators. It is a note in the log: a run that
+        is started later is paused, too. Raises ConfigError for a number that the program does not have, and LogError.
+        """
+        ...
+
+    def resume(self, *subtopologies: int) -> None:
+        """End the pause of these sub-topologies, or of all. Raises as `pause`."""
         ...
 
     def wait(self, timeout: float | None = None) -> Summary:

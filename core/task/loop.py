@@ -89,6 +89,7 @@ class Loop:
             progress.input = None
             queue.partition_time = highest
         done = queue.index - first
+        progress.last_timestamp = records[done - 1][2]
         queue.counts[0] += done
         return done
 

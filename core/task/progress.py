@@ -24,7 +24,7 @@ class Progress:
 
     __slots__ = (
         "stream_time", "wall_clock", "commit_requested", "needs_attention", "must_end", "is_out_of_time", "is_firing",
-        "has_changed", "input", "remaining", "last", "record", "flushed",
+        "has_changed", "input", "remaining", "last", "last_timestamp", "record", "flushed",
     )  # fmt: skip
 
     def __init__(self, wall_clock_ms: int) -> None:
@@ -43,6 +43,8 @@ class Progress:
         """Punctuators or timers of the stream time are due that the driver had no time for; they precede any record."""
         self.has_changed = False
         """Something has to be saved with the next commit that neither a record nor a store shows."""
+        self.last_timestamp = -1
+        """The timestamp of the last record of the last stretch of records; -1 before the first."""
         self.input: CurrentInput | None = None
         """Where the current record was read; None between records and in a punctuator."""
         self.record: Record | None = None

@@ -26,6 +26,8 @@ class Punctuators:
         self._failures = failures
         self._room = room
         self._firing: Schedule | None = None
+        self.called = 0
+        """How many punctuators were called."""
         self.timers = Timers(
             progress,
             lambda node, error: failures.processing(node, _NO_RECORD, error),
@@ -47,6 +49,7 @@ class Punctuators:
             if schedule is None:
                 break
             fired = progress.has_changed = True
+            self.called += 1
             self._firing = schedule
             try:
                 check_result(schedule.punctuator(now), "the punctuator")

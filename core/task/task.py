@@ -230,6 +230,11 @@ class Task:
         self._nodes.count()
         return self._metrics
 
+    @property
+    def punctuations(self) -> int:
+        """How many punctuators were called since the task was opened; timers of keys are not counted."""
+        return self._punctuators.called
+
     def decode_seconds(self) -> float:
         """Return how long decoding took since the task was opened."""
         return self.inputs.decode_seconds()

@@ -13,6 +13,11 @@ from penstock.plugins.runtime.report import Counts, DetailedCounts
 LOST_AFTER_SECONDS = 20.0
 """A driver that has written no status for so long has lost its lease, too."""
 RUNNING, STOPPED, FAILED, LOST = "running", "stopped", "failed", "lost"
+READY_SECONDS = 20.0
+"""In continuous mode: a task host without a message for so long makes the application not ready."""
+LIVE_SECONDS = 300.0
+"""A driver's loop, or a host of the continuous mode, without a sign for so long is not alive. It is as long as tasks
+may make no turn, and longer than a broker is away at a restart."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +26,9 @@ class TaskStatus(Counts):
 
     `slot`, `host` and `process` say where it runs. `is_open`: False while it is being opened, which may be a long
     restore. `restore_seconds`: time spent opening it. `records_per_second`: records in, over the last minute.
-    `last_commit_ms`: when the driver heard of its last commit. `restoring`: how far its state is restored, while that
-    lasts.
+    `last_commit_ms`: when the driver heard of its last commit. `punctuations`: how many punctuators were called.
+    `state_bytes`: the size of its local state on disk, up to half a minute old. `restoring`: how far its state is
+    restored, while that lasts.
     """
 
     task: str
@@ -33,12 +39,17 @@ class TaskStatus(Counts):
     restore_seconds: float = 0.0
     records_per_second: float = 0.0
     last_commit_ms: int | None = None
+    punctuations: int = 0
+    state_bytes: int | None = None
     restoring: RestoreProgress | None = None
 
 
 @dataclass(frozen=True)
 class SlotHost:
-    """The task host of a slot, and what it takes of its machine; -1 where the system does not say."""
+    """The task host of a slot, and what it takes of its machine; -1 where the system does not say.
+
+    `heard_ms`: when the driver got its last message.
+    """
 
     slot: int
     host: str
@@ -48,6 +59,7 @@ class SlotHost:
     cpu_seconds: float
     descriptors: int
     threads: int
+    heard_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -59,13 +71,28 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Health:
+    """Whether a run is alive and ready. `reason` says why it is not; "" if it is both.
+
+    Alive: it works, or restores, or waits for something that may come. Ready: all of its tasks are open.
+    """
+
+    is_live: bool
+    is_ready: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class RunStatus(DetailedCounts):
     """A run as its driver knows it. Counts are of the whole run; times are the driver's clock.
 
     `number` counts the application's runs. `written_ms`: when the driver said this. `ended_ms`: when the run ended;
     None while it goes on. `ended_by`: "done" when everything was processed, a signal's name, or "stop"; None after an
     error, which is in `error`. `workers_lost` and `moves`: as in `RunSummary`.
-    `events`: the latest of them, the oldest first.
+    `events`: the latest of them, the oldest first. `phase`: the state of the run as `Running.state` has it, "" from an
+    earlier release. `paused`: the sub-topologies that are paused. `turned_ms`: when the run's loop made its last turn;
+    None before the first. `times`: by name as in TaskReport, and then by sub-topology, the data of a histogram.
+    `store_changes`: rows that commits wrote, by store.
     """
 
     application_id: str
@@ -84,12 +111,38 @@ class RunStatus(DetailedCounts):
     tasks: Sequence[TaskStatus] = ()
     hosts: Sequence[SlotHost] = ()
     events: Sequence[Event] = ()
+    phase: str = ""
+    paused: Sequence[int] = ()
+    turned_ms: int | None = None
+    times: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    store_changes: Mapping[str, int] = field(default_factory=dict)
 
     def state(self, now_ms: int) -> str:
         """Return "running", "stopped", "failed", or "lost": its driver should have written since."""
         if self.ended_ms is not None:
             return STOPPED if self.error is None else FAILED
         return RUNNING if now_ms - self.written_ms <= LOST_AFTER_SECONDS * 1000 else LOST
+
+    def health(self, now_ms: int) -> Health:
+        """Return whether the run is alive and ready. `now_ms`: the driver's clock, or one that is close to it."""
+        state = self.state(now_ms)
+        if state != RUNNING:
+            return Health(False, False, f"the run is {state}" + (f": {self.error}" if self.error else ""))
+        if self.turned_ms is not None and (silent := (now_ms - self.turned_ms) / 1000) > LIVE_SECONDS:
+            return Health(False, False, f"the driver's loop has made no turn for {silent:.0f} s")
+        # In batches a host says something at the end of a batch, which may take long.
+        heard = [each for each in self.hosts if each.heard_ms is not None and self.trigger == "continuous"]
+        for host in sorted(heard, key=lambda each: each.heard_ms or 0)[:1]:
+            silent = (now_ms - (host.heard_ms or 0)) / 1000
+            if silent > READY_SECONDS:
+                where = f"{host.host}, process {host.process}"
+                text = f"the task host of slot {host.slot} ({where}) has said nothing for {silent:.0f} s"
+                return Health(silent <= LIVE_SECONDS, False, text)
+        closed = sum(not each.is_open for each in self.tasks)
+        if self.phase not in ("", RUNNING) or closed:
+            tasks = f": {closed} of {len(self.tasks)} tasks are not open" if self.tasks and closed else ""
+            return Health(True, False, f"the application is {self.phase or 'rebalancing'}{tasks}")
+        return Health(True, True)
 
     def to_json(self) -> str:
         """Return this as text."""

@@ -40,9 +40,11 @@ def status(target: str, as_json: bool, follow: bool, **where: Any) -> None:
     Counts and places are what the driver wrote to the log, every five seconds; positions and lag are read now.
     Spark is not needed, and this may run on another host.
     """
+    from penstock.plugins.applications.lag import present_lag
+
     with followed(target, follow=follow, **where) as (application, log, steps):
         for _ in steps:
-            run, lag = _find(application, log)
+            run, lag = latest_run(application, log), present_lag(application, log)
             now_ms = SystemClock().now_ms()
             if as_json:
                 print_json(_data(run, lag, now_ms))
@@ -52,8 +54,8 @@ def status(target: str, as_json: bool, follow: bool, **where: Any) -> None:
                     print_text("\n")
 
 
-def _find(application: Application, log: Log) -> tuple[RunStatus, list[PartitionLag]]:
-    from penstock.plugins.applications.lag import present_lag
+def latest_run(application: Application, log: Log) -> RunStatus:
+    """Return the status of an application's latest run. Raises PenstockError if there is none."""
     from penstock.plugins.applications.status_topic import StatusTopic
 
     run = StatusTopic(log, application.id).read()
@@ -62,7 +64,7 @@ def _find(application: Application, log: Log) -> tuple[RunStatus, list[Partition
             f"application {application.id!r} has no status in the log {application.settings.log}: it has not run there "
             "since its last reset; check --log and --data-dir, or start it with `penstock run`"
         )
-    return run, present_lag(application, log)
+    return run
 
 
 def _data(run: RunStatus, lag: list[PartitionLag], now_ms: int) -> dict[str, Any]:
@@ -81,6 +83,7 @@ def _data(run: RunStatus, lag: list[PartitionLag], now_ms: int) -> dict[str, Any
     first = {
         "application_id": found.pop("application_id"),
         "state": run.state(now_ms),
+        "phase": found.pop("phase"),
         "age_seconds": round(age(run.written_ms, now_ms), 3),
         "lag": sum(each.lag for each in lag),
     }
@@ -108,7 +111,7 @@ def _sentences(run: RunStatus, lag: int, now_ms: int) -> list[str]:
     state = run.state(now_ms)
     since = ago(run.written_ms, now_ms)
     first = {
-        "running": f"running for {length(age(run.started_ms, now_ms))}, as of {since} ago",
+        "running": f"{run.phase or 'running'} for {length(age(run.started_ms, now_ms))}, as of {since} ago",
         "stopped": f"not running since {since} ago; it ended by {run.ended_by}",
         "failed": f"not running since {since} ago; it failed: {run.error}",
         "lost": f"not running: its driver has said nothing for {since}; it was killed, is frozen, or cannot reach the log",
@@ -130,6 +133,7 @@ def _sentences(run: RunStatus, lag: int, now_ms: int) -> list[str]:
     lines = [
         f"{run.application_id}: {first}",
         f"driver {run.driver}, trigger {run.trigger}",
+        f"paused: sub-topology {', '.join(map(str, run.paused))}" if run.paused and state == "running" else "",
         " · ".join(filter(None, parts)),
         " · ".join(filter(None, troubles)),
     ]

@@ -29,6 +29,7 @@ from penstock.plugins.runs.planning.planner import BatchPlanner, Plan
 from penstock.plugins.runs.planning.spreading import slots
 from penstock.plugins.runs.progress import EndedBatch
 from penstock.plugins.runs.query import Query
+from penstock.plugins.runs.settings import UNCAUGHT_EXCEPTION_HANDLER
 from penstock.plugins.runs.slots import Slots
 from penstock.plugins.runs.trigger import Trigger
 from penstock.plugins.runtime.shipping import pack
@@ -72,7 +73,9 @@ class EmbeddedQuery(Query):
         self._number = max(1, min(processes, len(prepared.assignment.tasks)))
         self._by_slot = slots(prepared.tasks(), self._number)
         self.slots = Slots(self._by_slot)
-        self._messages = HostMessages(self.slots, running.repeats)
+        self._messages = HostMessages(
+            self.slots, running.repeats, UNCAUGHT_EXCEPTION_HANDLER.of(prepared.application.settings)
+        )
         self._executor = ExecutorIdentity("embedded", socket.gethostname(), os.getpid(), "", "").text
         self._temporary = TemporaryDirectory("query")
         self._control_file = ControlFile(self._temporary.path)
@@ -208,6 +211,7 @@ class EmbeddedQuery(Query):
                     {task: {} for task in tasks} if opens else {},
                     stopping=stopping,
                     is_settled=self._control.unopened == [],
+                    paused=self._control.paused,
                 )
                 for slot, tasks in self._by_slot.items()
             }

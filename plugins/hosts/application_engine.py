@@ -61,6 +61,7 @@ class ApplicationEngine(SlotEngine):
             results=results,
             host=self._host.status(sum(task.is_open for task in self._tasks.values())),
             lines=self._logs.take(),
+            paused=plan.paused,
         )
 
     def close(self) -> None:
@@ -127,6 +128,7 @@ class ApplicationEngine(SlotEngine):
         for name, task in self._tasks.items():
             tick = task.next_tick()
             is_due = tick is not None and tick <= plan.clock_ms
+            is_due = is_due and not _is_paused(name, plan)
             if name not in plan.ends and (is_due or task.commit_expires()):
                 yield name
 
@@ -196,7 +198,15 @@ class ApplicationEngine(SlotEngine):
         task = self._tasks[name]
         ends = {**plan.ends.get(name, {}), **plan.global_ends}
         try:
-            report = task.try_batch(ends, plan.clock_ms, known, plan.topic_ids, is_current=is_current, seconds=seconds)
+            report = task.try_batch(
+                ends,
+                plan.clock_ms,
+                known,
+                plan.topic_ids,
+                is_current=is_current,
+                seconds=seconds,
+                is_paused=_is_paused(name, plan),
+            )
         except RetryRequested as retry:
             self._wait(name, retry)
             return TaskResult(name)
@@ -215,3 +225,7 @@ class ApplicationEngine(SlotEngine):
             self._wait_until.pop(name, None)
             return False
         return True
+
+
+def _is_paused(name: str, plan: SlotPlan) -> bool:
+    return bool(plan.paused) and TaskId.parse(name).subtopology in plan.paused

@@ -33,6 +33,7 @@ class SlotPlan:
     how long the batch waits for tasks whose state is restored; None: until that is done, because no batch may follow.
     `is_settled`: every task of the application is open, so that local state which nobody uses belongs to tasks that
     have moved away. `standbys`: the tasks of other slots of which the host keeps warm copies.
+    `paused`: the sub-topologies whose tasks are opened and commit, but process no records and call no punctuators.
     """
 
     slot: int
@@ -48,6 +49,7 @@ class SlotPlan:
     restore_seconds: float | None = None
     is_settled: bool = False
     standbys: Sequence[str] = ()
+    paused: Sequence[int] = ()
 
     def to_json(self) -> str:
         """Return this as text."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -14,6 +15,8 @@ from penstock.support.system_errors import what_to_do
 
 from .plan import offsets_from_json, offsets_to_json
 from .status import HostStatus, Loss
+
+_SLOT = "slot "
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,15 @@ class TaskFailure:
         """Return an error as a value that can leave its process."""
         return cls._of(f"application {application_id!r}, task {task_id}", f"task {task_id}", task_id, error)
 
+    @property
+    def is_of_task(self) -> bool:
+        """Whether it is the error of a single task."""
+        return not self.task_id.startswith(_SLOT)
+
     @classmethod
     def of_slot(cls, application_id: str, slot: int, error: BaseException) -> TaskFailure:
         """Return an error that is not of a single task."""
-        return cls._of(f"application {application_id!r}", f"application {application_id!r}", f"slot {slot}", error)
+        return cls._of(f"application {application_id!r}", f"application {application_id!r}", f"{_SLOT}{slot}", error)
 
     @classmethod
     def _of(cls, where: str, known_by: str, name: str, error: BaseException) -> TaskFailure:
@@ -104,7 +112,8 @@ class SlotMessage:
 
     A heartbeat of the continuous mode is one, too. `run` is the run of the query that its host belongs to.
     `stuck_seconds`: how long ago the host's tasks had their last turn; `stuck_in`: the task, the node and the line of
-    code, if that is more than a moment. `stopped`: they have committed and are closed.
+    code, if that is more than a moment. `stopped`: they have committed and are closed. `paused`: the sub-topologies of
+    which the host's tasks process nothing from now on.
     """
 
     slot: int
@@ -120,6 +129,7 @@ class SlotMessage:
     stuck_seconds: float = 0.0
     stuck_in: str = ""
     stopped: bool = False
+    paused: Sequence[int] = ()
 
     def to_json(self) -> str:
         """Return this as text."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from penstock import Application, Clock, ConfigError
 
+from .lifecycle import Lifecycle
 from .order import RunOrder
 from .progress import RunProgress, RunSummary
 from .started_run import StartedRun
@@ -57,12 +58,13 @@ class Engine(ABC):
     ) -> StartedRun:
         """Start `application` as `Application.start` does."""
         self.check_options(application, options)
-        when = Trigger.of(trigger)
+        when, lifecycle = Trigger.of(trigger), Lifecycle()
 
         def work(stop: threading.Event, on_start: Callable[[], None]) -> RunSummary:
-            return self.run(application, RunOrder(when, on_progress, clock, stop, wait, on_start), **options)
+            order = RunOrder(when, on_progress, clock, stop, wait, on_start, lifecycle)
+            return self.run(application, order, **options)
 
-        return StartedRun(application, work)
+        return StartedRun(application, work, lifecycle)
 
     def check_options(self, application: Application, options: Collection[str]) -> None:
         """Raise ConfigError for options that are not the engine's."""

@@ -15,6 +15,7 @@ from penstock.support.repeats import Repeats
 
 from .progress import EndedBatch
 from .slots import Slots
+from .uncaught import UncaughtExceptionHandler, replaces
 
 _MOST_FENCES = 3
 """How often a task may be taken over without a report in between."""
@@ -23,10 +24,14 @@ _log = logging.getLogger("penstock.runs")
 
 
 class HostMessages:
-    """Takes the messages of the hosts of one query; notes in `slots` what they say."""
+    """Takes the messages of the hosts of one query; notes in `slots` what they say.
 
-    def __init__(self, slots: Slots, repeats: Repeats) -> None:
+    `uncaught`: the setting `uncaught_exception_handler`.
+    """
+
+    def __init__(self, slots: Slots, repeats: Repeats, uncaught: UncaughtExceptionHandler) -> None:
         self._slots = slots
+        self._uncaught = uncaught
         self._repeats = repeats
         self._fenced: Counter[str] = Counter()
 
@@ -52,9 +57,14 @@ class HostMessages:
         The first fences of a task are no errors: an attempt that was given up was still at work. The next batch starts
         from the log's commit.
         """
-        for failure in failures:
-            if not is_taken_over(error := failure.error()):
+        replaced = [failure for failure in failures if not is_taken_over(failure.error())]
+        for failure in replaced:
+            error = failure.error()
+            if not (failure.is_of_task and replaces(self._uncaught, error)):
                 return error
+            text = "%s; the task is opened again, from its last commit"
+            self._repeats.log(_log, logging.WARNING, ("replaced", failure.task_id), text, failure.message)
+        failures = [failure for failure in failures if failure not in replaced]
         for report in (each for batch in batches for each in batch.reports):
             self._fenced.pop(report.task_id, None)
         for failure in failures:

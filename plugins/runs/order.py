@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock import Clock, ConfigError
 
+from .lifecycle import Lifecycle
 from .progress import RunProgress
 from .trigger import Trigger
 
@@ -20,7 +21,7 @@ class RunOrder:
     batches; None is the machine's.
     `stop` ends the run when it is set, as SIGTERM and SIGINT do where the run is in the main thread. `waits`: while
     another driver runs the application, wait until that ends, and take over. `on_start` is called when the application
-    is prepared, and its tasks begin to run.
+    is prepared, and its tasks begin to run. `lifecycle`: gets the state of the run.
     """
 
     trigger: Trigger
@@ -29,6 +30,7 @@ class RunOrder:
     stop: threading.Event | None = None
     waits: bool = False
     on_start: Callable[[], None] | None = None
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
 
     def __post_init__(self) -> None:
         if self.clock is not None and self.trigger.is_continuous:

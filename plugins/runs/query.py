@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from .progress import EndedBatch
@@ -32,6 +33,11 @@ class Query(ABC):
     @abstractmethod
     def set_control(self, **changes: Any) -> None:
         """Change the orders to the planner, fields of `Control`."""
+
+    def pause(self, subtopologies: Collection[int]) -> None:
+        """Let the tasks of these sub-topologies process nothing, and those of all others work."""
+        self.slots.paused = frozenset(subtopologies)
+        self.set_control(paused=sorted(subtopologies), next_tick=self.slots.next_tick())
 
     @abstractmethod
     def drained_step(self) -> int:

@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
-from penstock import Application, SystemClock, TopicPartition
+from penstock import Application, LeaseTakenError, SystemClock, TopicPartition
 from penstock.plugins.applications.lag import PartitionLag, find_lag
+from penstock.plugins.applications.pausing import read_paused
 from penstock.plugins.applications.preparation import resolve
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.queries.active_server import noted_server
 from penstock.plugins.runtime.report import TaskReport
 
+from .lifecycle import FAILED, REBALANCING, RUNNING, STOPPED, STOPPING
 from .metrics.endpoint import metrics_endpoint
 from .metrics.settings import METRICS_PORT
 from .open_application import OpenApplication
@@ -25,6 +27,7 @@ from .planning.rests import rest_seconds
 from .progress import EndedBatch, RunProgress, RunSummary
 from .query import Query
 from .rates import BatchRates, RecentRates
+from .settings import STATE_LISTENER
 from .statistics import RunStatistics
 from .status_writer import StatusWriter
 from .stop_request import StopRequest
@@ -33,6 +36,8 @@ _POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.05, 1.0
 _LAG_SECONDS, _LONGEST_LAG_SECONDS = 0.5, 5.0
 _MAINTENANCE_SECONDS = 60.0
 _REASSIGN_SECONDS = 5.0
+_PAUSES_SECONDS = 2.0
+_NONE: frozenset[int] = frozenset()
 _COST_SHARE = 50
 """Periodic work pauses for so many times the time that it takes, so that it costs 2 % at most."""
 
@@ -51,7 +56,32 @@ def begun(
 
     `serving`: serves the stores of an application in its block.
     """
-    statistics = RunStatistics(application.id, order.trigger.text)
+    lifecycle = order.lifecycle
+    lifecycle.listen(application.id, STATE_LISTENER.of(application.settings))
+    statistics = RunStatistics(application.id, order.trigger.text, lifecycle=lifecycle)
+    try:
+        with _surroundings(application, order, opening, statistics, has_tasks_here) as (running, stop):
+            lifecycle.enter(REBALANCING)
+            yield running, stop, statistics
+    except BaseException as error:
+        # A caller that waited for another driver's end, and does not any more, has stopped a run without tasks.
+        lifecycle.enter(STOPPED if isinstance(error, LeaseTakenError) and _is_stopped(order) else FAILED)
+        raise
+    lifecycle.enter(STOPPED)
+
+
+def _is_stopped(order: RunOrder) -> bool:
+    return order.waits and order.stop is not None and order.stop.is_set()
+
+
+@contextmanager
+def _surroundings(
+    application: Application,
+    order: RunOrder,
+    opening: AbstractContextManager[R],
+    statistics: RunStatistics,
+    has_tasks_here: bool,
+) -> Iterator[tuple[R, StopRequest]]:
     with (
         metrics_endpoint(application.settings, statistics.status, lambda: statistics.lag),
         opening as running,
@@ -60,7 +90,7 @@ def begun(
         noted_server(running.application, running.log),
         StopRequest.listening(order.stop) as stop,
     ):
-        yield running, stop, statistics
+        yield running, stop
 
 
 class RunLoop(ABC):
@@ -77,6 +107,7 @@ class RunLoop(ABC):
         self._trigger = trigger = order.trigger
         self._on_progress = order.on_progress
         self._clock = order.clock
+        self._lifecycle = order.lifecycle
         self._stop = stop
         self._query: Query | None = None
         self._began = time.monotonic()
@@ -84,7 +115,7 @@ class RunLoop(ABC):
         self._rates: BatchRates | RecentRates = RecentRates(time.monotonic) if trigger.is_continuous else BatchRates()
         self._reports: list[TaskReport] = []
         """Reports since the last progress."""
-        self._next_lag = self._next_assignment = 0.0
+        self._next_lag = self._next_assignment = self._next_pauses = 0.0
         self._worked_at = self._began
         self._next_maintenance = self._began + _MAINTENANCE_SECONDS
         self._is_reassigning = False
@@ -100,6 +131,7 @@ class RunLoop(ABC):
         try:
             while not self.try_query():
                 pass
+            self._lifecycle.enter(STOPPING)
         finally:
             self._close_query()
         self._maintain()
@@ -111,16 +143,22 @@ class RunLoop(ABC):
             self._query = self.new_query(None if self._clock is None else self._clock.now_ms())
         query = self._query
         self._is_reassigning = False
+        self._lifecycle.paused = _NONE
+        self._look_at_pauses(query)
         # If this process was frozen while the query was made, it must not take the tasks from its successor.
         if self._running.lease.lost is not None:
             raise self._running.lease.lost
         query.start(self._trigger)
+        self._lifecycle.enter(REBALANCING)
         while True:
+            self._statistics.turn()
             ended = not query.is_active
             self._take(query.poll())
             if ended:
                 break
             if self._wants_to_stop():
+                if self._stop.reason is not None:
+                    self._lifecycle.enter(STOPPING)
                 query.drain()
                 if query.is_at_rest():
                     query.stop()
@@ -153,6 +191,8 @@ class RunLoop(ABC):
             self._statistics.moves = self._all_moves()
             if self._query is not None:
                 self._statistics.take(batch, self._query.slots)
+                self._lifecycle.enter(REBALANCING if self._query.slots.unopened() else RUNNING)
+                self._lifecycle.paused = self._query.slots.paused_everywhere() if self._query.slots.paused else _NONE
             self._rates.add(batch.reports, batch.seconds)
             self._running.take(batch.reports)
             self._reports += batch.reports
@@ -205,6 +245,8 @@ class RunLoop(ABC):
             query.set_control(clock_ms=self._clock.now_ms())
         if now >= self._next_lag:
             self._report_progress()
+        if now >= self._next_pauses or self._lifecycle.looks_at_pauses.is_set():
+            self._look_at_pauses(query)
         if now >= self._next_maintenance:
             self._next_maintenance = now + _MAINTENANCE_SECONDS
             self._maintain()
@@ -222,6 +264,20 @@ class RunLoop(ABC):
             if found != running.prepared.assignment.tasks:
                 _log.info("topics or their partitions have changed: starting again with other tasks")
                 self._is_reassigning = True
+
+    def _look_at_pauses(self, query: Query) -> None:
+        """Read which sub-topologies are paused, and tell the query when that has changed."""
+        began, running, lifecycle = time.monotonic(), self._running, self._lifecycle
+        lifecycle.looks_at_pauses.clear()
+        paused = read_paused(running.application.id, running.log).of(running.application)
+        now = time.monotonic()
+        self._next_pauses = now + max(_PAUSES_SECONDS, _COST_SHARE * (now - began))
+        if paused == query.slots.paused:
+            return
+        query.pause(paused)
+        lifecycle.paused &= paused
+        names = ", ".join(map(str, sorted(paused))) or "none"
+        _log.info("application %r: paused sub-topologies: %s", running.application.id, names)
 
     def _maintain(self) -> None:
         self._running.log.maintain(SystemClock().now_ms())

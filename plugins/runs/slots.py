@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.local_state.restoring import RestoreProgress
 from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.report import TaskReport
+from penstock.program.nodes import TaskId
 
 MOVED, HOST_LOST = "moved", "host lost"
 """Why a task that was open before is opened by a new host: on another executor, or on the same one."""
@@ -23,6 +24,10 @@ class Slots:
         self._open: dict[int, set[str]] = {slot: set() for slot in tasks}
         self._ever_opened: set[str] = set()
         self._next_ticks: dict[str, int | None] = {}
+        self.paused: frozenset[int] = frozenset()
+        """The sub-topologies that are to be paused."""
+        self._obeyed: dict[int, Collection[int]] = {}
+        """By slot, the sub-topologies that its host has paused."""
         self.executors: dict[int, str] = {}
         """The identity of the executor that ran each slot last."""
         self.hosts: dict[int, HostStatus] = {}
@@ -76,6 +81,7 @@ class Slots:
             opened |= self._early.pop(host.token, set())
         self.executors[slot] = message.executor
         if host is not None:
+            self._obeyed[slot] = message.paused
             self._tokens[slot], self.hosts[slot] = host.token, host
         reports, others = self._results(message, opened, again)
         return reports, failures + others
@@ -122,7 +128,21 @@ class Slots:
 
     def next_tick(self) -> int | None:
         """Return when (ms) the first wall-clock punctuator is due; None if there is none."""
-        return min((tick for tick in self._next_ticks.values() if tick is not None), default=None)
+        due = (tick for task, tick in self._next_ticks.items() if tick is not None and not self._is_paused(task))
+        return min(due, default=None)
+
+    def paused_everywhere(self) -> frozenset[int]:
+        """Return the sub-topologies of `paused` of which no host processes anything any more."""
+        working = {
+            TaskId.parse(task).subtopology
+            for slot, tasks in self._tasks.items()
+            for task in tasks
+            if TaskId.parse(task).subtopology not in self._obeyed.get(slot, ())
+        }
+        return frozenset(self.paused) - working
+
+    def _is_paused(self, task: str) -> bool:
+        return bool(self.paused) and TaskId.parse(task).subtopology in self.paused
 
     def unopened(self) -> list[str]:
         """Return the tasks that no host has open."""
@@ -145,4 +165,5 @@ class Slots:
             if (token := self._tokens.pop(slot, None)) is not None:
                 self._gone.add(token)
             self.hosts.pop(slot, None)
+            self._obeyed.pop(slot, None)
             self.executors.pop(slot, None)

@@ -6,19 +6,23 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from penstock import Application, RuntimeUnavailableError
+from penstock import Application, Log, RuntimeUnavailableError
+from penstock.plugins.applications.pausing import pause, resume
+from penstock.plugins.applications.stored_id import stored_application
+from penstock.plugins.runtime.locations import open_log
 
+from .lifecycle import FAILED, RUNNING, STARTING, STOPPED, STOPPING, Lifecycle
 from .progress import RunSummary
 
 if TYPE_CHECKING:
     from penstock.plugins.queries.queries import Queries
 
-STARTING, RUNNING, STOPPING, STOPPED, FAILED = "starting", "running", "stopping", "stopped", "failed"
 _EXIT_SECONDS = 30.0
 """How long the end of the process waits for a run that nobody has stopped."""
 
@@ -76,9 +80,10 @@ class StartedRun:
     the error of a failed application, unless the block itself failed.
     """
 
-    def __init__(self, application: Application, work: Work) -> None:
+    def __init__(self, application: Application, work: Work, lifecycle: Lifecycle) -> None:
         # The run goes on where the process was when it began.
         self.application = application.with_settings(data_dir=str(Path(application.settings.data_dir).absolute()))
+        self._lifecycle = lifecycle
         self._queries: Queries | None = None
         self._opening_queries = threading.Lock()
         self._run = _Run(application.id, work)
@@ -88,14 +93,16 @@ class StartedRun:
 
     @property
     def state(self) -> str:
-        """Return "starting", "running", "stopping", "stopped" or "failed"."""
+        """Return "starting", "rebalancing", "running", "stopping", "stopped" or "failed"; see docs/running.md."""
         self._check_process()
         run = self._run
         if run.has_ended.is_set():
             return STOPPED if run.error is None else FAILED
         if run.stop.is_set():
             return STOPPING
-        return RUNNING if run.is_running else STARTING
+        state = self._lifecycle.state
+        # Another package's engine need not keep a lifecycle.
+        return RUNNING if run.is_running and state == STARTING else state
 
     @property
     def error(self) -> BaseException | None:
@@ -127,6 +134,31 @@ class StartedRun:
         Raises as `queries` and `Queries.store`.
         """
         return self.queries.store(name, **options)
+
+    @property
+    def paused(self) -> frozenset[int]:
+        """The numbers of the sub-topologies of which no task processes records any more."""
+        return self._lifecycle.paused
+
+    def pause(self, *subtopologies: int) -> None:
+        """Process no more records of these sub-topologies, or of any, until `resume`; returns before that has effect.
+
+        It is a note in the log: a run that is started later is paused, too. Raises ConfigError for a number that the
+        program does not have, and LogError.
+        """
+        self._change_pauses(pause, subtopologies)
+
+    def resume(self, *subtopologies: int) -> None:
+        """End the pause of these sub-topologies, or of all. Raises as `pause`."""
+        self._change_pauses(resume, subtopologies)
+
+    def _change_pauses(
+        self, change: Callable[[Application, Log, Sequence[int]], object], subtopologies: Sequence[int]
+    ) -> None:
+        self._check_process()
+        with closing(open_log(self.application.settings)) as log:
+            change(stored_application(self.application, log), log, subtopologies)
+        self._lifecycle.looks_at_pauses.set()
 
     def wait(self, timeout: float | None = None) -> RunSummary:
         """Wait until the run ends by itself, or is stopped; return its summary.

@@ -14,9 +14,11 @@ from penstock.plugins.applications.lease import driver_name
 from penstock.plugins.applications.run_status import Event, RunStatus, SlotHost, TaskStatus
 from penstock.plugins.hosts.executor_identity import host_name
 from penstock.plugins.hosts.status import HostStatus
+from penstock.plugins.runtime.histogram import added
 from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.report import DetailedCounts, TaskReport
 
+from .lifecycle import Lifecycle
 from .progress import EndedBatch, RunSummary
 from .slots import Slots
 
@@ -37,6 +39,7 @@ class RunStatistics:
         trigger: str,
         clock: Clock | None = None,
         seconds: Callable[[], float] = time.monotonic,
+        lifecycle: Lifecycle | None = None,
     ) -> None:
         self.application_id = application_id
         self.counts = DetailedCounts()
@@ -49,6 +52,10 @@ class RunStatistics:
         self._trigger = trigger
         self._clock = clock or SystemClock()
         self._seconds = seconds
+        self._lifecycle = lifecycle or Lifecycle()
+        self._turned_ms: int | None = None
+        self._heard: dict[int, tuple[HostStatus, int]] = {}
+        """By slot, the last answer of its host, and when it arrived."""
         self._started_ms = self._clock.now_ms()
         self._ended_ms: int | None = None
         self._error: str | None = None
@@ -59,6 +66,8 @@ class RunStatistics:
         self._buckets: deque[tuple[float, Counter[str]]] = deque()
         """Records in by task, since a time."""
         self._first_seconds: float | None = None
+        self._times: dict[str, dict[str, list[float]]] = {}
+        self._store_changes: Counter[str] = Counter()
 
     # ------------------------------------------------------------------ told by the runner
 
@@ -67,6 +76,9 @@ class RunStatistics:
         now_ms = self._clock.now_ms()
         with self._lock:
             self._slots = slots
+            for slot, host in slots.hosts.items():
+                if self._heard.get(slot, (None, 0))[0] is not host:
+                    self._heard[slot] = host, now_ms
             if self._first_seconds is None:
                 self._first_seconds = self._seconds() - batch.seconds
             for report in batch.reports:
@@ -74,6 +86,10 @@ class RunStatistics:
                 self._count(report, now_ms)
             self._events += [Event(now_ms, loss) for loss in batch.losses]
             self._events += [Event(now_ms, text) for text in _reopened(batch.reports)]
+
+    def turn(self) -> None:
+        """Note that the run's loop works."""
+        self._turned_ms = self._clock.now_ms()
 
     def note(self, text: str) -> None:
         """Remember something that went wrong and was mended."""
@@ -92,7 +108,14 @@ class RunStatistics:
             task + report,
             restore_seconds=task.restore_seconds + report.phases.get("restore", 0.0),
             last_commit_ms=now_ms if report.commits else task.last_commit_ms,
+            punctuations=task.punctuations + report.punctuations,
+            state_bytes=task.state_bytes if report.state_bytes is None else report.state_bytes,
         )
+        self._store_changes.update(report.store_changes)
+        subtopology = report.task_id.partition("_")[0]
+        for name, data in report.times.items():
+            of = self._times.setdefault(name, {})
+            of[subtopology] = added(of.get(subtopology, ()), data)
         if report.records_in:
             now = self._seconds()
             if not self._buckets or now >= self._buckets[-1][0] + _BUCKET_SECONDS:
@@ -116,12 +139,17 @@ class RunStatistics:
                 ended_ms=self._ended_ms,
                 ended_by=(self.stopped_by or "done") if ended and self._error is None else None,
                 error=self._error,
+                phase=self._lifecycle.state,
+                paused=tuple(sorted(self._lifecycle.paused)),
+                turned_ms=self._turned_ms,
+                times={name: dict(of) for name, of in self._times.items()},
+                store_changes=dict(self._store_changes),
                 batches=self.batches,
                 records_per_second=sum(rates.values()),
                 workers_lost=self.workers_lost + (0 if slots is None else slots.lost),
                 moves=dict(self.moves),
                 tasks=() if slots is None else self._task_statuses(slots, rates, ended),
-                hosts=() if slots is None or ended else _hosts(slots),
+                hosts=() if slots is None or ended else self._hosts(slots),
                 events=tuple(self._events),
                 **{**vars(self.counts), "phases": phases},
             )
@@ -162,15 +190,15 @@ class RunStatistics:
             )
         return tuple(found)
 
-
-def _hosts(slots: Slots) -> tuple[SlotHost, ...]:
-    return tuple(
-        SlotHost(
-            slot, host_name(slots.executors.get(slot, "")), host.process, host.open_tasks, host.rss_bytes,
-            round(host.cpu_seconds, 3), host.descriptors, host.threads,
-        )
-        for slot, host in sorted(slots.hosts.items())
-    )  # fmt: skip
+    def _hosts(self, slots: Slots) -> tuple[SlotHost, ...]:
+        return tuple(
+            SlotHost(
+                slot, host_name(slots.executors.get(slot, "")), host.process, host.open_tasks, host.rss_bytes,
+                round(host.cpu_seconds, 3), host.descriptors, host.threads, self._heard[slot][1],
+            )
+            for slot, host in sorted(slots.hosts.items())
+            if slot in self._heard
+        )  # fmt: skip
 
 
 def _reopened(reports: Sequence[TaskReport]) -> list[str]:

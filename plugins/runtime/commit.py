@@ -17,6 +17,7 @@ its version. Nothing continues from memory.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
@@ -25,6 +26,7 @@ from penstock import Commit, OutputBatch, StaleStoreError, TaskCommitter, TopicP
 from penstock.store import Changes
 from penstock.task.task import Task
 
+from .histogram import Histogram
 from .local_state.task_state import TaskState
 from .positions import InputPartitions
 from .report import Phases
@@ -82,6 +84,10 @@ class TaskCommits:
         """Numbers of commits and of outputs since the last report."""
         self.has_sent = False
         """Whether outputs of the next commit were sent ahead of it."""
+        self.took = Histogram()
+        """The seconds that commits took since the last report."""
+        self.changed: Counter[str] = Counter()
+        """Rows that commits wrote since the last report, by store."""
         self.pending: PendingCommit | None = None
         """The commit that was taken and is not finished."""
         self.proven: Mapping[TopicPartition, int] | None = None
@@ -91,6 +97,7 @@ class TaskCommits:
         self._inputs = inputs
         self._phases = phases
         self._sent_at = inf
+        self._taken_at = 0.0
 
     @property
     def latest(self) -> float:
@@ -121,7 +128,7 @@ class TaskCommits:
         """
         assert self.pending is None, "the outcome of the commit before is unknown"
         state, last, phases = self._state, self.last, self._phases
-        since = phases.now()
+        self._taken_at = since = phases.now()
         made = task.take_commit()
         since = phases.add("process", since)
         state.flush()
@@ -162,6 +169,8 @@ class TaskCommits:
             since = self._phases.now()
             self._state.apply(pending.delta, pending.commit.version)
             self._phases.add("state", since)
+            self.changed.update({store: len(rows) for store, rows in pending.delta.items()})
+        self.took.observe(self._phases.now() - self._taken_at)
         self.last = pending.commit
         self.made += 1
         self.has_sent, self._sent_at = False, inf

@@ -28,8 +28,11 @@ from penstock import (
 from penstock.plugins.upgrade.older import check_layout
 from penstock.program.layouts import Layouts
 from penstock.task.failures import RetryRequested
+from penstock.task.task import Task
 
 from .commit import TaskCommits
+from .histogram import Histogram
+from .local_state.directories import disk_bytes
 from .local_state.restoring import RestoreProgress
 from .local_state.stretch import Stretch
 from .local_state.task_state import TaskState
@@ -46,6 +49,7 @@ _log = logging.getLogger("penstock.worker")
 
 _MAY_BE_OF_SUCCESSOR = ChangelogError, IncompatibleStateError, OffsetOutOfRangeError, ProcessingError, StoreError
 """What a process may fail with because another one has taken its task over."""
+_MEASURE_SECONDS = 30.0
 FIRST = "first"
 """The reason why a task is opened by an object that had not opened it before."""
 
@@ -82,6 +86,7 @@ class LoggedTask(TaskRunner):
         self._phases = Phases(resources.world.seconds)
         self._opened = ""
         self._begin_counting()
+        self._latency, self._lateness, self._measure_at = Histogram(), Histogram(), 0.0
         self._why_closed = FIRST
         self._before: Commit | None = None  # the last commit in topics that have been made again since
 
@@ -298,7 +303,28 @@ class LoggedTask(TaskRunner):
     # ------------------------------------------------------------------ numbers
 
     def _begin_counting(self) -> None:
-        self._counts, self._records_before, self._decoded_before = NodeCounts(), 0, 0.0
+        self._counts, self._records_before, self._decoded_before, self._called_before = NodeCounts(), 0, 0.0, 0
+
+    def _note_processed(self, task: Task, records: int, clock_ms: int, since: float) -> None:
+        """Count the latency and the lateness of records that were processed; those of the last one stand for all.
+
+        `clock_ms`: the wall clock when the stopwatch was at `since`.
+        """
+        last = task.progress.last_timestamp
+        self._latency.observe((clock_ms - last) / 1000 + self._phases.now() - since, records)
+        self._lateness.observe((task.stream_time - last) / 1000, records)
+
+    def _times(self, commits: TaskCommits) -> dict[str, list[float]]:
+        histograms = {"latency": self._latency, "lateness": self._lateness, "commit": commits.took}
+        return {name: taken for name, each in histograms.items() if (taken := each.take())}
+
+    def _state_bytes(self) -> int | None:
+        """Return the size of the local state on disk; None where it was measured a short time ago."""
+        now = self._phases.now()
+        if now < self._measure_at:
+            return None
+        self._measure_at = now + _MEASURE_SECONDS
+        return disk_bytes(self._resources.task_directory(self._application, str(self.id)))
 
     def _report(self) -> TaskReport:
         """Return a report of the time since the last one; all of it must be committed."""
@@ -325,8 +351,14 @@ class LoggedTask(TaskRunner):
             openings={self._opened: 1} if self._opened else {},
             phases=dict(self._phases),
             nodes=nodes,
+            times=self._times(commits),
+            store_changes=dict(commits.changed),
+            punctuations=task.punctuations - self._called_before,
+            state_bytes=self._state_bytes() if state.stores else None,
         )
         self._phases.clear()
         self._records_before, self._decoded_before, self._opened = records, decoded, ""
+        self._called_before = task.punctuations
         commits.made = commits.produced = 0
+        commits.changed.clear()
         return report

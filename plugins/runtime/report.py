@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
@@ -75,7 +75,10 @@ class TaskReport(DetailedCounts):
 
     `positions` and `version` are the last commit. `purgeable`: positions in internal topics below which the task needs
     no record again, not even if the log loses its commits and `reset --from-state` goes back to a commit that the
-    changelog keeps. `next_tick` is the wall-clock time (ms) at which a punctuator is due.
+    changelog keeps. `next_tick` is the wall-clock time (ms) at which a punctuator is due. `times`: data of histograms
+    by name: `latency` from a record's timestamp to the end of its processing, `lateness` against the stream time (both
+    by the last record of each stretch of records), and `commit`. `store_changes`: rows that commits wrote, by store.
+    `state_bytes`: the size of the local state on disk, where that was measured.
     """
 
     task_id: str
@@ -84,6 +87,10 @@ class TaskReport(DetailedCounts):
     stream_time: int
     next_tick: int | None = None
     purgeable: Mapping[TopicPartition, int] = field(default_factory=dict)
+    times: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    store_changes: Mapping[str, int] = field(default_factory=dict)
+    punctuations: int = 0
+    state_bytes: int | None = None
 
     @property
     def opened(self) -> str:

@@ -54,17 +54,18 @@ class TaskWorker(LoggedTask):
         *,
         is_current: bool | None = None,
         seconds: float = inf,
+        is_paused: bool = False,
     ) -> TaskReport:
         """Run a batch as `run_batch`, but raise RetryRequested instead of waiting before a retry.
 
         `topic_ids`: ids of the global stores' topics, if `ends` has their partitions. `is_current` is what the task's
         committer says of itself now, if the caller has asked it (`Log.are_current`). `seconds`: for how long the task
         fetches records, though once at least; it processes what it has fetched, as far as it need not wait for more of
-        another input, and leaves the rest to the next batch.
+        another input, and leaves the rest to the next batch. `is_paused`: open the task, and process nothing.
         """
         while True:
             try:
-                return self._run_batch(ends, wall_clock_ms, known, topic_ids, is_current, seconds)
+                return self._run_batch(ends, wall_clock_ms, known, topic_ids, is_current, seconds, is_paused)
             except BaseException as raised:
                 error = self.cause_of(raised)
                 if not self.abandon_after(error):
@@ -80,6 +81,7 @@ class TaskWorker(LoggedTask):
         topic_ids: Mapping[str, str] | None,
         is_current: bool | None,
         seconds: float,
+        is_paused: bool,
     ) -> TaskReport:
         phases = self._phases
         phases.clear()
@@ -92,15 +94,16 @@ class TaskWorker(LoggedTask):
         if self._opened:
             self._inputs.check_ends(task, commits.last)
         since = phases.add("restore", since)
-        task.plan(ends, wall_clock_ms)
-        self._process_all(task, state, committer, commits, since + seconds)
-        next_tick = task.next_wall_clock_punctuation()
-        if commits.has_sent and next_tick is not None and next_tick <= task.wall_clock:
-            # Commit first: the punctuator may outlast the transaction.
-            commits.make(task)
-        since = phases.now()
-        task.punctuate_wall_clock()
-        phases.add("process", since)
+        if not is_paused:
+            task.plan(ends, wall_clock_ms)
+            self._process_all(task, state, committer, commits, since + seconds)
+            next_tick = task.next_wall_clock_punctuation()
+            if commits.has_sent and next_tick is not None and next_tick <= task.wall_clock:
+                # Commit first: the punctuator may outlast the transaction.
+                commits.make(task)
+            since = phases.now()
+            task.punctuate_wall_clock()
+            phases.add("punctuate", since)
         commits.make(task)
         since = phases.now()
         last = commits.last
@@ -116,7 +119,8 @@ class TaskWorker(LoggedTask):
         self, task: Task, state: TaskState, committer: TaskCommitter, commits: TaskCommits, until: float
     ) -> None:
         """Process what was planned, and commit on the way where a limit says so; after `until` fetch no more."""
-        phases, last_commit, is_over = self._phases, self._phases.now(), False
+        phases, is_over = self._phases, False
+        began = last_commit = phases.now()
         interval = duration_ms(self._settings.commit_interval or COMMIT_INTERVAL) / 1000
         while True:
             since = phases.now()
@@ -126,6 +130,8 @@ class TaskWorker(LoggedTask):
             since = phases.add("read", since)
             done = task.process(_CHUNK)
             since = phases.add("process", since)
+            if done:
+                self._note_processed(task, done, task.wall_clock, began)
             if done < _CHUNK and not task.commit_requested and (is_over or not task.wants()):
                 break
             is_over = since >= until

@@ -13,6 +13,8 @@ def penstock_settings() -> Components:
     queries = "penstock.plugins.queries.settings"
     return {
         "engine": "penstock.plugins.runs.settings:ENGINE",
+        "state_listener": "penstock.plugins.runs.settings:STATE_LISTENER",
+        "uncaught_exception_handler": "penstock.plugins.runs.settings:UNCAUGHT_EXCEPTION_HANDLER",
         "processes": "penstock.plugins.embedded.settings:PROCESSES",
         "standby_listener": "penstock.plugins.replicas.settings:STANDBY_LISTENER",
         "schema_registry": f"{registry}:SCHEMA_REGISTRY",

@@ -6,6 +6,7 @@ import json
 import logging
 import secrets
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from penstock.plugins.runs.planning.planner import Plan
 from penstock.plugins.runs.planning.spreading import slots
 from penstock.plugins.runs.progress import EndedBatch
 from penstock.plugins.runs.query import Query
+from penstock.plugins.runs.settings import UNCAUGHT_EXCEPTION_HANDLER
 from penstock.plugins.runs.slots import Slots
 from penstock.plugins.runs.trigger import Trigger
 from penstock.plugins.runtime.shipping import pack
@@ -108,7 +110,7 @@ class ApplicationQuery(Query):
         self._last_progress = ""
         self._by_slot = slots(prepared.tasks(), self.parallelism)
         self.slots = Slots(self._by_slot)
-        self._messages = HostMessages(self.slots, repeats)
+        self._messages = HostMessages(self.slots, repeats, UNCAUGHT_EXCEPTION_HANDLER.of(application.settings))
         self._layout = SlotLayout(secrets.token_hex(8), self.parallelism, claims.WAIT_SECONDS)
         self.placement = SlotPlacement(
             session, Claims(log, application.id, self._layout), self.parallelism, late, repeats
@@ -212,6 +214,11 @@ class ApplicationQuery(Query):
         if changed != self._control:
             self._control = changed
             self.control_file.write(changed)
+
+    def pause(self, subtopologies: Collection[int]) -> None:
+        super().pause(subtopologies)
+        if self.is_continuous:
+            self.set_control(renewal=self._control.renewal + 1)
 
     def is_at_rest(self) -> bool:
         if self._query is None or not self._query.isActive:

@@ -25,6 +25,7 @@ from penstock import (
     UnknownTopicError,
     duration_ms,
 )
+from penstock.plugins.applications.pausing import pause, resume
 from penstock.plugins.applications.preparation import make_changelog_topics
 from penstock.plugins.applications.serdes import prepare_serdes
 from penstock.plugins.changelogs.memory import MemoryChangelog
@@ -115,6 +116,7 @@ class TopologyTestDriver(ReadsTopics):
         self._clock = ManualClock(initial_wall_clock_ms)
         self._metrics: dict[str, NodeMetrics] = {}
         self._tasks: dict[TaskId, tuple[TopicPartition, ...]] = {}
+        self._paused: frozenset[int] = frozenset()
         self._closed = False
         packed = pack(application)  # also where nothing is shipped, so that a test finds what could not be
         self._given_log = log if isinstance(log, Log) else None
@@ -216,10 +218,23 @@ class TopologyTestDriver(ReadsTopics):
         if duration_ms(duration, "advance_wall_clock") < 0:
             raise ConfigError("the wall clock does not go back")
         self._clock.advance(duration)
+        self._call_what_is_due()
+
+    def _call_what_is_due(self) -> None:
         for task, partitions in self._tasks.items():
-            # What a task waits with is processed before what is due at this time, as in a batch that finds both.
-            self._run(task, self.log.end_offsets(partitions) if self._may_wait else {})
+            if task.subtopology not in self._paused:
+                # What a task waits with is processed before what is due now, as in a batch that finds both.
+                self._run(task, self.log.end_offsets(partitions) if self._may_wait else {})
         self._drain()
+
+    def pause(self, *subtopologies: int) -> None:
+        """Process no records of these sub-topologies, or of any, and call no punctuators of theirs, until `resume`."""
+        self._paused = pause(self.application, self.log, subtopologies).of(self.application)
+
+    def resume(self, *subtopologies: int) -> None:
+        """End the pause of these sub-topologies, or of all; process what waits, and call punctuators that are due."""
+        self._paused = resume(self.application, self.log, subtopologies).of(self.application)
+        self._call_what_is_due()
 
     def input_topic(self, topic: str) -> InputTopic:
         """Return a handle that pipes to one topic."""
@@ -313,6 +328,7 @@ class TopologyTestDriver(ReadsTopics):
                 (min(some[0][0] for some in found.values()), order, task, found)
                 for order, task in enumerate(self._tasks)
                 if task not in waiting
+                and task.subtopology not in self._paused
                 and (found := waiting_records(self.log, self.application.id, self._tasks[task], self._commit_every))
             ]
             if not heads:

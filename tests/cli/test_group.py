@@ -90,6 +90,9 @@ def test_help_lists_what_there_is_in_the_order_of_use(console: Console) -> None:
         "lag",
         "status",
         "top",
+        "health",
+        "pause",
+        "resume",
         "reset",
         "plan",
         "changelog",
@@ -121,7 +124,7 @@ def test_without_arguments_help_is_shown(console: Console) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["prodcue"], "there is no command 'prodcue'; did you mean 'produce'?"),
+        (["prodcue"], "there is no command 'prodcue'; did you mean 'produce'"),
         (["zzzz"], "there is no command 'zzzz'; there are: run, describe, config, lag"),
         (["plugins", "--nosuch"], "No such option"),
         (["topics", "create"], "Missing argument 'NAME...'"),

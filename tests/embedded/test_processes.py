@@ -71,7 +71,7 @@ def test_a_host_that_is_killed_is_replaced(surroundings: Surroundings, trigger: 
         before = processes()
         os.kill(min(before), signal.SIGKILL)
         surroundings.put("in", [(f"k{number % 7}", "v", number) for number in range(30, 60)])
-        wait_until(lambda: has_written(surroundings, 60) or running.state != "running")
+        wait_until(lambda: has_written(surroundings, 60) or running.state == "failed")
         summary = running.stop()
     assert surroundings.values_by_key("out") == counts(60)
     assert summary.workers_lost == 1

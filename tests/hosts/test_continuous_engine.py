@@ -266,3 +266,19 @@ def test_heartbeats_tell_how_long_tasks_are_stuck_and_where(tmp_path: Path, monk
         wait_until(lambda: each.renew().stuck_seconds > before + 0.2, "a standstill again", 30)
         Path(f"{flag}.release").touch()
         wait_until(lambda: each.renew().stuck_in == "" and each.outputs() == ["1"], "it goes on", 30)
+
+
+def test_a_paused_task_commits_what_it_has_done_and_processes_nothing_more(tmp_path: Path) -> None:
+    with world(tmp_path, apps.count(), commit_interval="0ms") as each:
+        each.renew()
+        each.put("a")
+        wait_until(lambda: each.outputs() == ["1"], "a record", 30)
+        wait_until(lambda: list(each.renew(paused=[0]).paused) == [0], "the pause is obeyed", 30)
+        each.put("b", "c")
+        loop = each.engine._loop
+        assert loop is not None
+        wait_until(lambda: any(task.queued() for task in loop._tasks.values()), "records that wait", 30)
+        each.renew(paused=[0])
+        assert each.outputs() == ["1"]
+        each.renew()
+        wait_until(lambda: each.outputs() == ["1", "2", "3"], "what waited", 30)

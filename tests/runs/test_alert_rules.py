@@ -1,19 +1,18 @@
-"""The probes and the alert rules of docs/deploying name commands and metrics that exist."""
+"""The probes, the alert rules and the dashboard of docs/deploying name paths, metrics and labels that exist."""
 
 from __future__ import annotations
 
+import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from penstock.plugins.runs.metrics.collector import RunCollector
+from penstock.plugins.runs.metrics.endpoint import LIVE, READY
+from penstock.plugins.runs.metrics.measures import COUNTER, GAUGE, HISTOGRAM, measures_of
 
-from ..waiting import wait_until
 from .test_metrics_endpoint import LAG, STATUS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -25,15 +24,12 @@ OBJECTS: list[dict[str, Any]] = [
     for block in re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     for made in yaml.safe_load_all(block)
 ]
+SUFFIXES = {COUNTER: ["_total"], GAUGE: [""], HISTOGRAM: ["_bucket", "_sum", "_count"]}
 LABELS = {
-    f"{family.name}_total" if family.type == "counter" else family.name: set(family.samples[0].labels)
-    for family in RunCollector(lambda: STATUS, lambda: LAG).collect()
+    name: {*measure.labels, *({"le"} if name.endswith("_bucket") else ())}
+    for measure in measures_of(STATUS, LAG)
+    for name in (f"{measure.name}{suffix}" for suffix in SUFFIXES[measure.kind])
 }
-SHOP = """
-from penstock import Application, Topology
-topology = Topology().add_source("in", "orders").add_sink("out", "copies", "in")
-application = Application("shop", topology, engine="embedded")
-"""
 
 
 def of_kind(kind: str) -> dict[str, Any]:
@@ -41,17 +37,20 @@ def of_kind(kind: str) -> dict[str, Any]:
     return found
 
 
-RULES = [rule for group in of_kind("PrometheusRule")["spec"]["groups"] for rule in group["rules"]]
+RULES = [
+    rule
+    for group in yaml.safe_load((DOCS / "deploying" / "alerts.yaml").read_text())["groups"]
+    for rule in group["rules"]
+]
+DASHBOARD = json.loads((DOCS / "deploying" / "dashboard.json").read_text())
 
 
 def test_every_object_is_named() -> None:
     assert all(each["apiVersion"] and each["metadata"]["name"] for each in OBJECTS)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_a_rule_names_metrics_and_labels_that_there_are(rule: dict[str, Any]) -> None:
-    assert rule.keys() - {"for"} == {"alert", "expr", "labels", "annotations"}
-    expression = rule["expr"]
+def check_expression(expression: str) -> None:
+    """Fail unless the metrics and labels of a query are there."""
     metrics = re.findall(r"penstock_\w+", expression)
     assert metrics
     assert set(metrics) <= LABELS.keys()
@@ -60,6 +59,35 @@ def test_a_rule_names_metrics_and_labels_that_there_are(rule: dict[str, Any]) ->
         assert set(re.findall(r"(\w+)(?:=|!=|=~)\"", selected)) <= LABELS[metric]
     for kept in re.findall(r"(?:by|on) \((.*?)\)", expression):
         assert all(set(kept.split(", ")) <= LABELS[metric] for metric in metrics)
+
+
+@pytest.mark.parametrize("panel", DASHBOARD["panels"], ids=lambda panel: panel["title"])
+def test_a_panel_asks_for_metrics_and_labels_that_there_are(panel: dict[str, Any]) -> None:
+    for target in panel["targets"]:
+        check_expression(target["expr"])
+        shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        assert all(shown <= LABELS[metric] for metric in re.findall(r"penstock_\w+", target["expr"]))
+
+
+def test_panels_have_places_of_their_own() -> None:
+    places = [
+        (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
+        for panel in DASHBOARD["panels"]
+        for x in range(panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["h"])
+    ]
+    assert len(set(places)) == len(places) and max(x for x, _ in places) < 24
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    assert {each["name"] for each in DASHBOARD["templating"]["list"]} == {"datasource", "application"}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_a_rule_names_metrics_and_labels_that_there_are(rule: dict[str, Any]) -> None:
+    assert rule.keys() - {"for"} == {"alert", "expr", "labels", "annotations"}
+    expression = rule["expr"]
+    for part in expression.split(" unless "):
+        check_expression(part)
+    metrics = re.findall(r"penstock_\w+", expression.partition(" unless ")[0])
     shown = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
     assert all(shown <= LABELS[metric] for metric in metrics)
 
@@ -78,27 +106,9 @@ def test_both_engines_have_the_same_probes() -> None:
     assert all(spark[each] == embedded[each] for each in ("livenessProbe", "readinessProbe"))
 
 
-def test_the_readiness_probe_says_whether_it_runs(tmp_path: Path) -> None:
-    command = container("StatefulSet")["readinessProbe"]["exec"]["command"]
-    (tmp_path / "shop.py").write_text(SHOP)
-    surroundings = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
-
-    def answer(*command: str) -> int:
-        return subprocess.run(command, cwd=tmp_path, env=surroundings, capture_output=True, timeout=60).returncode
-
-    assert answer("penstock", "topics", "create", "orders", "copies") == 0
-    assert answer(*command) == 1
-    run = ["penstock", "run", "shop:application", "--trigger", "continuous", "--quiet"]
-    with subprocess.Popen(run, cwd=tmp_path, env=surroundings) as process:
-        try:
-            wait_until(lambda: answer(*command) == 0, "the probe answers")
-        finally:
-            process.terminate()
-    assert answer(*command) == 1
-
-
-def test_the_liveness_probe_asks_the_port_for_metrics() -> None:
+def test_the_probes_ask_what_the_port_for_metrics_answers() -> None:
     found = container("StatefulSet")
-    probe = found["livenessProbe"]["httpGet"]
-    assert probe["path"] == "/metrics"
-    assert probe["port"] in [each["name"] for each in found["ports"]]
+    for probe, path in (("livenessProbe", LIVE), ("readinessProbe", READY)):
+        asked = found[probe]["httpGet"]
+        assert asked["path"] == path
+        assert asked["port"] in [each["name"] for each in found["ports"]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,34 +15,40 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock import ConfigError, RuntimeUnavailableError, Settings
 from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.applications.run_status import RunStatus, SlotHost, TaskStatus
+from penstock.plugins.runs.lifecycle import STATES
 from penstock.plugins.runs.metrics.collector import RunCollector
 from penstock.plugins.runs.metrics.endpoint import metrics_endpoint
+from penstock.plugins.runs.metrics.measures import COUNTER, measures_of
+from penstock.plugins.runtime.histogram import Histogram
 from penstock.plugins.runtime.local_state.restoring import RestoreProgress
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def measured(*seconds: float) -> list[float]:
+    """Return the data of a histogram of some times."""
+    histogram = Histogram()
+    for each in seconds:
+        histogram.observe(each)
+    return histogram.take()
+
+
 STATUS = RunStatus(
     "shop", "root@node, process 7", "0s", 1_500, 2_000, batches=3, workers_lost=1, openings={"first": 1, "moved": 2},
     moves={"rebalanced": 1}, phases={"read": 0.25},
     tasks=[
         TaskStatus(
             "0_0", 0, "node", 8, True, 0.5, last_commit_ms=1_750,
-            records_in=50, records_out=40, dropped=5, commits=6, restored=7,
+            records_in=50, records_out=40, dropped=5, commits=6, restored=7, punctuations=9, state_bytes=4096,
         ),
         TaskStatus("0_1", 1, restoring=RestoreProgress(70, 35.0, 2.0, 0.25, 6.0)),
     ],
     hosts=[SlotHost(0, "node", 8, 1, 2**20, 1.5, 30, 4)],
     nodes={"count": {"in": 45, "out": 40, "dropped": {"late": 3, "null_key": 2}}},
+    phase="rebalancing", paused=[1], store_changes={"counts": 44},
+    times={name: {"0": measured(0.0005, 0.02, 7200)} for name in ("latency", "lateness", "commit")},
 )  # fmt: skip
 LAG = [PartitionLag("0_0", "orders", 0, False, 3, 10, 7)]
-
-
-@pytest.fixture
-def free_port() -> int:
-    """A port that nobody has, unless somebody takes it in this moment."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-    return port
 
 
 def scraped(port: int) -> dict[tuple[str, ...], float]:
@@ -60,8 +65,18 @@ def scraped(port: int) -> dict[tuple[str, ...], float]:
 def test_the_counts_of_a_run(free_port: int) -> None:
     with metrics_endpoint(Settings(metrics_port=free_port), lambda: STATUS, lambda: LAG):
         found = scraped(free_port)
-    assert {name: value for name, value in found.items() if not name[0].startswith("penstock_host")} == {
+    states: dict[tuple[str, ...], float] = {
+        ("penstock_state", "shop", state): state == "rebalancing" for state in STATES
+    }
+    left_out = "penstock_host", "penstock_record_lat", "penstock_commit_seconds"
+    assert {name: value for name, value in found.items() if not name[0].startswith(left_out)} == {
         ("penstock_start_time_seconds", "shop"): 1.5,
+        **states,
+        ("penstock_subtopology_paused", "shop", "1"): 1,
+        ("penstock_store_changes_total", "shop", "counts"): 44,
+        ("penstock_task_punctuations_total", "shop", "0_0"): 9,
+        ("penstock_task_punctuations_total", "shop", "0_1"): 0,
+        ("penstock_task_state_bytes", "shop", "0_0"): 4096,
         ("penstock_batches_total", "shop"): 3,
         ("penstock_workers_lost_total", "shop"): 1,
         ("penstock_task_openings_total", "shop", "first"): 1,
@@ -91,14 +106,29 @@ def test_the_counts_of_a_run(free_port: int) -> None:
         ("penstock_node_records_dropped_total", "shop", "count", "null_key"): 2,
         ("penstock_lag_offsets", "shop", "0", "0_0", "orders"): 7,
     }
+    for name in ("record_latency", "record_lateness", "commit"):
+        buckets = {each[2]: value for each, value in found.items() if each[0] == f"penstock_{name}_seconds_bucket"}
+        assert (buckets["0.001"], buckets["0.01"], buckets["0.02"], buckets["3600.0"], buckets["+Inf"]) == (
+            1,
+            1,
+            2,
+            2,
+            3,
+        )
+        assert found[f"penstock_{name}_seconds_count", "shop", "0"] == 3
+        assert found[f"penstock_{name}_seconds_sum", "shop", "0"] == pytest.approx(7200.0205)
     assert found["penstock_host_resident_memory_bytes", "shop", "0"] == 2**20
     with pytest.raises(URLError):
         scraped(free_port)  # it ends with its block
 
 
 def test_every_metric_is_on_its_page() -> None:
-    names = {sample.name for family in RunCollector(lambda: STATUS, lambda: LAG).collect() for sample in family.samples}
-    assert names == set(re.findall(r"`(penstock_[a-z_]+)`", PAGE.read_text()))
+    names = {f"{each.name}_total" if each.kind == COUNTER else each.name: each for each in measures_of(STATUS, LAG)}
+    rows = re.findall(r"^\| `(penstock_[a-z_]+)` \| (\w+) \| ([^|]*) \|", PAGE.read_text(), re.MULTILINE)
+    assert {name: (kind, re.findall(r"\w+", labels)) for name, kind, labels in rows} == {
+        name: (each.kind, list(each.labels[1:])) for name, each in names.items()
+    }
+    assert all(each.samples for each in names.values())  # alert rules and dashboards are held to their labels
 
 
 def test_two_runs_of_a_process_show_their_own_counts(free_port: int) -> None:

@@ -1,15 +1,26 @@
-"""metrics_endpoint: the HTTP server from which Prometheus reads the counts of a run."""
+"""metrics_endpoint: the HTTP server of a run, for Prometheus and for Kubernetes' probes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from penstock import ConfigError, RuntimeUnavailableError, Settings
+from penstock import ConfigError, RuntimeUnavailableError, Settings, SystemClock
 from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.applications.run_status import RunStatus
 
 from .settings import METRICS_HOST, METRICS_PORT
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+LIVE, READY = "/health/live", "/health/ready"
 
 
 @contextmanager
@@ -18,15 +29,16 @@ def metrics_endpoint(
 ) -> Iterator[None]:
     """Serve what `status` and `lag` return, on `metrics_host` and `metrics_port`, until the end of the block.
 
-    Without `metrics_port` nothing happens. Raises ConfigError when the port cannot be opened, and
-    RuntimeUnavailableError when prometheus-client is not installed.
+    `/health/live` and `/health/ready` answer 200 or 503, with a JSON object; any other path has the metrics. Without
+    `metrics_port` nothing happens. Raises ConfigError when the port cannot be opened, and RuntimeUnavailableError when
+    prometheus-client is not installed.
     """
     host, port = METRICS_HOST.of(settings), METRICS_PORT.of(settings)
     if not port:
         yield
         return
     try:
-        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client import CollectorRegistry, make_wsgi_app
     except ModuleNotFoundError as error:
         raise RuntimeUnavailableError(
             "setting 'metrics_port' needs prometheus-client, which is not installed: pip install 'penstock[metrics]'"
@@ -37,15 +49,53 @@ def metrics_endpoint(
     registry = CollectorRegistry()
     registry.register(RunCollector(status, lag))
     try:
-        server, thread = start_http_server(port, host, registry)
+        server = _server(host, port, _with_health(make_wsgi_app(registry), status))
     except OSError as error:
         raise ConfigError(
             f"setting 'metrics_port': port {port} of {host} cannot be opened ({error.strerror or error}): set another "
             "port, or `metrics_host` to an address of this host"
         ) from error
+    thread = threading.Thread(target=server.serve_forever, name="penstock-metrics", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _with_health(metrics: WSGIApplication, status: Callable[[], RunStatus]) -> WSGIApplication:
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ["PATH_INFO"].rstrip("/")
+        if path not in (LIVE, READY):
+            return metrics(environ, start_response)
+        now = status()
+        health = now.health(SystemClock().now_ms())
+        is_well = health.is_live if path == LIVE else health.is_ready
+        start_response(
+            "200 OK" if is_well else "503 Service Unavailable",
+            [("Content-Type", "application/json"), ("Cache-Control", "no-store")],
+        )
+        data = {"live": health.is_live, "ready": health.is_ready, "state": now.phase, "reason": health.reason}
+        return [json.dumps(data).encode() + b"\n"]
+
+    return answer
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = 10
+    """Seconds; a client that sends nothing keeps no thread for longer."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log no requests."""
+
+
+def _server(host: str, port: int, application: WSGIApplication) -> WSGIServer:
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+
+    class Server(ThreadingMixIn, WSGIServer):
+        address_family = family
+        daemon_threads = True
+
+    return make_server(host, port, application, Server, _Handler)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ class Control:
     text; a slot that is not named may go anywhere. `unopened`: ids of the tasks that no host has open; None for all.
     In continuous mode each new number `renewal` asks for one batch, and `suspects` says why hosts seem to be dead, by
     the slot's number as text. `standbys`: by the slot's number as text, the tasks of which its host keeps copies.
+    `paused`: the sub-topologies whose tasks process nothing.
     """
 
     stopping: bool = False
@@ -34,6 +35,7 @@ class Control:
     renewal: int = 0
     suspects: Mapping[str, str] = field(default_factory=dict)
     standbys: Mapping[str, list[str]] = field(default_factory=dict)
+    paused: Sequence[int] = ()
 
 
 class ControlFile:

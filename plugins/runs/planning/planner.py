@@ -163,6 +163,7 @@ class BatchPlanner:
         self._planned: dict[TopicPartition, int] = {}
         self._pauses = PauseWatch(log, plan.application_id, seconds)
         self._look_for_pause_at = seconds() + EVERY_SECONDS
+        self._paused = self._batch_paused = frozenset[int]()
 
     def first(self) -> Offset:
         """Return the offset before the first batch."""
@@ -187,10 +188,11 @@ class BatchPlanner:
             control = self._control_after_pause()
             if control.stopping:
                 return start
+            self._paused = frozenset(control.paused)
             unopened = self._openings.due(control.unopened)
             self._look(everything=bool(unopened) or control.owners != self._owners)
             is_wanted = self._is_wanted(control, start, bool(unopened))
-            if is_wanted or self._lags.behind:
+            if is_wanted or self._behind():
                 return self._batch(control, start, max_records, unopened, is_wanted)
             if not self._lags.are_records_on_their_way():
                 self._rest(control, start)
@@ -216,7 +218,7 @@ class BatchPlanner:
                 tasks[self._slots[task]].setdefault(task, {})[partition] = up_to
         owners, ids, global_ends = end.get("owners", {}), end.get("topics", {}), _flat(end.get("globals", {}))
         step = _step(end)
-        standbys = ControlFile(self._plan.control).read().standbys  # `self._control` notices changes since its own look
+        now = ControlFile(self._plan.control).read()  # of its own: `self._control` notices changes
         return [
             SlotPlan(
                 number,
@@ -229,7 +231,8 @@ class BatchPlanner:
                 seconds=self._batch_seconds if step < 0 else None,
                 restore_seconds=None if self._drains_only or step >= 0 else self._restore_seconds,
                 is_settled=end.get("settled_in") == self._plan.control,
-                standbys=standbys.get(str(number), ()),
+                standbys=now.standbys.get(str(number), ()),
+                paused=tuple(now.paused),
             )
             for number in range(self._plan.parallelism)
         ]
@@ -247,6 +250,12 @@ class BatchPlanner:
             control = self._control.read()
         return control
 
+    def _behind(self) -> Mapping[TopicPartition, int]:
+        """Return the positions that are below their ends, without those of paused tasks."""
+        tasks = self._slots if self._paused else ()
+        paused = {task for task in tasks if TaskId.parse(task).subtopology in self._paused}
+        return {each: at for each, at in self._lags.behind.items() if self._readers[each] not in paused}
+
     def _look(self, *, everything: bool) -> None:
         now = self._seconds()
         everything = everything or now >= self._look_at_all_at
@@ -263,6 +272,7 @@ class BatchPlanner:
         return (
             has_unopened
             or any(control.owners.get(number) != owner for number, owner in self._owners.items())
+            or self._paused != self._batch_paused
             or self._is_tick_due(control, start)
             or (not self._drains_only and self._seconds() >= self._quiet_until)
         )
@@ -293,7 +303,7 @@ class BatchPlanner:
         self, control: Control, start: Offset, max_records: int | None, unopened: Collection[str], is_wanted: bool
     ) -> Offset:
         """Return the offset of a batch."""
-        behind = self._lags.behind
+        behind = self._behind()
         before = self._behind_before
         if before and not is_wanted and all(behind.get(each) == position for each, position in before.items()):
             # Tasks wait (max_task_idle) or fail: run them again, but not at once.
@@ -304,7 +314,7 @@ class BatchPlanner:
             self._idle_batches = 0
         self._rests.end()
         self._has_run = self._is_running = True
-        self._behind_before, self._owners = behind, control.owners
+        self._behind_before, self._owners, self._batch_paused = behind, control.owners, self._paused
         self._lags.begin_batch()
         if unopened:
             self._openings.note(control.unopened)
@@ -327,11 +337,12 @@ class BatchPlanner:
         """Return the ends of all input partitions of tasks that have something to read, or are not open.
 
         `limited`: how far partitions that are behind are read; where that is their position, they wait for a later
-        batch.
+        batch. A paused task that is opened reads up to its positions.
         """
         behind, ends = self._lags.behind, self._lags.ends
         tasks = {self._readers[each] for each, end in limited.items() if end > behind[each]}.union(unopened)
-        return {each: limited.get(each, ends[each]) for task in sorted(tasks) for each in self._inputs[task]}
+        ends = {**ends, **behind, **limited}
+        return {each: ends[each] for task in sorted(tasks) for each in self._inputs[task]}
 
     def _globals(self) -> Offset:
         """Return the ids and ends of the present topics of global stores; a task that misses one raises an error."""

@@ -85,7 +85,7 @@ class RenewalPlanner:
     def plans(self, end: Offset) -> list[SlotPlan]:
         """Return the plans of the batch that ends at `end`: one for every slot."""
         owners, suspects = end.get("owners", {}), end.get("suspects", {})
-        standbys = ControlFile(self._directory).read().standbys
+        now = ControlFile(self._directory).read()
         return [
             SlotPlan(
                 number,
@@ -95,7 +95,8 @@ class RenewalPlanner:
                 stopping=end.get("stopping", False),
                 suspect=suspects.get(str(number), ""),
                 is_settled=end.get("settled_in") == self._directory,
-                standbys=standbys.get(str(number), ()),
+                standbys=now.standbys.get(str(number), ()),
+                paused=tuple(now.paused),
             )
             for number, tasks in self._slots.items()
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from penstock import StoreError, StoreLockedError, World
@@ -193,3 +194,13 @@ def remove_unused(root: Path, delay_ms: float, now_ms: int, token: str) -> list[
         except OSError as error:
             _log.warning("state directory %s: cannot be removed: %s", directory, error)
     return removed
+
+
+def disk_bytes(directory: Path) -> int:
+    """Return how many bytes the files under a directory take on disk; files that go meanwhile are left out."""
+    total = 0
+    for path, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                total += os.stat(os.path.join(path, name)).st_blocks * 512
+    return total

@@ -68,6 +68,8 @@ class ContinuousWorker(LoggedTask):
         self._has_postponed = False
         self._waits = False  # whether the last call of `work` found nothing that it could process
         self._commit_took, self._committed_records = 0.0, 0  # of the last commit: its seconds, the records before it
+        self.is_paused = False
+        """Whether the task processes no records and calls no punctuators for now; the loop sets it."""
         self.upstream: list[ContinuousWorker] = []
         """Tasks of this process that write to this one's input topics, themselves or through other tasks."""
 
@@ -162,6 +164,7 @@ class ContinuousWorker(LoggedTask):
             self._waits = not done
         if done:
             self._is_dirty = True
+            self._note_processed(task, done, clock_ms, since)
         if not had_postponed:
             self._punctuate(task, may_postpone=True)
         phases.add("process", since)
@@ -183,7 +186,9 @@ class ContinuousWorker(LoggedTask):
             began = self._seconds()
             if task.punctuate_wall_clock():
                 self._is_dirty = True
-            self._rings_slowly = self._seconds() - began > _SLOW_SECONDS
+            took = self._seconds() - began
+            self._phases.move("process", "punctuate", took)  # `work` counts it as processing
+            self._rings_slowly = took > _SLOW_SECONDS
 
     def _time_ahead(self, passed: int) -> int:
         """Return the time (ms) of a task whose clock is ahead of the machine's, which was set back.
@@ -197,9 +202,9 @@ class ContinuousWorker(LoggedTask):
     def tick_at(self, clock_ms: int) -> int | None:
         """Return when (ms, by the machine's clock) the next wall-clock punctuator is due; None if there is none.
 
-        `clock_ms` is the time of that clock now.
+        A paused task has none. `clock_ms` is the time of that clock now.
         """
-        tick = self.next_tick()
+        tick = None if self.is_paused else self.next_tick()
         if tick is None or self.task is None or clock_ms >= self.task.wall_clock:
             return tick
         self._clock_ms = min(self._clock_ms, clock_ms)
@@ -243,7 +248,7 @@ class ContinuousWorker(LoggedTask):
         task = self.task
         return (
             task is not None
-            and not self._waits
+            and not (self._waits or self.is_paused)
             and _BEHIND_RECORDS * task.inputs.waiting() > task.records_in - self._committed_records
         )
 

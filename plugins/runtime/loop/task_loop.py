@@ -1,7 +1,4 @@
-"""TaskLoop: the tasks of one process, which poll, process and commit on their own.
-
-Comes in: records from the log, the time. Goes out: commits, reports, and failures of tasks.
-"""
+"""TaskLoop: the tasks of one process, which poll, process and commit on their own."""
 
 from __future__ import annotations
 
@@ -47,13 +44,12 @@ class FailedTask:
 
 
 class TaskLoop:
-    """Runs tasks of one process. All methods are called by one thread, but for `still` and `restoring`.
+    """Runs tasks of one process. One thread calls all methods but `still` and `restoring`.
 
-    Processors belong to that thread, and stores of open tasks. What waits or may take long is done by others: taking
-    fences, restoring, filling stores from topics, writing commits and snapshots, cleaning up.
+    Processors belong to it, and stores of open tasks. What waits or may take long is done by others: fences, restores,
+    filling stores from topics, writing commits and snapshots, cleaning up.
 
-    `partitions` has the input partitions of every task of the application, by task id. `clock` returns the
-    wall clock of the tasks (ms): that of the world of `resources`, or the time of a test's step.
+    `partitions`: the input partitions of every task, by id. `clock` returns the tasks' wall clock (ms).
     """
 
     def __init__(
@@ -80,6 +76,7 @@ class TaskLoop:
         self._has_more, self._stalled, self._ready = False, False, 0  # the last: records to process in the next turn
         self._ends: Mapping[TopicPartition, int | None] = {}  # as the tasks last worked with them
         self._failures: list[FailedTask] = []
+        self.paused: Sequence[int] = ()
         self.current = ""
         """The task whose processors or stores the loop's thread calls now."""
         world = resources.world
@@ -96,10 +93,10 @@ class TaskLoop:
 
     # ------------------------------------------------------------------ which tasks
 
-    def run(self, names: Iterable[str], known: Mapping[str, Commit]) -> None:
+    def run(self, names: Iterable[str], known: Mapping[str, Commit], paused: Sequence[int] = ()) -> None:
         """Run these tasks from now on, too; open those that are not open, and not about to be.
 
-        `known`: commits that the log must have.
+        `known`: commits that the log must have. `paused`: sub-topologies that process nothing until the next call.
         """
         self._known.update(known)
         for name in names:
@@ -107,6 +104,9 @@ class TaskLoop:
                 self._add(name)
             if not self._tasks[name].is_open and name not in self._preparing:
                 self._open_at.setdefault(name, 0.0)
+        self.paused = paused
+        for task in self._tasks.values():
+            task.is_paused = task.id.subtopology in paused
 
     def _add(self, name: str) -> None:
         partitions = self._partitions[name]
@@ -228,7 +228,7 @@ class TaskLoop:
             if not task.is_open:
                 self._busy.pop(name, None)  # the commit of another task may have failed it
                 continue
-            if task.rests:
+            if task.rests or task.is_paused:
                 continue
             if has_worked and self._seconds() >= until:
                 self._has_more = True

@@ -134,7 +134,7 @@ class EngineContract:
                     self._wait(lambda: len(log.read("out")) == 2, running, f"{trigger!r}: what was there is processed")
                     log.put("in", ["a", "c"])
                     self._wait(lambda: len(log.read("out")) == 3, running, f"{trigger!r}: what comes is processed")
-                    expect(running.state, "running", f"the state of a run with the trigger {trigger!r}")
+                    self._wait(lambda: running.state == "running", running, f"{trigger!r}: all tasks are open")
                     running.stop(self.seconds)
                 summary = running.wait(self.seconds)
                 expect(summary.stopped_by, "stop", f"{trigger!r}: `stopped_by` of a run that its caller stopped")
@@ -258,7 +258,7 @@ class EngineContract:
     def _wait(self, condition: Callable[[], Any], running: StartedRun, what: str) -> None:
         deadline = time.monotonic() + self.seconds
         while not condition():
-            if running.state not in ("starting", "running"):
+            if running.state not in ("starting", "rebalancing", "running"):
                 raise AssertionError(f"{what}: the run is {running.state} instead: {running.error}")
             assert time.monotonic() < deadline, f"{what}: not within {self.seconds:g} s"
             time.sleep(0.02)

@@ -1,0 +1,92 @@
+"""What runs measure: times of records and commits, punctuations, rows of stores, and the size of local state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, SystemClock, Topology, key_value_store, run
+from penstock.plugins.applications.run_status import RunStatus
+from penstock.plugins.applications.status_topic import StatusTopic
+from penstock.plugins.runtime.histogram import BOUNDS, Histogram, added
+
+from ..spark.surroundings import Surroundings
+from ..waiting import wait_until
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> Iterator[Surroundings]:
+    with Surroundings(tmp_path / "data") as made:
+        made.create(**{"in": 1, "out": 1})
+        yield made
+
+
+class Count(Processor):
+    def init(self, context: Any) -> None:
+        super().init(context)
+        context.schedule("1h", lambda at: None, STREAM_TIME)
+        context.schedule("10ms", lambda at: None, WALL_CLOCK_TIME, start=0)
+
+    def process(self, record: Record) -> None:
+        store = self.context.get_store("counts")
+        store.put(record.key, (store.get(record.key) or 0) + 1)
+
+
+TOPOLOGY = Topology().add_source("in", "in").add_processor("count", Count, "in", stores=[key_value_store("counts")])
+
+
+@pytest.mark.parametrize("trigger", ["available_now", "continuous"])
+def test_what_a_run_measures(surroundings: Surroundings, trigger: str) -> None:
+    now_ms = SystemClock().now_ms()
+    # The last record is an hour behind the one before it, which is of ten minutes ago.
+    times = [now_ms - 7_200_000] * 5 + [now_ms - 600_000] * 4 + [now_ms - 4_200_000]
+    surroundings.put("in", [(f"k{number % 3}", "v", at) for number, at in enumerate(times)])
+    given = surroundings.application("app", TOPOLOGY, engine="embedded")
+    if trigger == "available_now":
+        run(given)
+    else:
+        with given.start(trigger) as running:
+            inputs = surroundings.partitions("in")
+            wait_until(lambda: list(surroundings.log.committed("app", inputs).values()) == [10])
+        running.wait()
+    status = StatusTopic(surroundings.log, "app").read()
+    assert isinstance(status, RunStatus) and status.records_in == 10
+    assert counted(status, "latency") == counted(status, "lateness") == 10
+    # One stretch of records: its last one stands for all.
+    assert status.times["lateness"]["0"][0] == pytest.approx(10 * 3_600, rel=0.01)
+    assert status.times["latency"]["0"][0] == pytest.approx(10 * 4_200, rel=0.05)
+    assert counted(status, "commit") == status.commits > 0
+    assert dict(status.store_changes) == {"counts": 3}
+    (task,) = status.tasks
+    assert task.punctuations >= 1
+    assert task.state_bytes is not None and task.state_bytes > 0
+    assert status.phases["punctuate"] >= 0
+
+
+def counted(status: RunStatus, name: str) -> float:
+    return sum(status.times[name]["0"][1:])
+
+
+SECONDS = st.lists(st.floats(-1, 1e5), max_size=20)
+
+
+@given(SECONDS, SECONDS)
+def test_histograms_add_up(one: Sequence[float], other: Sequence[float]) -> None:
+    def data(seconds: Sequence[float]) -> list[float]:
+        histogram = Histogram()
+        for each in seconds:
+            histogram.observe(each)
+        found = histogram.take()
+        assert histogram.take() == []
+        return found
+
+    found, together = added(data(one), data(other)), data([*one, *other])
+    assert found[1:] == together[1:] and (found or [0.0])[0] == pytest.approx((together or [0.0])[0])
+    for index, bound in enumerate(BOUNDS):
+        below = sum(each <= bound for each in [*one, *other])
+        assert sum(found[1 : index + 2]) == below
