@@ -36,6 +36,7 @@ from .errors import (
 from .handlers import Decision, Fail, RetryAfter, SendToDeadLetter, Skip
 from .hooks.specs import Components
 from .log import Commit, Lease, Log, LogFactory, TakesPath, TaskCommitter, TopicInfo
+from .metrics import HISTOGRAM_BOUNDS, Measure, MeasureKind, MetricsReporter
 from .processor import ConnectedStoreProvider, ProcessorSupplier
 from .program.assignment import Assignment
 from .program.compatibility import check_compatible
@@ -129,6 +130,7 @@ __all__ = [
     "FloatSerde",
     "FlushListener",
     "GlobalStore",
+    "HISTOGRAM_BOUNDS",
     "Header",
     "Headers",
     "HeadersKeyValueStore",
@@ -149,6 +151,9 @@ __all__ = [
     "LogFactory",
     "LruMapSpec",
     "ManualClock",
+    "Measure",
+    "MeasureKind",
+    "MetricsReporter",
     "NOT_PUT",
     "Node",
     "NodeMetrics",

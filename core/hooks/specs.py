@@ -82,6 +82,11 @@ class Hooks:
         """Return engines by name, which run applications: classes, made without arguments, of `Engine`s."""
         raise NotImplementedError
 
+    @_gives("metrics reporter")
+    def penstock_metrics_reporters(self) -> Components:
+        """Return reporters of metrics by name: functions from an application's id and Settings to a MetricsReporter."""
+        raise NotImplementedError
+
     @_gives("setting")
     def penstock_settings(self) -> Components:
         """Return settings by name: each a Setting, which the plugin that declares it reads (`Setting.of`)."""

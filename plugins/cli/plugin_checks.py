@@ -232,6 +232,7 @@ _CHECKS: Mapping[str, Callable[[Any], str | None]] = {
     "changelog": _changelog,
     "renderer": _renderer,
     "engine": _engine,
+    "metrics reporter": _called_with("application_id", "settings"),
     "setting": _setting,
     "settings vocabulary": _vocabulary,
     "command": _command,

@@ -20,7 +20,8 @@ from penstock.plugins.runtime.report import TaskReport
 
 from .lifecycle import FAILED, REBALANCING, RUNNING, STOPPED, STOPPING
 from .metrics.endpoint import metrics_endpoint
-from .metrics.settings import METRICS_PORT
+from .metrics.reporting import reporting
+from .metrics.settings import METRICS_PORT, METRICS_REPORTERS
 from .open_application import OpenApplication
 from .order import RunOrder
 from .planning.rests import rest_seconds
@@ -60,7 +61,7 @@ def begun(
     lifecycle.listen(application.id, STATE_LISTENER.of(application.settings))
     statistics = RunStatistics(application.id, order.trigger.text, lifecycle=lifecycle)
     try:
-        with _surroundings(application, order, opening, statistics, has_tasks_here) as (running, stop):
+        with _surroundings(application, order, opening, serving, statistics) as (running, stop):
             lifecycle.enter(REBALANCING)
             yield running, stop, statistics
     except BaseException as error:
@@ -79,11 +80,12 @@ def _surroundings(
     application: Application,
     order: RunOrder,
     opening: AbstractContextManager[R],
+    serving: Callable[[Application], AbstractContextManager[None]],
     statistics: RunStatistics,
-    has_tasks_here: bool,
 ) -> Iterator[tuple[R, StopRequest]]:
     with (
         metrics_endpoint(application.settings, statistics.status, lambda: statistics.lag),
+        reporting(application, statistics.status, lambda: statistics.lag),
         opening as running,
         StatusWriter(running.log, running.application.id, statistics),
         serving(running.application),
@@ -203,7 +205,8 @@ class RunLoop(ABC):
         reports, self._reports = tuple(self._reports), []
         began = time.monotonic()
         self._next_lag = began + _LAG_SECONDS
-        if self._on_progress is None and not METRICS_PORT.of(self._running.application.settings):
+        settings = self._running.application.settings
+        if self._on_progress is None and not (METRICS_PORT.of(settings) or METRICS_REPORTERS.of(settings)):
             return
         self._statistics.lag = lag = self._lag()
         now = time.monotonic()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from penstock import TaskId
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.local_state.restoring import RestoreProgress
 from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.report import TaskReport
-from penstock.program.nodes import TaskId
 
 MOVED, HOST_LOST = "moved", "host lost"
 """Why a task that was open before is opened by a new host: on another executor, or on the same one."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 600, 3600)
-"""Upper bounds of the buckets in seconds; the last bucket has none."""
+from penstock import HISTOGRAM_BOUNDS as BOUNDS
 
 
 class Histogram:

@@ -22,7 +22,9 @@ def penstock_settings() -> Components:
         "checkpoint_dir": "penstock.plugins.applications.checkpoint_files:CHECKPOINT_DIR",
         "max_records_per_batch": f"{planning}:MAX_RECORDS_PER_BATCH",
         "metrics_host": f"{metrics}:METRICS_HOST",
+        "metrics_interval": f"{metrics}:METRICS_INTERVAL",
         "metrics_port": f"{metrics}:METRICS_PORT",
+        "metrics_reporters": f"{metrics}:METRICS_REPORTERS",
         "num_standby_replicas": "penstock.plugins.replicas.settings:NUM_STANDBY_REPLICAS",
         "racks": "penstock.plugins.replicas.settings:RACKS",
         "queries": f"{queries}:QUERIES",
@@ -45,6 +47,12 @@ def penstock_engines() -> Components:
         "embedded": "penstock.plugins.embedded.engine:EmbeddedEngine",
         "spark": "penstock.plugins.spark.engine:SparkEngine",
     }
+
+
+@hookimpl
+def penstock_metrics_reporters() -> Components:
+    """Return the reporters for the setting `metrics_reporters`."""
+    return {"opentelemetry": "penstock.plugins.runs.metrics.opentelemetry:OpenTelemetryReporter"}
 
 
 @hookimpl

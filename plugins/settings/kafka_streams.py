@@ -184,7 +184,7 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "group.protocol": (_NO_GROUP, ("classic", "streams")),
     "log.summary.interval.ms": ("`penstock run` shows its progress; leave it out", ()),
     "max.warmup.replicas": ("no copy is made before a slot moves; set `num_standby_replicas` to keep copies", ()),
-    "metric.reporters": (_NO_METRICS, ("",)),
+    "metric.reporters": ("set `metrics_reporters`, or `metrics_port` for Prometheus", ("",)),
     "metrics.num.samples": (_NO_METRICS, ()),
     "metrics.recording.level": (_NO_METRICS, ()),
     "metrics.sample.window.ms": (_NO_METRICS, ()),

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from penstock import MeasureKind
 from penstock.plugins.runs.metrics.endpoint import LIVE, READY
-from penstock.plugins.runs.metrics.measures import COUNTER, GAUGE, HISTOGRAM, measures_of
+from penstock.plugins.runs.metrics.measures import measures_of
 
 from .test_metrics_endpoint import LAG, STATUS
 
@@ -24,7 +25,11 @@ OBJECTS: list[dict[str, Any]] = [
     for block in re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     for made in yaml.safe_load_all(block)
 ]
-SUFFIXES = {COUNTER: ["_total"], GAUGE: [""], HISTOGRAM: ["_bucket", "_sum", "_count"]}
+SUFFIXES = {
+    MeasureKind.COUNTER: ["_total"],
+    MeasureKind.GAUGE: [""],
+    MeasureKind.HISTOGRAM: ["_bucket", "_sum", "_count"],
+}
 LABELS = {
     name: {*measure.labels, *({"le"} if name.endswith("_bucket") else ())}
     for measure in measures_of(STATUS, LAG)

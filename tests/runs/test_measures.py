@@ -10,10 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, SystemClock, Topology, key_value_store, run
+from penstock import (
+    HISTOGRAM_BOUNDS,
+    STREAM_TIME,
+    WALL_CLOCK_TIME,
+    Processor,
+    Record,
+    SystemClock,
+    Topology,
+    key_value_store,
+    run,
+)
 from penstock.plugins.applications.run_status import RunStatus
 from penstock.plugins.applications.status_topic import StatusTopic
-from penstock.plugins.runtime.histogram import BOUNDS, Histogram, added
+from penstock.plugins.runtime.histogram import Histogram, added
 
 from ..spark.surroundings import Surroundings
 from ..waiting import wait_until
@@ -87,6 +97,6 @@ def test_histograms_add_up(one: Sequence[float], other: Sequence[float]) -> None
 
     found, together = added(data(one), data(other)), data([*one, *other])
     assert found[1:] == together[1:] and (found or [0.0])[0] == pytest.approx((together or [0.0])[0])
-    for index, bound in enumerate(BOUNDS):
+    for index, bound in enumerate(HISTOGRAM_BOUNDS):
         below = sum(each <= bound for each in [*one, *other])
         assert sum(found[1 : index + 2]) == below

@@ -12,13 +12,13 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock import ConfigError, RuntimeUnavailableError, Settings
+from penstock import ConfigError, MeasureKind, RuntimeUnavailableError, Settings
 from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.applications.run_status import RunStatus, SlotHost, TaskStatus
 from penstock.plugins.runs.lifecycle import STATES
 from penstock.plugins.runs.metrics.collector import RunCollector
 from penstock.plugins.runs.metrics.endpoint import metrics_endpoint
-from penstock.plugins.runs.metrics.measures import COUNTER, measures_of
+from penstock.plugins.runs.metrics.measures import measures_of
 from penstock.plugins.runtime.histogram import Histogram
 from penstock.plugins.runtime.local_state.restoring import RestoreProgress
 
@@ -123,10 +123,13 @@ def test_the_counts_of_a_run(free_port: int) -> None:
 
 
 def test_every_metric_is_on_its_page() -> None:
-    names = {f"{each.name}_total" if each.kind == COUNTER else each.name: each for each in measures_of(STATUS, LAG)}
+    names = {
+        f"{each.name}_total" if each.kind is MeasureKind.COUNTER else each.name: each
+        for each in measures_of(STATUS, LAG)
+    }
     rows = re.findall(r"^\| `(penstock_[a-z_]+)` \| (\w+) \| ([^|]*) \|", PAGE.read_text(), re.MULTILINE)
     assert {name: (kind, re.findall(r"\w+", labels)) for name, kind, labels in rows} == {
-        name: (each.kind, list(each.labels[1:])) for name, each in names.items()
+        name: (each.kind.value, list(each.labels[1:])) for name, each in names.items()
     }
     assert all(each.samples for each in names.values())  # alert rules and dashboards are held to their labels
 

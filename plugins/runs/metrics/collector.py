@@ -9,13 +9,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from penstock import HISTOGRAM_BOUNDS, Measure, MeasureKind
 from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.applications.run_status import RunStatus
-from penstock.plugins.runtime.histogram import BOUNDS
 
-from .measures import COUNTER, HISTOGRAM, Measure, measures_of
+from .measures import measures_of
 
-_BOUNDS = [*map(str, map(float, BOUNDS)), "+Inf"]
+_BOUNDS = [*map(str, map(float, HISTOGRAM_BOUNDS)), "+Inf"]
 
 
 class RunCollector(Collector):
@@ -30,9 +30,9 @@ class RunCollector(Collector):
 
 
 def _family(measure: Measure) -> Metric:
-    if measure.kind == HISTOGRAM:
+    if measure.kind is MeasureKind.HISTOGRAM:
         return _histogram(measure)
-    kind = CounterMetricFamily if measure.kind == COUNTER else GaugeMetricFamily
+    kind = CounterMetricFamily if measure.kind is MeasureKind.COUNTER else GaugeMetricFamily
     family: CounterMetricFamily | GaugeMetricFamily = kind(measure.name, measure.text, labels=measure.labels)
     for labels, value in measure.samples:
         assert not isinstance(value, Sequence)

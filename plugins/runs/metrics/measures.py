@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from penstock import Measure, MeasureKind
 from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.applications.run_status import RunStatus, TaskStatus
 
 from ..lifecycle import STATES
 
-COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 MOST_REASONS = 50
 """A processor may make up reasons for dropping; of each node the most frequent ones are labels, the rest is "other"."""
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A metric with all its samples: values with those of their labels, in the order of `labels`.
-
-    `kind`: COUNTER, GAUGE or HISTOGRAM; a value of the last is the data of a Histogram. The name of a counter has no
-    `_total`.
-    """
-
-    name: str
-    kind: str
-    text: str
-    labels: Sequence[str]
-    samples: Sequence[tuple[Sequence[str], float | Sequence[float]]]
 
 
 Samples = Iterable[tuple[Sequence[object], float | Sequence[float]]]
@@ -73,15 +57,15 @@ class _Maker:
         self._application_id = application_id
 
     def counter(self, name: str, text: str, labels: Sequence[str], samples: Samples) -> Measure:
-        return self._measure(name, COUNTER, text, labels, samples)
+        return self._measure(name, MeasureKind.COUNTER, text, labels, samples)
 
     def gauge(self, name: str, text: str, labels: Sequence[str], samples: Samples) -> Measure:
-        return self._measure(name, GAUGE, text, labels, samples)
+        return self._measure(name, MeasureKind.GAUGE, text, labels, samples)
 
     def histogram(self, name: str, text: str, labels: Sequence[str], samples: Samples) -> Measure:
-        return self._measure(name, HISTOGRAM, text, labels, samples)
+        return self._measure(name, MeasureKind.HISTOGRAM, text, labels, samples)
 
-    def _measure(self, name: str, kind: str, text: str, labels: Sequence[str], samples: Samples) -> Measure:
+    def _measure(self, name: str, kind: MeasureKind, text: str, labels: Sequence[str], samples: Samples) -> Measure:
         filled = [([self._application_id, *map(str, given)], value) for given, value in samples]
         return Measure(f"penstock_{name}", kind, text, ["application", *labels], filled)
 

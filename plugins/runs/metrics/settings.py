@@ -1,9 +1,29 @@
-"""The settings of the endpoint for Prometheus."""
+"""The settings of the endpoint for Prometheus, and of reporters of metrics."""
 
 from __future__ import annotations
 
-from penstock import Setting
-from penstock.settings.types import optional, text, whole_number
+from typing import Any
+
+from penstock import ConfigError, PluginError, Setting
+from penstock.hooks import registry
+from penstock.settings.types import DURATION, SettingType, optional, text, whole_number
+
+
+def reporter_names(text: str) -> list[str]:
+    """Return the names of reporters in the text of the setting `metrics_reporters`."""
+    return [name for each in text.split(",") if (name := each.strip())]
+
+
+def _installed(setting: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{setting}: expected names of metrics reporters with commas between, found {value!r}")
+    for name in reporter_names(value):
+        try:
+            registry().find("metrics reporter", name)
+        except PluginError as error:
+            raise PluginError(f"{setting}: {error}") from error
+    return value
+
 
 METRICS_PORT = Setting(
     "metrics_port",
@@ -17,3 +37,10 @@ METRICS_HOST = Setting(
     "127.0.0.1",
     "The address that `metrics_port` is opened on; `0.0.0.0` for all of the host's.",
 )
+METRICS_REPORTERS = Setting(
+    "metrics_reporters",
+    SettingType(_installed),
+    "",
+    "Names of installed reporters that get the metrics of a run, with commas between.",
+)
+METRICS_INTERVAL = Setting("metrics_interval", DURATION, "10s", "The time between two reports of `metrics_reporters`.")

@@ -252,8 +252,8 @@ class BatchPlanner:
 
     def _behind(self) -> Mapping[TopicPartition, int]:
         """Return the positions that are below their ends, without those of paused tasks."""
-        tasks = self._slots if self._paused else ()
-        paused = {task for task in tasks if TaskId.parse(task).subtopology in self._paused}
+        every = self._slots if self._paused else ()
+        paused = {each for each in every if TaskId.parse(each).subtopology in self._paused}
         return {each: at for each, at in self._lags.behind.items() if self._readers[each] not in paused}
 
     def _look(self, *, everything: bool) -> None:
@@ -336,8 +336,7 @@ class BatchPlanner:
     def _ends(self, limited: Mapping[TopicPartition, int], unopened: Collection[str]) -> dict[TopicPartition, int]:
         """Return the ends of all input partitions of tasks that have something to read, or are not open.
 
-        `limited`: how far partitions that are behind are read; where that is their position, they wait for a later
-        batch. A paused task that is opened reads up to its positions.
+        `limited`: how far partitions that are behind are read; where that is their position, they wait.
         """
         behind, ends = self._lags.behind, self._lags.ends
         tasks = {self._readers[each] for each, end in limited.items() if end > behind[each]}.union(unopened)
