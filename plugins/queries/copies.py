@@ -11,6 +11,7 @@ from penstock import (
     Commit,
     ConfigError,
     Log,
+    LogError,
     StoreUnavailableError,
     TopicPartition,
     World,
@@ -85,11 +86,21 @@ class Copies(ABC):
         if not self._tasks or now - self._looked_at > _LOOK_SECONDS:
             if at_once:
                 raise WouldWait
-            found: dict[int, dict[str, SavedTask]] = {}
-            for name, each in saved_tasks(self.application.id, self.log).items():
-                found.setdefault(int(name.partition("_")[0]), {})[name] = each
-            self._tasks, self._looked_at = found, now
+            if self._tasks:
+                self._looked_at = now  # others go on with what is known
+            try:
+                self._tasks = self._noted_tasks()
+                self._looked_at = now
+            except LogError:
+                if not self._tasks:
+                    raise  # else they stay as they are known; whether a version is the last one is another question
         return self._tasks.get(subtopology, {})
+
+    def _noted_tasks(self) -> Mapping[int, Mapping[str, SavedTask]]:
+        found: dict[int, dict[str, SavedTask]] = {}
+        for name, each in saved_tasks(self.application.id, self.log).items():
+            found.setdefault(int(name.partition("_")[0]), {})[name] = each
+        return found
 
     def task(self, subtopology: int, name: str, *, at_once: bool = False) -> SavedTask:
         """Return one task. Raises ConfigError for one that is not of the sub-topology, and as `tasks`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from penstock import (
     ConfigError,
     Duration,
     Log,
+    LogError,
     StateStore,
     StoreBuilder,
     TopicPartition,
@@ -220,14 +221,17 @@ class Queries:
 
     def _follow_layout(self) -> None:
         """Open the copies anew where the application is in another place of the log since it was resharded."""
-        with self._opening:
-            now = self.seconds()
-            if now - self._looked_at > _LOOK_SECONDS:
+        if not self._opening.acquire(blocking=False):
+            return  # another thread looks
+        try:
+            self._looked_at = self.seconds()
+            with suppress(LogError):  # it is asked again; whether a version is the last one is another question
                 stored = stored_application(self._named, self._log)
                 if stored.id != self.application.id:
                     self._close_copies()
                     self._open(stored)
-                self._looked_at = now
+        finally:
+            self._opening.release()
 
     def _check_topics(self, subtopology: int, store: str, bounds: Bounds) -> None:
         tasks = self.copies_of(subtopology, at_once=bounds.at_once).tasks(subtopology, at_once=bounds.at_once)

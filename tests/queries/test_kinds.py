@@ -15,6 +15,7 @@ from penstock import (
     Application,
     ConfigError,
     Log,
+    LogError,
     ReadOnlyKeyValueStore,
     ReadOnlyListStore,
     ReadOnlySessionStore,
@@ -30,6 +31,7 @@ from penstock import (
     Windowed,
 )
 from penstock.changelog import version_counter
+from penstock.plugins.queries import copies
 from penstock.plugins.replicas import Replica
 from penstock.plugins.replicas.contents import declared_store, entries, entries_of, open_store
 from penstock.plugins.runtime.locations import open_log
@@ -214,6 +216,24 @@ def test_a_copy_that_is_behind_says_so(asked: Asked, monkeypatch: pytest.MonkeyP
         asked.here.store("plain", wait="0ms").get("a")
     assert asked.here.store("plain", stale_ok=True).get("a") == "1"
     assert asked.here.lags("plain") == [TaskLag("0_0", version, 1)]
+
+
+def test_stale_versions_answer_while_the_log_is_away(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked.writer.commit([("a", "1")])
+    for queries in (asked.here, asked.replicas):
+        assert asked.store(queries, "plain").get("a") == "1"
+
+    def is_away(*given: Any) -> Any:
+        raise LogError("the broker is away")
+
+    for name in ("get_meta", "last_commit"):
+        monkeypatch.setattr(type(asked.log), name, is_away)
+    monkeypatch.setattr(copies, "MOST_AGE_SECONDS", -1.0)
+    for queries in (asked.here, asked.replicas):
+        queries._looked_at = queries._copies._looked_at = float("-inf")  # as after a while
+        assert queries.store("plain", stale_ok=True).get("a") == "1"
+        with pytest.raises((LogError, StoreUnavailableError)):
+            queries.store("plain", wait="0ms").get("a")
 
 
 def test_what_cannot_be_asked_is_named(asked: Asked, tmp_path: Path) -> None:
