@@ -45,9 +45,9 @@ class Rights:
     def _of_everyone(self) -> Right:
         return Right.READ if self.token is None else Right.NONE
 
-    def cookie(self, right: Right) -> str:
-        """Return the value of a cookie that has a right for some hours. It does not show the token."""
-        expires = str(int(time.time()) + SESSION_SECONDS)
+    def cookie(self, right: Right, seconds: int = SESSION_SECONDS) -> str:
+        """Return the value of a cookie that has a right for so long. It does not show the token."""
+        expires = str(int(time.time()) + seconds)
         return f"{right.name}.{expires}.{self._signature(right, expires)}"
 
     def _of_cookie(self, cookie: str) -> Right:

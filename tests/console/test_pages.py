@@ -26,6 +26,7 @@ from penstock import (
 )
 from penstock.console import console_app
 from penstock.plugins.console.pages import pages
+from penstock.plugins.console.rights import Right, Rights
 from penstock.queries import Queries
 
 from ..queries.served import served
@@ -177,7 +178,11 @@ def test_who_is_let_in(queries: Queries) -> None:
         assert reader.get().status == 200
         ((name, value),) = reader.cookies.items()
         right, expires, signature = value.split(".")
+        rights = Rights(TOKEN, ACTIONS)
+        reader.cookies[name] = rights.cookie(Right.READ, 60)
+        assert reader.get().status == 200
         for forged in (
+            rights.cookie(Right.READ, -1), Rights(ACTIONS, None).cookie(Right.READ),
             f"ACT.{expires}.{signature}", f"{right}.{int(expires) + 1}.{signature}", f"{right}.{expires}.", "", "a.b.c",
             f"NONE.{expires}.{signature}", "READ.9999999999.é",
         ):  # fmt: skip
