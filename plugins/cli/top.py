@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.plugins.console.watch import TaskView, View, Watch
-from penstock.plugins.console.wording import ago, length, opening, per_second, size, sparkline
+from penstock.plugins.console.wording import ago, length, opening, per_second, short, size, sparkline
 
 from .command import Command
 from .options import application_options, followed, timeout_option
@@ -40,7 +40,7 @@ _MOST_HOSTS, _MOST_NODES, _MOST_EVENTS = 6, 8, 5
 def top(target: str, once: bool, interval: str, **where: Any) -> None:
     """Show what the application MODULE:ATTR does now, until Ctrl-C.
 
-    State, rates, lag and memory with their history, the busiest nodes, task hosts, the tasks that are furthest behind,
+    State, rates, latency, lag and memory with their history, the busiest nodes, task hosts, the tasks furthest behind,
     and events, as much as the terminal has room for. Counts and places are what the driver wrote to the log, every five
     seconds; lag is read now. Spark is not needed, and this may run on another host.
     """
@@ -89,8 +89,8 @@ def _frame(view: View, width: int, height: int) -> RenderableType:
 def _head(view: View, width: int) -> list[RenderableType]:
     from rich.text import Text
 
-    run, rate = view.run, view.rate
-    title = Text.assemble((view.application_id, "bold"), "  ", (view.state, _COLOURS.get(view.state, "yellow")))
+    run, rate = view.run, view.interval.rate
+    title = Text.assemble((view.application_id, "bold"), "  ", (view.phase, _COLOURS.get(view.state, "yellow")))
     lines = [title]
     if view.error is not None:
         lines.append(Text(f"as of the look before: {view.error}", "red"))
@@ -103,6 +103,7 @@ def _head(view: View, width: int) -> list[RenderableType]:
         facts = [
             f"{per_second(records_in)} in",
             f"{per_second(None if rate is None else rate.records_out)} out",
+            f"99 % in {short(view.interval.latency)}",
             f"{count(run.commits, 'commit')}",
             f"{run.dropped:,} dropped",
             f"{len(run.tasks)} tasks, {sum(each.is_open for each in run.tasks)} open",
@@ -112,6 +113,7 @@ def _head(view: View, width: int) -> list[RenderableType]:
     history = view.samples
     for name, values, now in (
         ("in", [None if each.rate is None else each.rate.records_in for each in history], ""),
+        ("latency", [each.latency for each in history], short(history[-1].latency if history else None)),
         ("lag", [each.lag for each in history], f"{view.total_lag:,}"),
         ("memory", [each.memory_bytes for each in history], size(history[-1].memory_bytes) if history else ""),
     ):
@@ -135,7 +137,7 @@ def _tables(view: View) -> Iterable[_Table]:
         ]  # fmt: skip
         yield ("slot", "task host", "tasks", "memory", "cpu", "threads", "files"), [*rows], _MOST_HOSTS
     if run is not None and run.nodes:
-        rates = view.rates
+        rates = view.interval.nodes
         names = sorted(run.nodes, key=lambda name: (-rates[name].records_in if name in rates else 0, name))
         nodes = [
             (name, *(per_second(each) for each in ((rates[name].records_in, rates[name].records_out) if name in rates else (None, None))),

@@ -195,6 +195,7 @@ class Console:
         common = {
             "application_id": "penstock" if view is None else view.application_id,
             "state": "" if view is None else view.state,
+            "phase": "" if view is None else view.phase,
             "error": None if view is None or view.error is None else "the log of the server says why.",
             "pages": [(address, title) for address, (_, title) in _PAGES.items()] if may_read else [],
             "may_act": right is Right.ACT,

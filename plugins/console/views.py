@@ -16,7 +16,7 @@ from penstock.program.nodes import decorate
 
 from .charts import chart
 from .watch import Rate, TaskView, View
-from .wording import ago, length, opening, per_second, size
+from .wording import ago, length, opening, per_second, short, size
 
 Context = dict[str, Any]
 Given = Mapping[str, str]
@@ -37,8 +37,10 @@ def overview(view: View) -> Context:
     charts: list[tuple[str, Sequence[tuple[int, float | None]], Callable[[float], str]]] = [
         ("Records in", [(at, None if rate is None else rate.records_in) for at, rate in rates], per_second),
         ("Records out", [(at, None if rate is None else rate.records_out) for at, rate in rates], per_second),
+        ("Latency of 99 %", [(each.at_ms, each.latency) for each in samples], short),
         ("Lag", [(each.at_ms, float(each.lag)) for each in samples], _number),
         ("Memory of task hosts", [(each.at_ms, float(each.memory_bytes)) for each in samples], size),
+        ("State on disk", [(each.at_ms, float(each.state_bytes)) for each in samples], size),
     ]
     seconds = 0.0 if run is None else sum(run.phases.values())
     phases = [] if run is None else sorted(run.phases.items(), key=lambda each: -each[1])
@@ -61,7 +63,7 @@ def overview(view: View) -> Context:
 def _facts(view: View, run: RunStatus) -> list[tuple[str, str, str]]:
     """Return labels, values, and the kind of those that are not as they should be."""
     is_running = view.state == "running"
-    tasks, rate = view.tasks(), view.rate if is_running else None
+    tasks, rate = view.tasks(), view.interval.rate if is_running else None
     open_tasks = sum(each.status is not None and each.status.is_open for each in tasks)
     since = length((run.written_ms - run.started_ms) / 1000) if is_running else ago(run.written_ms, view.now_ms)
     seconds_left = view.total_lag / rate.records_in if rate is not None and rate.records_in else None
@@ -70,6 +72,7 @@ def _facts(view: View, run: RunStatus) -> list[tuple[str, str, str]]:
         ("as of", f"{ago(run.written_ms, view.now_ms)} ago", ""),
         ("records in", per_second(rate.records_in if rate else run.records_per_second if is_running else None), ""),
         ("records out", per_second(rate.records_out if rate else None), ""),
+        ("latency of 99 %", short(view.interval.latency if is_running else None), ""),
         ("lag", _number(view.total_lag), ""),
         ("time to read the lag", "-" if seconds_left is None else length(seconds_left), ""),
         ("tasks open", f"{open_tasks:,} of {len(tasks):,}", "warn" if is_running and open_tasks < len(tasks) else ""),
@@ -78,8 +81,6 @@ def _facts(view: View, run: RunStatus) -> list[tuple[str, str, str]]:
         ("dropped", _number(run.dropped), "warn" if run.dropped else ""),
         ("restored", _number(run.restored), ""),
         ("workers lost", _number(run.workers_lost), "warn" if run.workers_lost else ""),
-        ("trigger", run.trigger, ""),
-        ("driver", run.driver, ""),
     ]
     return rows if is_running or run.ended_by is None else [*rows, ("ended by", run.ended_by, "")]
 
@@ -93,7 +94,7 @@ def topology(program: Program, view: View, stores: Sequence[str]) -> Context:
         partitions.setdefault(each.topic, set()).add(each.partition)
     notes = {("store", name): Note(link=link("store", name=name)) for name in stores}
     for name, node in program.nodes.items():
-        rate = view.rates.get(name)
+        rate = view.interval.nodes.get(name)
         above = "" if rate is None else per_second(rate.records_in)
         if isinstance(node, SourceNode):
             read = {decorate(view.application_id, each, program.internal_topics) for each in node.topics}
@@ -109,7 +110,8 @@ def topology(program: Program, view: View, stores: Sequence[str]) -> Context:
     return {
         "drawing": Markup(drawn(program, notes)),
         "nodes": [
-            _node_row(name, home.get(name, "global"), counts.get(name), view.rates.get(name)) for name in program.nodes
+            _node_row(name, home.get(name, "global"), counts.get(name), view.interval.nodes.get(name))
+            for name in program.nodes
         ],
         "topics": [(name, len(partitions[name]), _number(lag)) for name, lag in sorted(by_topic.items())],
     }
@@ -158,14 +160,15 @@ def _place(task: TaskView) -> str:
 def _task_row(task: TaskView, view: View) -> Sequence[object]:
     lag, status = "-" if task.lag is None else _number(task.lag), task.status
     if status is None:
-        return (task.name, "-", lag, *["-"] * 8)
+        return (task.name, "-", lag, *["-"] * 9)
     is_running = view.state == "running"
     return (
         task.name, _place(task) if status.is_open or not is_running else opening(status), lag,
         per_second(status.records_per_second) if is_running else "-", _number(status.records_in),
         _number(status.records_out), _number(status.dropped), _number(status.commits),
         "-" if status.last_commit_ms is None else f"{ago(status.last_commit_ms, view.now_ms)} ago",
-        _number(status.restored), ", ".join(f"{reason} {times}" for reason, times in status.openings.items()) or "-",
+        "-" if status.state_bytes is None else size(status.state_bytes), _number(status.restored),
+        ", ".join(f"{reason} {times}" for reason, times in status.openings.items()) or "-",
     )  # fmt: skip
 
 

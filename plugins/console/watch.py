@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from penstock import Application, Clock, Log, PenstockError, SystemClock
+from penstock import HISTOGRAM_BOUNDS, Application, Clock, Log, PenstockError, SystemClock
 from penstock.plugins.applications.lag import PartitionLag, present_lag
-from penstock.plugins.applications.run_status import RunStatus, TaskStatus
+from penstock.plugins.applications.run_status import RUNNING, RunStatus, TaskStatus
 from penstock.plugins.applications.status_topic import StatusTopic
+from penstock.plugins.runtime.histogram import added
 from penstock.plugins.runtime.locations import open_log
 
 INTERVAL_SECONDS = 5.0
@@ -33,13 +34,31 @@ class Rate:
 
 
 @dataclass(frozen=True)
+class Interval:
+    """A run between two of its statuses; without fields if there are none.
+
+    `nodes`: the rate of each. `latency`: of 99 % of the records, from their timestamp to the end of their processing,
+    in seconds at most; None if there were none.
+    """
+
+    rate: Rate | None = None
+    nodes: Mapping[str, Rate] = field(default_factory=dict)
+    latency: float | None = None
+
+
+@dataclass(frozen=True)
 class Sample:
-    """The application at one time. `rate`: since the status before; None if there was none of this run."""
+    """The application at one time. `rate` and `latency`: since the status before, as in Interval.
+
+    `state_bytes`: the local state of all tasks on disk.
+    """
 
     at_ms: int
     rate: Rate | None
+    latency: float | None
     lag: int
     memory_bytes: int
+    state_bytes: int
 
 
 @dataclass(frozen=True)
@@ -56,15 +75,15 @@ class View:
     """An application at one time.
 
     `run`: the latest status that a driver wrote; None if there is none. `lag`: of each partition that a task reads.
-    `rates`: of nodes, between the last two statuses of the run. `samples`: the oldest first. `error`: why the log could
-    not be read; the rest is then as of the look before.
+    `interval`: the run between its last two statuses. `samples`: the oldest first. `error`: why the log could not be
+    read; the rest is then as of the look before.
     """
 
     application_id: str
     now_ms: int
     run: RunStatus | None = None
     lag: Sequence[PartitionLag] = ()
-    rates: Mapping[str, Rate] = field(default_factory=dict)
+    interval: Interval = Interval()
     samples: Sequence[Sample] = ()
     error: PenstockError | None = None
 
@@ -74,14 +93,18 @@ class View:
         return NEVER_RAN if self.run is None else self.run.state(self.now_ms)
 
     @property
+    def phase(self) -> str:
+        """The state in more words: of a run that goes on, whether it rebalances or stops, and what is paused."""
+        run = self.run
+        if run is None or self.state != RUNNING:
+            return self.state
+        paused = f", sub-topology {', '.join(map(str, run.paused))} paused" if run.paused else ""
+        return f"{run.phase or self.state}{paused}"
+
+    @property
     def total_lag(self) -> int:
         """The sum of all partitions' lag."""
         return sum(each.lag for each in self.lag)
-
-    @property
-    def rate(self) -> Rate | None:
-        """The rate of the latest sample."""
-        return self.samples[-1].rate if self.samples else None
 
     def tasks(self) -> list[TaskView]:
         """Return the tasks: first those of the program, in its order, then others that the driver has named."""
@@ -112,29 +135,59 @@ class Watch:
         except PenstockError as error:
             self._view = replace(before, now_ms=now_ms, error=error)
             return self._view
-        if run is None or before.run is None or run.written_ms != before.run.written_ms:
-            rate, rates = _rates(before.run, run)
-        else:
-            rate, rates = before.rate, before.rates
+        is_same = run is not None and before.run is not None and run.written_ms == before.run.written_ms
+        interval = before.interval if is_same else _interval(before.run, run)
         memory = 0 if run is None else sum(each.rss_bytes for each in run.hosts)
-        self._samples.append(Sample(now_ms, rate, sum(each.lag for each in lag), memory))
-        self._view = View(self._application.id, now_ms, run, lag, rates, tuple(self._samples))
+        state = 0 if run is None else sum(each.state_bytes or 0 for each in run.tasks)
+        total = sum(each.lag for each in lag)
+        self._samples.append(Sample(now_ms, interval.rate, interval.latency, total, memory, state))
+        self._view = View(self._application.id, now_ms, run, lag, interval, tuple(self._samples))
         return self._view
 
 
-def _rates(before: RunStatus | None, run: RunStatus | None) -> tuple[Rate | None, Mapping[str, Rate]]:
-    """Return the rate of a run and of its nodes between two statuses; none between those of two runs."""
+def _interval(before: RunStatus | None, run: RunStatus | None) -> Interval:
+    """Return a run between two of its statuses; without fields for those of two runs."""
     if before is None or run is None or before.started_ms != run.started_ms or before.driver != run.driver:
-        return None, {}
+        return Interval()
     seconds = (run.written_ms - before.written_ms) / 1000
     if seconds <= 0:
-        return None, {}
+        return Interval()
     nodes = {
         name: Rate((counts["in"] - old["in"]) / seconds, (counts["out"] - old["out"]) / seconds)
         for name, counts in run.nodes.items()
         for old in [before.nodes.get(name, {"in": 0, "out": 0})]
     }
-    return Rate((run.records_in - before.records_in) / seconds, (run.records_out - before.records_out) / seconds), nodes
+    rate = Rate((run.records_in - before.records_in) / seconds, (run.records_out - before.records_out) / seconds)
+    now, then = _latencies(run), _latencies(before)
+    latencies = [count - old for count, old in zip(now, then, strict=True)] if now and then else now
+    return Interval(rate, nodes, quantile(latencies, 0.99))
+
+
+def _latencies(run: RunStatus) -> list[float]:
+    """Return the histogram of all records' latencies, as data; empty if nothing was counted."""
+    found: list[float] = []
+    for data in run.times.get("latency", {}).values():
+        found = added(found, data)
+    return found
+
+
+def quantile(data: Sequence[float], share: float) -> float | None:
+    """Return the seconds that a share of what a histogram has counted took at most; None if it is empty.
+
+    Within a bucket it is interpolated; in the last one, which has no bound, it is the bound of the one before.
+
+    >>> quantile([0.0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0.5)
+    0.0075
+    """
+    wanted = share * sum(data[1:])
+    if not wanted:
+        return None
+    before, least = 0.0, 0.0
+    for count, bound in zip(data[1:], HISTOGRAM_BOUNDS, strict=False):
+        if before + count >= wanted:
+            return least + (bound - least) * (wanted - before) / count
+        before, least = before + count, bound
+    return float(HISTOGRAM_BOUNDS[-1])
 
 
 class Watching:

@@ -45,6 +45,17 @@ def per_second(rate: float | None) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 or rate == 0 else f"{rate:.1f}/s"
 
 
+def short(seconds: float | None) -> str:
+    """Return a short length of time; "-" for an unknown one.
+
+    >>> short(0.0734), short(2.345), short(300), short(None)
+    ('73 ms', '2.3 s', '5m', '-')
+    """
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:.1f} s" if seconds < 60 else length(seconds)
+
+
 def size(number: float) -> str:
     """Return a number of bytes with its unit.
 

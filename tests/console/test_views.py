@@ -11,7 +11,7 @@ from penstock import Topology
 from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.console.charts import chart
 from penstock.plugins.console.views import topology
-from penstock.plugins.console.watch import Rate, View
+from penstock.plugins.console.watch import Interval, Rate, View
 
 from ..core.programs import Pass
 
@@ -19,7 +19,7 @@ from ..core.programs import Pass
 def test_a_drawing_has_rates_and_lag() -> None:
     program = Topology().add_source("source", "in").add_processor("p", Pass, "source").build()
     lag = [PartitionLag(f"0_{number}", "in", number, False, None, 9, number) for number in (3, 4)]
-    page = topology(program, View("app", 0, lag=lag, rates={"source": Rate(5.0, 1234.0)}), [])
+    page = topology(program, View("app", 0, lag=lag, interval=Interval(nodes={"source": Rate(5.0, 1234.0)})), [])
     notes = re.findall(r'class="note"[^>]*>([^<]*)', page["drawing"])
     assert sorted(notes) == ["1,234/s", "5.0/s · lag 7", "lag 7"]
     assert page["topics"] == [("in", 2, "7")]

@@ -11,7 +11,7 @@ import pytest
 from penstock import LogError, ManualClock
 from penstock.plugins.applications.run_status import RunStatus, SlotHost, TaskStatus
 from penstock.plugins.applications.status_topic import StatusTopic
-from penstock.plugins.console.watch import Rate, Watch, Watching
+from penstock.plugins.console.watch import Interval, Rate, Watch, Watching
 
 from ..spark import apps
 from ..spark.surroundings import Surroundings
@@ -29,9 +29,10 @@ def surroundings(tmp_path: Path) -> Iterator[Surroundings]:
 def status(written_ms: int, records: int, **changes: object) -> RunStatus:
     run = RunStatus(
         "app", "driver", "continuous", 1_000, written_ms, records_in=records, records_out=2 * records,
-        tasks=(TaskStatus("0_0", 0), TaskStatus("7_0", 1)),
+        tasks=(TaskStatus("0_0", 0, state_bytes=30), TaskStatus("7_0", 1)),
         hosts=(SlotHost(0, "h", 1, 1, 300, 0.0, 1, 1), SlotHost(1, "h", 2, 1, 400, 0.0, 1, 1)),
         nodes={"source": {"in": records, "out": records, "dropped": {}}},
+        times={"latency": {"0": [9.0, 5, 0, 0, records, *[0] * 14], "1": [9.0, 2, *[0] * 17]}},
     )  # fmt: skip
     return replace(run, **changes)  # type: ignore[arg-type]
 
@@ -40,18 +41,21 @@ def test_rates_are_between_two_statuses_of_one_run(surroundings: Surroundings) -
     topic, clock = StatusTopic(surroundings.log, "app"), ManualClock(2_000)
     watch = Watch(surroundings.application("app", apps.count()), surroundings.log, clock)
     view = watch.look()
-    assert (view.state, view.run, view.rate, view.total_lag) == ("never started", None, None, 5)
+    assert (view.state, view.run, view.interval, view.total_lag) == ("never started", None, Interval(), 5)
     assert [(each.name, each.lag) for each in view.tasks()] == [("0_0", 0), ("0_1", 5)]
     topic.write(status(2_000, 100))
-    assert (watch.look().state, watch.look().rate) == ("running", None)
+    assert (watch.look().state, watch.look().interval) == ("running", Interval())
     topic.write(status(7_000, 200))
     view = watch.look()
-    assert view.rate == Rate(20.0, 40.0) and view.rates == {"source": Rate(20.0, 20.0)}
-    assert watch.look().rate == Rate(20.0, 40.0), "the same status again is no pause"
+    assert view.interval.rate == Rate(20.0, 40.0) and view.interval.nodes == {"source": Rate(20.0, 20.0)}
+    assert view.interval.latency == pytest.approx(0.00995), "100 records took 5 to 10 ms; others were before"
+    assert watch.look().interval == view.interval, "the same status again is no pause"
     assert [(each.name, each.lag) for each in view.tasks()] == [("0_0", 0), ("0_1", 5), ("7_0", None)]
-    assert view.samples[-1].memory_bytes == 700
+    assert (view.samples[-1].memory_bytes, view.samples[-1].state_bytes) == (700, 30)
+    topic.write(status(8_000, 300, phase="rebalancing", paused=[1, 2]))
+    assert watch.look().phase == "rebalancing, sub-topology 1, 2 paused"
     topic.write(status(9_000, 10, started_ms=8_000, number=2))
-    assert watch.look().rate is None, "the next run counts from 0"
+    assert watch.look().interval == Interval(), "the next run counts from 0"
     clock.advance("1m")
     assert watch.look().state == "lost"
 
