@@ -97,8 +97,8 @@ def _head(view: View, width: int) -> list[RenderableType]:
     if run is not None:
         since = f" for {length((run.written_ms - run.started_ms) / 1000)}" if view.state == "running" else ""
         title.append(f"{since}, as of {ago(run.written_ms, view.now_ms)} ago  ·  {run.trigger}  ·  {run.driver}")
-        if run.error is not None:
-            lines.append(Text(run.error, "red"))
+        if view.trouble:
+            lines.append(Text(view.trouble, "red"))
         records_in = rate.records_in if rate is not None else run.records_per_second
         facts = [
             f"{per_second(records_in)} in",

@@ -46,6 +46,7 @@ def overview(view: View) -> Context:
     phases = [] if run is None else sorted(run.phases.items(), key=lambda each: -each[1])
     return {
         "run": run,
+        "trouble": view.trouble,
         "facts": [] if run is None else _facts(view, run),
         "charts": [
             (name, chart(name, points, written), "" if not points or points[-1][1] is None else written(points[-1][1]))

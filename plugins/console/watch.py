@@ -102,6 +102,13 @@ class View:
         return f"{run.phase or self.state}{paused}"
 
     @property
+    def trouble(self) -> str:
+        """Why a run that goes on is not ready, or how it failed; "" if all is well."""
+        if self.run is None:
+            return ""
+        return self.run.health(self.now_ms).reason if self.state == RUNNING else self.run.error or ""
+
+    @property
     def total_lag(self) -> int:
         """The sum of all partitions' lag."""
         return sum(each.lag for each in self.lag)

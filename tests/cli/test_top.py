@@ -28,7 +28,8 @@ def test_one_frame(console: Console) -> None:
         topic.write(made)
         lines = [" ".join(line.split()) for line in console("top", TARGET, "--once").stdout.splitlines()]
         assert lines[0].startswith("counting running for 2h1m, as of ")
-        assert lines[1] == "0/s in · -/s out · 99 % in - · 5 commits · 0 dropped · 2 tasks, 1 open".replace("-/s", "-")
+        assert lines[1] == "the application is rebalancing: 1 of 2 tasks are not open"
+        assert lines[2] == "0/s in · -/s out · 99 % in - · 5 commits · 0 dropped · 2 tasks, 1 open".replace("-/s", "-")
         assert {"lag █ 3", "memory █ 3.2 MiB", "0 node-2/70 1 3.2 MiB 1m15s 4 9", "in - - 7 6 1"} <= {*lines}
         assert "0_0 node-2/70 3 12/s 1,234 900 4 3s" in lines or "0_0 node-2/70 3 12/s 1,234 900 4 4s" in lines
         assert "0_1 opening 0 0/s 0 0 0 -" in lines and "1_0 - 0 - - - - -" in lines
