@@ -54,4 +54,5 @@ def _parts(points: Sequence[Point], highest: float) -> list[list[tuple[float, fl
         else:
             x = (at_ms - first) / span * _WIDTH
             parts[-1].append((x, _HEIGHT - 1 - value / (highest or 1) * (_HEIGHT - 6)))
-    return [part if len(part) > 1 else [part[0], (part[0][0] + 1, part[0][1])] for part in parts if part]
+    # A line from a point to itself is not drawn.
+    return [part if len(part) > 1 else [(max(0.0, x - 2), y), (max(2.0, x), y)] for part in parts for x, y in part[:1]]

@@ -33,6 +33,6 @@ def test_charts_stay_inside_their_box(points: list[tuple[int, float | None]]) ->
     places = [
         tuple(map(float, each.split(","))) for part in re.findall('points="([^"]*)"', drawn) for each in part.split()
     ]
-    assert all(-0.1 <= x <= 301.1 and -0.1 <= y <= 70.1 for x, y in places)
+    assert all(-0.1 <= x <= 300.1 and -0.1 <= y <= 70.1 for x, y in places)
     assert len(places) <= 2 * 240 and "<lag>" not in drawn
     assert bool(places) == any(value is not None for _, value in points)
