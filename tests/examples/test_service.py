@@ -93,7 +93,8 @@ def has_processed(service: Service, clicks: int) -> bool:
 def test_it_answers_and_closes_cleanly_and_continues(application: Application, log: Log, tmp_path: Path) -> None:
     for clicks in (["anna", "ben", "anna"], ["anna"]):
         with served(tmp_path) as service:
-            assert service.ask("/health") == (200, {"state": "running", "error": None})
+            assert service.ask("/health")[0] == 200
+            wait_until(lambda: service.ask("/health")[1] == {"state": "running", "error": None}, "all tasks are open")
             log.append(serialized(application, "clicks", [(user, "/home", 0) for user in clicks]))
             wait_until(partial(has_processed, service, len(clicks)), "the clicks are processed")
             assert "Application shutdown complete" in service.end()
