@@ -6,7 +6,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 import pytest
@@ -165,6 +165,18 @@ def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.
     for port in (None, 0):
         with metrics_endpoint(Settings(metrics_port=port), lambda: STATUS, lambda: LAG):
             pass
+
+
+@pytest.mark.parametrize(("path", "code"), [("/", 200), ("/metrics", 200), ("/healthz", 404), ("/metrics/live", 404)])
+def test_a_misspelt_path_is_not_found(free_port: int, path: str, code: int) -> None:
+    """A probe of one would find every application well."""
+    with metrics_endpoint(Settings(metrics_port=free_port), lambda: STATUS, lambda: LAG):
+        try:
+            with urlopen(f"http://127.0.0.1:{free_port}{path}", timeout=10) as response:
+                found = response.status
+        except HTTPError as error:
+            found = error.code
+    assert found == code
 
 
 def test_reasons_that_a_processor_makes_up_are_bounded() -> None:

@@ -20,7 +20,7 @@ from .settings import METRICS_HOST, METRICS_PORT
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-LIVE, READY = "/health/live", "/health/ready"
+LIVE, READY, METRICS = "/health/live", "/health/ready", "/metrics"
 
 
 @contextmanager
@@ -29,8 +29,9 @@ def metrics_endpoint(
 ) -> Iterator[None]:
     """Serve what `status` and `lag` return, on `metrics_host` and `metrics_port`, until the end of the block.
 
-    `/health/live` and `/health/ready` answer 200 or 503, with a JSON object; any other path has the metrics. Without
-    `metrics_port` nothing happens. Raises ConfigError when the port cannot be opened, and RuntimeUnavailableError when
+    `/health/live` and `/health/ready` answer 200 or 503, with a JSON object; `/metrics` and `/` have the metrics. Any
+    other path is 404: a probe with a misspelt path must not find the application well. Without `metrics_port` nothing
+    happens. Raises ConfigError when the port cannot be opened, and RuntimeUnavailableError when
     prometheus-client is not installed.
     """
     host, port = METRICS_HOST.of(settings), METRICS_PORT.of(settings)
@@ -68,8 +69,11 @@ def metrics_endpoint(
 def _with_health(metrics: WSGIApplication, status: Callable[[], RunStatus]) -> WSGIApplication:
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"].rstrip("/")
-        if path not in (LIVE, READY):
+        if path in ("", METRICS):
             return metrics(environ, start_response)
+        if path not in (LIVE, READY):
+            start_response("404 Not Found", [("Content-Type", "text/plain")])
+            return [f"there is {METRICS}, {LIVE} and {READY}\n".encode()]
         now = status()
         health = now.health(SystemClock().now_ms())
         is_well = health.is_live if path == LIVE else health.is_ready
