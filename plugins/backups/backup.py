@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,14 +19,17 @@ from penstock import (
     OffsetOutOfRangeError,
     SinkNode,
     StoreError,
+    TopicPartition,
     World,
     version_counter,
 )
 from penstock.plugins.applications.changelog_move import restored
+from penstock.plugins.applications.lag import offset_resets
+from penstock.plugins.applications.preparation import resolve as resolve_tasks
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.changelogs.storage import absolute
 from penstock.plugins.replicas.replica import Replica
-from penstock.plugins.replicas.saved_tasks import SavedTask, saved_tasks
+from penstock.plugins.replicas.saved_tasks import SavedTask, saved_tasks, task_partitions
 from penstock.plugins.replicas.verification import beside
 from penstock.plugins.runtime.locations import open_deltas, resolve, state_directory
 from penstock.plugins.upgrade.saved_program import read_note
@@ -180,10 +183,25 @@ class _Making:
         read = topics - {each.topic for each in self._cuts.between}
         ids = {topic: each for topic, each in self._log.topic_ids(read).items() if each}
         outputs = cut.outputs if commits == cut.commits else {}
-        backup = Backup(name, self._application.id, now, self._note, commits, version, ids, outputs)
+        starts = self._starts(commits)
+        backup = Backup(name, self._application.id, now, self._note, commits, version, ids, outputs, starts)
         self._catalog.write(backup)
         self._check_kept(backup)
         return Written(backup, **{how: tuple(tasks) for how, tasks in self._how.items()})
+
+    def _starts(self, commits: Mapping[str, Commit | None]) -> Mapping[TopicPartition, int]:
+        """Return where the source topics begin that tasks without a commit read from their start."""
+        if all(commits.values()):
+            return {}
+        resets = offset_resets(self._application, resolve_tasks(self._application, self._log))
+        unread = [
+            each
+            for task, read in task_partitions(self._note).items()
+            if commits[task] is None
+            for each in read
+            if each not in self._cuts.between and each.topic not in resets
+        ]
+        return self._log.start_offsets(unread)
 
     def _check_kept(self, backup: Backup) -> None:
         """Give a backup up if a prune, which did not see its entry, deletes files of it. It first notes which."""

@@ -32,6 +32,7 @@ class Backup:
     `commits` by task; None for a task without a commit. `in_transit`: the version of the records that waited in
     repartition topics; None if there are no such topics. `topic_ids`: of the topics that the tasks read. `outputs`: the
     ends of output topics at that moment, where they are known: what the application has written since lies behind them.
+    `starts`: where the topics began that tasks without a commit would have read from their start.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Backup:
     in_transit: str | None
     topic_ids: Mapping[str, str]
     outputs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def identity(self) -> str:
@@ -187,6 +189,7 @@ def _data(backup: Backup) -> dict[str, Any]:
         "in_transit": backup.in_transit,
         "topic_ids": dict(backup.topic_ids),
         "outputs": _offsets_data(backup.outputs),
+        "starts": _offsets_data(backup.starts),
     }
 
 
@@ -218,6 +221,7 @@ def _backup(data: dict[str, Any], where: str) -> Backup:
         data["in_transit"],
         data["topic_ids"],
         _offsets(data.get("outputs", [])),
+        _offsets(data.get("starts", [])),
     )
 
 

@@ -131,6 +131,7 @@ def _check_topics(plan: RestorePlan, log: Log, other_topics: bool) -> None:
             for each, at in commit.positions.items()
             if each.topic not in internal
         }
+        positions |= backup.starts
         starts, ends = log.start_offsets(list(positions)), log.end_offsets(list(positions))
         wrong = [
             f"{each} has offsets {starts[each]} to {ends[each]}, and the backup continues at {at}"

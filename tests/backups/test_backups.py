@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from penstock import ChangelogError, Commit
+from penstock import ChangelogError, Commit, IncompatibleStateError
 from penstock.plugins.backups import Catalog, back_up, plan_restore, prune, restore_backup
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.testing.contracts.histories import run_histories
@@ -182,3 +182,19 @@ def test_in_an_object_store(tmp_path: Path) -> None:
         for each in (tasks, copies):
             each.close()
         assert copies.content(tmp_path / "content") == expected([*sent, ("a", "u")])
+
+
+def test_records_that_a_task_without_a_commit_would_have_read_are_deleted(tmp_path: Path) -> None:
+    log = BusyLog()
+    tasks = Tasks(counting(tmp_path), log)
+    send(log, [("a", "u"), ("b", "v"), ("a", "w")])
+    made = back_up(tasks.application, log, str(tmp_path / "backups")).backup
+    assert not any(made.commits.values()) and {each.topic for each in made.starts} == {"words"}
+    tasks.finish()
+    tasks.close()
+    copy = counting(tmp_path / "elsewhere", "copy")
+    plan_restore(copy, log, str(tmp_path / "backups"), of="app")
+    for each, at in log.committed("app", list(made.starts)).items():
+        log.purge(each, at or 0)
+    with pytest.raises(IncompatibleStateError, match=r"words-0 has offsets \d to \d, and the backup continues at 0"):
+        plan_restore(copy, log, str(tmp_path / "backups"), of="app")

@@ -25,7 +25,7 @@ from .simulation import Simulation
 from .tool_host import ToolHost
 
 BACK_UP, PRUNE = "back up", "prune"
-_SHARE, _PRUNES = 0.5, 0.03
+_SHARE, _PRUNES = 0.5, 0.05
 """How many steps of a history are followed by one of a backup, or by a prune."""
 _FAULTS = 0.08
 """In how many of these steps a fault strikes the process."""
@@ -92,6 +92,13 @@ class BackupSimulation(Simulation):
         where = Random(self._history.dice + self._started), self._place, self._made.id
         self._go_on(self._cluster.start_tool(step.host % self._cluster.machines, kind, *where, *given), step)
 
+    def _damage(self, step: Step) -> None:
+        super()._damage(step)
+        for path, how in self._disk.damaged.items():
+            if how == "is missing" and path.endswith(".json"):
+                # An entry does not come back: a prune would not know of it, and delete the files of its backup.
+                self._disk.damaged[path] = "is cut off"
+
     def _go_on(self, tool: ToolHost, step: Step) -> None:
         if step.fault is not None:
             self._faults.arm(tool, step.fault)
@@ -149,8 +156,9 @@ class BackupSimulation(Simulation):
             run_to_end(copy, self._log, self._outside)
             between = {each: (at, begun[each]) for each, at in backup.outputs.items()}
             reader = TopicReader(self.application, _WithoutBetween(self._log, between))
-            topics = [topic for topic in self._own[""] if self._knows_ends(backup, topic)]
-            self.restored[backup.name] = {topic: list(reader.unread(topic, None, None)) for topic in topics}
+            if all(self._knows_ends(backup, topic) for topic in self._own[""]):
+                found = {topic: list(reader.unread(topic, None, None)) for topic in self._own[""]}
+                self.restored[backup.name] = found
 
     def _knows_ends(self, backup: Backup, topic: str) -> bool:
         partitions = self._log.topic(topic).partitions

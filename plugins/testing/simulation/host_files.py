@@ -28,6 +28,15 @@ class HostFiles(Files):
         self.has_read_damage = False
         """Whether it was given what a damaged file has."""
 
+    def preceded(self, by: Callable[[], object]) -> HostFiles:
+        """Return these files, with a call of `by` before each operation."""
+
+        def edge(*operation: Any) -> Any:
+            by()
+            return self._edge(*operation)
+
+        return HostFiles(self._disk, self._machine, edge)
+
     def _read(self, path: str) -> bytes:
         self.has_read_damage |= path in self._disk.damaged
         return self._disk.read(path)

@@ -10,26 +10,29 @@ from typing import Any
 from penstock import Application, PenstockError
 
 from .host import Host
+from .host_files import HostFiles
 from .host_world import HostWorld
 from .log import HostLog
 
 _TURN_SECONDS = 0.25
 """So long a process waits, in all, before others act."""
 _RESTS = 0.05
-"""Before how many operations on the log others act."""
+"""Before how many of its operations others act."""
 
 
 class ToolHost(Host):
     """A process that does one thing, which may take several acts: `is_done` at its end, with `error` if it failed.
 
-    Where it waits, and before some of its operations on the log, it rests, and others act until it is woken.
+    Where it waits, and before some of its operations on log and disk, it rests, and others act until it is woken.
     """
 
     def __init__(self, number: int, application: Application, log: HostLog, world: HostWorld, random: Random) -> None:
         super().__init__(number, application, {}, HostLog(log.shared, self._edge), world)
         self._inner = log
         self._random = random
-        self.own_world = replace(world.world, sleep=self._rest)
+        files = world.world.files
+        assert isinstance(files, HostFiles)
+        self.own_world = replace(world.world, sleep=self._rest, files=files.preceded(self._rest_sometimes))
         self.is_done = self.rests = False
         self.error: PenstockError | None = None
         self._waited = 0.0
@@ -41,9 +44,12 @@ class ToolHost(Host):
             self._let_others_act()
 
     def _edge(self, what: str, call: Callable[[], Any], changes: bool) -> Any:
+        self._rest_sometimes()
+        return self._inner.do(what, call, changes)
+
+    def _rest_sometimes(self) -> None:
         if not self.is_dead and self._random.random() < _RESTS:
             self._let_others_act()
-        return self._inner.do(what, call, changes)
 
     def _let_others_act(self) -> None:
         self._waited, self.rests = 0.0, True
