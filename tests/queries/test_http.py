@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from penstock import ConfigError, StoreUnavailableError, TopicPartition, run
 from penstock.client import AsyncClient, Client, Entry, QueryError
+from penstock.plugins.queries.http import service
 from penstock.plugins.queries.http.guard import Address
 from penstock.plugins.queries.http.server import ServerOptions, open_socket
 from penstock.queries import Queries
@@ -23,6 +24,7 @@ from penstock.queries import Queries
 from ..replicas.every_kind import INPUT
 from ..spark import apps
 from ..spark.surroundings import Surroundings
+from ..waiting import wait_until
 from .served import ask, served
 from .test_kinds import Asked
 
@@ -85,6 +87,27 @@ def test_each_kind_is_asked(kinds: str) -> None:
     assert ask(kinds, "/v1/stores/plain/metadata", given={"key": "a"})[1]["task"] == "0_0"
     ahead = {"key": "a", "at_least": "in:0:99", "wait": 0}
     assert ask(kinds, "/v1/stores/plain/get", given=ahead)[0] == 503
+
+
+def test_a_key_takes_no_thread(kinds: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [("plain", {}), ("stamped", {}), ("windows", {"window": 20}), ("versions", {"as_of": 7})]
+    threads: list[object] = []
+    in_thread = service._Service._in_thread
+
+    async def noted(self: Any, work: Any, *given: Any) -> Any:
+        threads.append(work)
+        return await in_thread(self, work, *given)
+
+    monkeypatch.setattr(service._Service, "_in_thread", noted)
+
+    def takes_none() -> bool:
+        threads.clear()
+        for store, more in asked:
+            assert ask(kinds, f"/v1/stores/{store}/get", given={"key": "a", **more})[0] == 200
+        return not threads
+
+    wait_until(takes_none, "no query has to ask the log first")
+    assert ask(kinds, "/v1/stores/recent/get", given={"key": "a"})[0] == 200 and threads
 
 
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
