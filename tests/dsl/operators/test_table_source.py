@@ -127,6 +127,24 @@ def test_a_transformer_has_stores() -> None:
         assert [each.value for each in driver.read_all("out")] == ["a1", "b2", None]
 
 
+class Shown(ValueTransformer):
+    def transform(self, key: Any, value: Any) -> str:
+        return "nothing" if value is None else f"<{value}>"
+
+
+@pytest.mark.parametrize("store", [None, "made"])
+def test_a_transformer_gets_deletions_and_a_mapper_does_not(store: str | None) -> None:
+    builder = StreamsBuilder()
+    table = builder.table("in", "rows")
+    table.transform_values(Shown, store).to_stream().to("transformed")
+    table.map_values(lambda value: f"<{value}>", store and "mapped").to_stream().to("mapped")
+    with TopologyTestDriver(builder) as driver:
+        for value in ("a", None):
+            driver.pipe("in", "k", value, timestamp=1)
+        assert [each.value for each in driver.read_all("transformed")] == ["<a>", "nothing"]
+        assert [each.value for each in driver.read_all("mapped")] == ["<a>", None]
+
+
 def test_a_group_gets_one_update_where_its_row_stays_and_else_loses_before_it_gets() -> None:
     def added(aggregate: str, value: str) -> str:
         return f"{aggregate}+{value}"

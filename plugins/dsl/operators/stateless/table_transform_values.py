@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from penstock import ProcessingError, ProcessorContext, Record, ValueTransformer, ValueTransformerContext
-from penstock.operator import Run, new
+from penstock import ProcessingError, ProcessorContext, ValueTransformer, ValueTransformerContext
+from penstock.operator import Run
 from penstock.support.callbacks import check_methods
 
-from ..table_store import TableOperator
+from .table_values import MappingOperator
 
 
-class TableTransformValues(TableOperator):
+class TableTransformValues(MappingOperator):
     """Forwards updates with what the transformer returns, which is also called for deletions.
 
     Without a store and with `sends_old`, the transformer is called for the value before as well.
@@ -35,26 +35,7 @@ class TableTransformValues(TableOperator):
         self._transformer.init(transformer_context(context))
 
     def bind(self, context: ProcessorContext) -> Run:
-        transform, sends_old = self._transformer.transform, self.sends_old
-        if self.store is not None:
-            update, get = self.compile_update(context), self.compile_get(context)
-
-            def run_with_store(record: Record) -> None:
-                key, change, timestamp, headers = record
-                value = transform(key, change[0])
-                before = get(key) if sends_old else None
-                update(key, value, None if before is None else before[0], timestamp, headers)
-
-            return run_with_store
-        forward = context.send
-
-        def run(record: Record) -> None:
-            key, change, timestamp, headers = record
-            value = transform(key, change[0])
-            old = transform(key, change[1]) if sends_old else None
-            forward((key, new(type(change), (value, old)), timestamp, headers))
-
-        return run
+        return self.compile_map(context, self._transformer.transform, of_none=True)
 
     def close(self) -> None:
         self._transformer.close()

@@ -57,20 +57,18 @@ class TableFilter(TableOperator):
         return run
 
 
-@dataclass(kw_only=True, eq=False)
-class TableMapValues(TableOperator):
-    """Forwards updates with what `function(key, value)` returns; a deletion stays one."""
+class MappingOperator(TableOperator):
+    """A processor that makes each value of a table by a function of key and value."""
 
-    function: Callable[[Any, Any], Any]
-
-    def bind(self, context: ProcessorContext) -> Run:
-        function, sends_old = self.function, self.sends_old
+    def compile_map(self, context: ProcessorContext, function: Callable[[Any, Any], Any], *, of_none: bool) -> Run:
+        """Return the function that gets each update. `of_none`: `function` is also called for deletions."""
+        sends_old, skips_none = self.sends_old, not of_none
         if self.store is not None:
             update, get = self.compile_update(context), self.compile_get(context)
 
             def run_with_store(record: Record) -> None:
                 key, change, timestamp, headers = record
-                value = None if change[0] is None else function(key, change[0])
+                value = None if change[0] is None and skips_none else function(key, change[0])
                 before = get(key) if sends_old else None
                 update(key, value, None if before is None else before[0], timestamp, headers)
 
@@ -79,11 +77,21 @@ class TableMapValues(TableOperator):
 
         def run(record: Record) -> None:
             key, change, timestamp, headers = record
-            value = None if change[0] is None else function(key, change[0])
-            old = function(key, change[1]) if sends_old and change[1] is not None else None
+            value = None if change[0] is None and skips_none else function(key, change[0])
+            old = None if not sends_old or (change[1] is None and skips_none) else function(key, change[1])
             forward((key, new(type(change), (value, old)), timestamp, headers))
 
         return run
+
+
+@dataclass(kw_only=True, eq=False)
+class TableMapValues(MappingOperator):
+    """Forwards updates with what `function(key, value)` returns; a deletion stays one."""
+
+    function: Callable[[Any, Any], Any]
+
+    def bind(self, context: ProcessorContext) -> Run:
+        return self.compile_map(context, self.function, of_none=False)
 
 
 class ToStream(Operator):
