@@ -20,6 +20,7 @@ from penstock import (
     IncompatibleStateError,
     LogError,
     OffsetOutOfRangeError,
+    ProductionError,
     StaleStoreError,
     TaskId,
     TopicPartition,
@@ -192,8 +193,10 @@ class Host(ABC):
         explained = isinstance(cause, (SimulatedOutage, SimulatedDiskError))
         explained |= isinstance(error, (FencedError, StaleStoreError)) or self.has_no_answer
         self.has_no_answer = False
+        explained |= self.is_of_earlier_program and isinstance(error, IncompatibleStateError)
         # A layout that was given up loses its topics, too.
-        explained |= self.is_of_earlier_program and isinstance(error, (IncompatibleStateError, UnknownTopicError))
+        missing = isinstance(error, (UnknownTopicError, ProductionError)) and "does not exist" in str(error)
+        explained |= self.is_of_earlier_program and missing
         explained |= self._misses_records(error) or self._has_read_damage(error)
         if not explained:
             self.failures.append(f"{self}: task {task} failed: {type(error).__name__}: {error}")

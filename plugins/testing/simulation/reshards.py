@@ -85,6 +85,8 @@ class ReshardSimulation(Simulation):
 
     def _reshard(self, step: Step) -> None:
         """Stop the application, let its topics grow to as many partitions as the step says, and start it again."""
+        if step.host <= self._partitions:
+            return  # a history that is made shorter has such steps
         random = Random(step.amount)
         self._timeline.tell(f"the application is stopped, and its topics get {step.host} partitions")
         self._cluster.stop()

@@ -278,7 +278,7 @@ class SimulatedCluster(ReadsTopics):
         """
         purged: dict[TopicPartition, int] = {}
         for host in self._cluster.live():
-            purged.update(host.purgeable)
+            purged |= {each: at for each, at in host.purgeable.items() if each.topic in self._log.topics()}
         if also_sources:
             read = self._checks.positions()
             purged.update({each: at for each, at in read.items() if at is not None and each.topic in self._topics})
