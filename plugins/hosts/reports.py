@@ -151,4 +151,5 @@ class SlotMessage:
         data["failure"] = None if data["failure"] is None else TaskFailure(**data["failure"])
         data["host"] = None if data["host"] is None else HostStatus(**data["host"])
         data["losses"] = [Loss(**each) for each in data["losses"]]
+        data["paused"] = tuple(data["paused"])
         return cls(**data)

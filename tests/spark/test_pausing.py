@@ -27,19 +27,20 @@ def test_no_records_are_processed_until_it_is_resumed(tmp_path: Path, spark: Any
         def counted() -> int:
             return sum(map(len, surroundings.values_by_key("out").values()))
 
-        def is_open_and_paused() -> bool:
+        def is_open_and(*paused: int) -> bool:
             status = topic.read()
-            return status is not None and status.phase == "running" and tuple(status.paused) == (0,)
+            return status is not None and status.phase == "running" and tuple(status.paused) == paused
 
         pause(application, surroundings.log)
         surroundings.put("in", [(f"k{number}", "v", number) for number in range(10)])
         with running(application, spark, trigger) as run:
-            run.wait(is_open_and_paused, "open and paused")
+            run.wait(lambda: is_open_and(0), "open and paused")
             assert counted() == 0
             resume(application, surroundings.log)
             run.wait(lambda: counted() == 10, "the records, once it is resumed")
+            run.wait(is_open_and, "a status that says so")
             pause(application, surroundings.log)
-            run.wait(is_open_and_paused, "paused again")
+            run.wait(lambda: is_open_and(0), "paused again")
             surroundings.put("in", [("k0", "v", 10)])
             assert counted() == 10
             run.wait(lambda: run.news[-1].lag == 1, "the lag of what waits")
