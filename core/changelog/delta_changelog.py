@@ -74,6 +74,9 @@ class DeltaChangelog(TaskChangelog):
         the log, and raises what that raises), then delete only what was listed; delete nothing if it returns False.
         """
 
+    def sync(self) -> None:
+        """Let what is there survive a crash of the machine, also what a process wrote that was killed meanwhile."""
+
     @abstractmethod
     def destroy(self) -> None:
         """Delete everything that the task's changelog has; idempotent.

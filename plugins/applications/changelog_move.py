@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
-from penstock import ConfigError, IncompatibleStateError, Log, Restore, StoreBackend, StoreBackendFactory
+from penstock import ConfigError, IncompatibleStateError, Log, Restore, StoreBackend, StoreBackendFactory, World
 from penstock.hooks import registry
 from penstock.plugins.runtime.locations import open_deltas
 from penstock.plugins.runtime.temporary import TemporaryDirectory
@@ -30,13 +30,15 @@ def move_changelog(
     source: str,
     check_lease: Callable[[], None],
     on_task: Callable[[str], None] = lambda task: None,
+    world: World | None = None,
 ) -> Moved:
     """Copy the committed state of every task from the changelog `source` (NAME:LOCATION) to the one in the settings.
 
     The caller holds the application's lease. A task's state appears as a whole, and a state that is in the new place is
     not copied again, so a move that was killed can be repeated. Nothing is deleted. `on_task` is called with each task
-    that was copied. Raises ConfigError when `source` is not a changelog of the same kind, ChangelogError when it lacks
-    a state, too, and IncompatibleStateError when there are `gone_stores`, which would stay behind.
+    that was copied. `world`: the changelogs' files; None: the machine's. Raises ConfigError when `source` is not a
+    changelog of the same kind, ChangelogError when it lacks a state, too, and IncompatibleStateError when there are
+    `gone_stores`, which would stay behind.
     """
     application, assignment = prepared.application, prepared.assignment
     name = application.settings.changelog.partition(":")[0]
@@ -59,11 +61,12 @@ def move_changelog(
         commit = committed_state(application, assignment, log, task)
         if commit is None:
             continue
-        with closing(open_deltas(application.settings, application.id, str(task))) as target:
+        with closing(open_deltas(application.settings, application.id, str(task), world)) as target:
             if reaches(target, commit.version):
+                target.sync()  # a move that was killed may not have come to that
                 there.append(str(task))
                 continue
-            with closing(open_deltas(from_settings, application.id, str(task))) as origin:
+            with closing(open_deltas(from_settings, application.id, str(task), world)) as origin:
                 plan = origin.restore(commit.version, None)
                 stores = stores_of(application, task)
                 with restored(plan, stores) as backend:

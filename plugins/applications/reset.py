@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock import Application, Assignment, ConfigError, Log, SystemClock, TopicPartition
+from penstock import Application, Assignment, ConfigError, Log, SystemClock, TopicPartition, World
 from penstock.plugins.runtime.local_state.directories import remove_all
 from penstock.plugins.runtime.locations import open_deltas, state_directory
 from penstock.plugins.upgrade.check import waiting_records
@@ -156,11 +156,17 @@ def plan_reset(
     )
 
 
-def reset(application: Application, log: Log, plan: ResetPlan, check_lease: Callable[[], None]) -> list[str]:
+def reset(
+    application: Application,
+    log: Log,
+    plan: ResetPlan,
+    check_lease: Callable[[], None],
+    world: World | None = None,
+) -> list[str]:
     """Carry a plan out; return remarks about what could not be deleted. The caller holds the application's lease.
 
     `check_lease` raises when the lease was lost. It is called before each step: a process that was frozen must not
-    delete what its successor has begun.
+    delete what its successor has begun. `world`: the changelogs' files; None: the machine's.
 
     One step, the log's `set_positions`, is the reset. Killed before it, the application goes on from its old positions;
     killed after it, it starts at the new ones, without state. Everything else may be half done:
@@ -186,7 +192,7 @@ def reset(application: Application, log: Log, plan: ResetPlan, check_lease: Call
     log.set_positions(application.id, {**positions, **ends})
     # The history in a log goes with its topics.
     for task in plan.tasks if application.settings.log_changelog is None else ():
-        with closing(open_deltas(application.settings, application.id, task)) as changelog:
+        with closing(open_deltas(application.settings, application.id, task, world)) as changelog:
             check_lease()
             changelog.destroy()
     if own:

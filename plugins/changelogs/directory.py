@@ -222,6 +222,10 @@ class DirectoryChangelog(DeltaChangelog):
             with self._storage.explaining(f"delete {name}"):
                 self._storage.delete(name)
 
+    def sync(self) -> None:
+        with self._storage.explaining("sync it"):
+            self._storage.sync()
+
     def destroy(self) -> None:
         with self._storage.explaining("delete it"):
             self._storage.destroy()

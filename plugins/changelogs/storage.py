@@ -68,6 +68,9 @@ class Storage(ABC):
     def delete(self, name: str) -> None:
         """Delete a file if it exists."""
 
+    def sync(self) -> None:  # noqa: B027
+        """Let the names of the files survive a crash of the machine, whoever wrote them."""
+
     @abstractmethod
     def destroy(self) -> None:
         """Delete the folder, if it exists, and all files in it. `write` creates it again."""
@@ -196,6 +199,10 @@ class LocalStorage(Storage):
                 raise
             path = above
         self._made = True
+
+    def sync(self) -> None:
+        self._make()
+        self.world.files.sync_directory(self.location)
 
     def append(self, name: str, size: int, data: bytes) -> None:
         """Write at the end and sync the data. Raises OSError if the file is gone or has another size, too."""

@@ -20,6 +20,7 @@ from penstock import (
     StoreError,
     TakesPath,
     TaskChangelog,
+    World,
     duration_ms,
 )
 from penstock.hooks import registry
@@ -79,10 +80,11 @@ def open_changelog(settings: Settings, application_id: str, task_id: str, log: L
     return in_log(settings.changelog.partition(":")[2], application_id, task_id, log=log, stores=stores)
 
 
-def open_deltas(settings: Settings, application_id: str, task_id: str) -> DeltaChangelog:
+def open_deltas(settings: Settings, application_id: str, task_id: str, world: World | None = None) -> DeltaChangelog:
     """Return the changelog of a task, in the place of its own that `settings.changelog` names.
 
-    Raises ConfigError for one that is kept in the log, PluginError for one of neither type.
+    `world`: its time, threads and files; None: the machine's. Raises ConfigError for one that is kept in the log,
+    PluginError for one of neither type.
     """
     if settings.log_changelog is not None:
         raise ConfigError(
@@ -94,6 +96,8 @@ def open_deltas(settings: Settings, application_id: str, task_id: str) -> DeltaC
     changelog = factory(resolve(settings, location), application_id, task_id)
     if not isinstance(changelog, DeltaChangelog):
         raise PluginError(f"changelog {name!r} opened {changelog!r}, expected a penstock.DeltaChangelog")
+    if world is not None:
+        changelog.world = world
     return changelog
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock import (
@@ -29,12 +29,12 @@ from .topics import OutputTopic
 
 
 class TopicReader:
-    """Reads each record once: by partition, as they were produced."""
+    """Reads each record once: by partition, as they were produced; from `starts` on, where that has an offset."""
 
-    def __init__(self, application: Application, log: Log) -> None:
+    def __init__(self, application: Application, log: Log, starts: Mapping[TopicPartition, int] | None = None) -> None:
         self._application = application
         self._log = log
-        self._next: dict[TopicPartition, int] = {}
+        self._next = dict(starts or {})
 
     def unread(self, topic: str, key_serde: SerdeLike, value_serde: SerdeLike) -> Iterator[Record]:
         """Yield the records that were not read yet. A serde that is None is that of the sink that writes the topic."""

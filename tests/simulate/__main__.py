@@ -1,10 +1,12 @@
-"""`python -m tests.simulate --seeds N --start S`: histories of every program, and how often each fault struck where."""
+"""`python -m tests.simulate --seeds N --start S`: histories of every program, and how often each fault struck where;
+`--hunt`: the first seed that finds each planted fault."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
 from time import perf_counter
 
@@ -20,8 +22,11 @@ from .state_planted import STATE_PLANTED
 from .state_programs import CONTRACTS as STATE_PROGRAMS
 
 CONTRACTS, PLANTED = {**PROGRAMS, **STATE_PROGRAMS}, {**OF_TASKS, **STATE_PLANTED}
-_OF_LOG = {"asks", "commits", "ends", "fetches", "produces", "purges", "sends", "takes"}
+NEVER = "NEVER"
+_OF_LOG = {"asks", "commits", "ends", "fetches", "notes", "produces", "purges", "removes", "sends", "sets", "takes"}
 """The operations on the log; the others are on the disk."""
+_MANY = 2_000
+"""So many histories of all programs have to have had every fault at every operation of every step."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,12 +38,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="in how many processes (1)")
     parser.add_argument("--planted", choices=sorted(PLANTED), help="with this fault in the product, and its program")
     parser.add_argument(
+        "--hunt",
+        action="store_true",
+        help="look for all planted faults, or --planted, in --seeds histories each",
+    )
+    parser.add_argument(
         "--coverage",
         action="store_true",
         help="report the branches of the engine that no history reaches; fail for those that unreached.toml does not "
         "list. In one process",
     )
     given = parser.parse_args(arguments)
+    if given.hunt:
+        return _hunt([given.planted] if given.planted else list(PLANTED), given.start, given.seeds, given.jobs)
     fault = PLANTED[given.planted] if given.planted else None
     names = [fault.program] if fault else [given.program] if given.program else list(CONTRACTS)
     soaked = Soaked()
@@ -60,8 +72,26 @@ def main(arguments: list[str] | None = None) -> int:
         run()
     for what, count in sorted(soaked.faults.items()):
         print(f"{count:8} {what}")
-    print("\n".join(table(soaked.places)))
-    return int(soaked.failure is not None)
+    lines = table(soaked.places)
+    print("\n".join(lines))
+    never = sum(NEVER in line for line in lines) if names == list(CONTRACTS) and soaked.histories >= _MANY else 0
+    if never:
+        print(f"{never} operations which some fault did not strike in {soaked.histories} histories")
+    return int(bool(never) or soaked.failure is not None)
+
+
+def _hunt(names: Sequence[str], start: int, count: int, jobs: int) -> int:
+    """Print the first seed that finds each planted fault, from `start` on; return 1 if one is not found."""
+    missed = 0
+    for name in names:
+        contract = CONTRACTS[PLANTED[name].program]
+        began, unshrunk = perf_counter(), type(contract.__name__, (contract,), {"shrinks": False})
+        with planted(PLANTED[name]):
+            soaked = soak(unshrunk, range(start, start + count), jobs=jobs)
+        missed += soaked.failure is None
+        found = f"seed {soaked.seed}" if soaked.failure is not None else "NOT FOUND"
+        print(f"{found} after {soaked.histories} histories, {perf_counter() - began:.0f} s: {name}", flush=True)
+    return int(missed > 0)
 
 
 def _soak(name: str, seeds: range, jobs: int, total: Soaked) -> None:
@@ -85,7 +115,7 @@ def table(places: Counter[Place]) -> list[str]:
             kind: sum(places[Place(step, operation, f"{kind} {when}")] for when in ("before", "after"))
             for kind in kinds
         }
-        marks = ", ".join(f"{kind} {count or 'NEVER'}" for kind, count in struck.items())
+        marks = ", ".join(f"{kind} {count or NEVER}" for kind, count in struck.items())
         lines.append(f"{step}, {operation} ({places[Place(step, operation)]}): {marks}")
     return lines
 

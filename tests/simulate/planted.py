@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from types import ModuleType
 from typing import Any
 
+from penstock.plugins.applications import changelog_move, reset
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.changelogs.storage import LocalStorage
 from penstock.plugins.logs import memory
@@ -24,6 +23,7 @@ from penstock.plugins.runtime.logged_task import LoggedTask
 from penstock.plugins.runtime.loop.continuous_worker import ContinuousWorker
 from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.loop.upkeeps import Upkeeps
+from penstock.plugins.testing.simulation.engine_steps import by_code
 from penstock.plugins.upgrade.coverage import Coverage
 from penstock.program.layouts import Layouts
 from penstock.task.saved_schedules import SavedSchedules
@@ -169,6 +169,28 @@ PLANTED = {
     "the copy of a standby is taken by two hosts of a machine": Planted(
         "counts, with standbys, changelog directory:", (Change(Backends, "open", "missing_ok=True", ""),)
     ),
+    "a reset deletes the state before it sets the positions": Planted(
+        _IN_A_DIRECTORY,
+        (
+            Change(reset, "reset", "    log.set_positions(application.id, {**positions, **ends})\n", ""),
+            Change(
+                reset,
+                "reset",
+                "            changelog.destroy()\n",
+                "            changelog.destroy()\n    log.set_positions(application.id, {**positions, **ends})\n",
+            ),
+        ),
+    ),
+    "a reset leaves the positions of internal topics": Planted(
+        "regrouped", (Change(reset, "reset", "{**positions, **ends}", "positions"),)
+    ),
+    "a changelog that is moved back has what it had before": Planted(
+        _IN_A_DIRECTORY,
+        (Change(changelog_move, "move_changelog", "if reaches(target, commit.version):", "if list(target.proven()):"),),
+    ),
+    "a changelog that is moved again is not synced": Planted(
+        _IN_A_DIRECTORY, (Change(changelog_move, "move_changelog", "target.sync()", "pass"),)
+    ),
     "a replica shows what was not committed": Planted(
         "counts, with replicas, changelog topic:",
         (Change(LogHistory, "_steps", "if self._is_last(target):", "if True:"),),
@@ -210,12 +232,14 @@ def planted(fault: Planted) -> Iterator[None]:
                     assert source.count(each.old) == 1, f"{owner.__name__}.{method} has no longer: {each.old}"
                     source = source.replace(each.old, each.new)
             found: dict[str, Any] = {}
-            module = owner if isinstance(owner, ModuleType) else sys.modules[owner.__module__]
-            exec("from __future__ import annotations\n" + source, vars(module), found)
+            names = _function(before[owner, method]).__globals__
+            exec("from __future__ import annotations\n" + source, names, found)
             setattr(owner, method, found[method])
             if isinstance(found[method], cached_property):
                 found[method].__set_name__(owner, method)
+        by_code.cache_clear()
         yield
     finally:
         for (owner, method), function in before.items():
             setattr(owner, method, function)
+        by_code.cache_clear()

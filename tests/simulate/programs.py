@@ -22,9 +22,12 @@ from penstock import (
 )
 from penstock.dsl import StreamsBuilder, sessions, tumbling
 from penstock.plugins.testing.simulation.contract import some_records
+from penstock.serdes import of
 from penstock.testing.simulation import SimulationContract, spend
 
-SERDES = {"key_serde": "str", "value_serde": "int"}
+from .unordered import Group, counts_of_groups, regrouped_by_groups
+
+SERDES: dict[str, Any] = {"key_serde": "str", "value_serde": "int"}
 
 
 class Keeps(Processor):
@@ -517,8 +520,22 @@ CONTRACTS = {
     "sessions": contract("Sessions", program=session_windows, compared="latest"),
     "regrouped": contract("Regrouped", program=regrouped, compared="latest"),
     "joined": contract("Joined", program=joined, records=two_topics),
+    "suppressed": contract("Suppressed", program=suppressed, options={"statestore_cache_max_bytes": 0}),
+    "groups in another order": contract("Groups", program=counts_of_groups(of(Group))),
+    "regrouped by groups in another order": contract("RegroupedGroups", program=regrouped_by_groups, compared="latest"),
 }
-IN_FILES = ("expiring", "lists", "lru", "versions", "reminders", "windows", "sessions", "regrouped", "joined")
+IN_FILES = (
+    "expiring",
+    "lists",
+    "lru",
+    "versions",
+    "reminders",
+    "windows",
+    "sessions",
+    "regrouped",
+    "joined",
+    "groups in another order",
+)
 FILES = {
     f"{name}, in files": type(
         "InFiles", (CONTRACTS[name],), {"options": {**CONTRACTS[name].options, "changelog": "directory:"}}

@@ -8,9 +8,11 @@ from itertools import permutations
 import pytest
 
 from penstock import ConfigError, UnknownTopicError
+from penstock.plugins.runtime.logged_task import LoggedTask
 from penstock.plugins.testing.simulation.history import Fault
-from penstock.testing.simulation import SimulatedCluster
+from penstock.testing.simulation import SimulatedCluster, SimulationFailure
 
+from .planted import Change, Planted, planted
 from .programs import counts, counts_with_more, suppressed
 
 MODES = ("continuous", "batches")
@@ -35,8 +37,7 @@ def test_a_record_counts_once_if_a_host_crashes_at_an_operation(mode: str, when:
         cluster.check_state()
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_processor_that_fails_at_state_of_a_successor_on_its_machine_is_no_failure(mode: str) -> None:
+def a_zombie_processes_with_the_state_of_its_successor(mode: str) -> None:
     with SimulatedCluster(
         suppressed(), mode=mode, hosts=1, partitions=1, key_serde="str", value_serde="int"
     ) as cluster:
@@ -51,6 +52,14 @@ def test_a_processor_that_fails_at_state_of_a_successor_on_its_machine_is_no_fai
         cluster.wake(1)  # of what it lets go now, its successor has deleted the entry
         cluster.settle()
         assert cluster.read_pairs("out") == [("ann", 1)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_processor_that_fails_at_state_of_a_successor_on_its_machine_is_no_failure(mode: str) -> None:
+    a_zombie_processes_with_the_state_of_its_successor(mode)
+    counts_as_failure = Change(LoggedTask, "cause_of", "_MAY_BE_OF_SUCCESSOR", "_MAY_BE_OF_SUCCESSOR[:3]")
+    with planted(Planted("", (counts_as_failure,))), pytest.raises(SimulationFailure, match="has no attribute 'new'"):
+        a_zombie_processes_with_the_state_of_its_successor(mode)
 
 
 @pytest.mark.parametrize("order", permutations((1, 2, 3)))

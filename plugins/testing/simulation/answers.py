@@ -49,6 +49,19 @@ def difference(expected: Answers, found: Mapping[str, Sequence[Record]], compare
     return None
 
 
+def difference_before_reset(expected: Answers, found: Mapping[str, Sequence[Record]], compared: str) -> str | None:
+    """Return the first answer, by topic and key, that the program would not have given up to some record, as above."""
+    for topic in sorted({*expected, *found}):
+        wanted, given = _by_key(expected.get(topic, ())), _by_key(found.get(topic, ()))
+        for key, got in given.items():
+            answers = wanted.get(key, [])
+            got = [tuple(each[: len(answers[0]) if answers else None]) for each in got]
+            is_right = got == answers[: len(got)] if compared == "in order" else not Counter(got) - Counter(answers)
+            if compared in ("in order", "in any order") and not is_right:
+                return f"topic {topic!r}, key {key}, before a reset: expected the first of {answers}, found {got}"
+    return None
+
+
 def _in_any_order(expected: list[Any], found: list[Any]) -> bool:
     return Counter(map(repr, expected)) == Counter(map(repr, found))
 

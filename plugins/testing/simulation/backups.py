@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from penstock import Application, IncompatibleStateError, Log, Record, RecordBatch, TopicPartition
+from penstock import Application, IncompatibleStateError, Record, RecordBatch, TopicPartition
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.applications.stored_id import renamed
 from penstock.plugins.backups import Backup, Catalog, plan_restore, restore_backup, verify_backup
@@ -54,6 +54,8 @@ class BackupSimulation(Simulation):
     At the end each backup that is listed has to be whole. Of some, the application is restored under another id, and
     processes everything: its answers follow those that the first one had given up to the backup.
     """
+
+    _may_be_moved = False
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
@@ -166,7 +168,7 @@ class BackupSimulation(Simulation):
 
     def answers(self) -> Mapping[str, Mapping[str, list[Record]]]:
         """Return the answers of the application, and those together with those of each restored one."""
-        found = {f"restored from {name}: ": answers for name, answers in self.restored.items()}
+        found = {f"restored from {name}: ": answers for name, answers in self.restored.items() if answers}
         return {**self._own, **found}
 
 
@@ -182,7 +184,7 @@ class _WithoutBetween(HostLog):
         return [] if first <= offset < last else super().fetch(partition, offset, end, max_bytes)
 
 
-def run_to_end(application: Application, log: Log, outside: HostWorld) -> None:
+def run_to_end(application: Application, log: SimulatedLog, outside: HostWorld) -> None:
     """Let an application process everything that is there, without faults."""
     prepared = prepare(application, log)
     with closing(ProcessResources(outside.world)) as resources:
@@ -194,6 +196,7 @@ def run_to_end(application: Application, log: Log, outside: HostWorld) -> None:
             before: Mapping[TopicPartition, int] | None = None
             while True:
                 positions: dict[TopicPartition, int] = {}
+                log.write_markers()
                 for worker in workers:
                     ends = log.end_offsets(worker.partitions)
                     positions |= worker.run_batch(ends, outside.now_ms()).positions

@@ -151,7 +151,7 @@ class Cluster:
         """Let the host with replicas on a machine work; start it if there is none."""
         found = [each for each in self.followers if each.machine == machine]
         if not found:
-            started: ReplicaHost = self._start_beside(
+            started: ReplicaHost = self.start_beside(
                 machine, ReplicaHost, self._machines[machine].replicas,
                 lambda task, replica: self.contents.check(self.application, task, replica, str(started)),
             )  # fmt: skip
@@ -164,17 +164,18 @@ class Cluster:
         """Let the host with standbys on a machine work; start it if there is none."""
         found = [each for each in self.standbys if each.machine == machine]
         if not found:
-            found = [self._start_beside(machine, StandbyHost)]
+            found = [self.start_beside(machine, StandbyHost)]
             self.standbys += found
         if not found[0].is_frozen:
             self.let(found[0], found[0].work)
 
     def start_tool(self, machine: int, kind: Callable[..., ToolHost], *given: object) -> ToolHost:
         """Start a process beside the application on a machine; `given` says what it does."""
-        self.tools.append(self._start_beside(machine, kind, *given))
+        self.tools.append(self.start_beside(machine, kind, *given))
         return self.tools[-1]
 
-    def _start_beside(self, machine: int, kind: Callable[..., T], *given: object) -> T:
+    def start_beside(self, machine: int, kind: Callable[..., T], *given: object) -> T:
+        """Start a process that runs no tasks."""
         number = self._beside = self._beside + 1
         application = with_state_in(self.application, self._machines[machine].directory)
         log, world = self._surroundings(machine, lambda: started)
@@ -312,14 +313,14 @@ class Cluster:
         except HostDied:
             self.end(host)
         except LogError as error:
-            if not isinstance(error.__cause__, SimulatedOutage):
+            if not (isinstance(error.__cause__, SimulatedOutage) or host.is_of_earlier_program):
                 raise
             self._timeline.tell(f"the run of {host} ends: {error}")
             self.end(host)
         place = self._machines[host.machine]
         place.note()
         self._note_contents(place, str(host))
-        for task, commit in host.reported.items() if host.application.id == self.application.id else ():
+        for task, commit in () if host.is_of_earlier_program else host.reported.items():
             before = self.known.get(task)
             if before is None or version_counter(before.version) < version_counter(commit.version):
                 self.known[task] = commit

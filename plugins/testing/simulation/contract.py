@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock import Application, ConfigError, Record, Topology, TopologyBuilder
 
-from .answers import Answers, difference, of_driver, of_reference
+from .answers import Answers, difference, difference_before_reset, of_driver, of_reference
 from .backups import BackupSimulation, with_backups
 from .failure import SimulationFailure
 from .history import History
@@ -154,7 +154,9 @@ class SimulationContract:
         try:
             simulation.run()
             for whose, found in simulation.answers().items():
-                different = difference(cls._expected(simulation, options, list(found)), found, cls.compared)
+                expected = cls._expected(simulation, options, list(found))
+                before = (difference_before_reset(expected, each, cls.compared) for each in simulation.lives)
+                different = next(filter(None, before), None) or difference(expected, found, cls.compared)
                 if different is not None:
                     raise simulation.failure(f"{whose}{different}")
             return simulation

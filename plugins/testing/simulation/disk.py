@@ -61,6 +61,8 @@ class Disk:
         self._timeline = timeline
         self.random = random
         self._root = _Directory()
+        self.has_lost_directory = False
+        """Whether a machine that went down took a directory with it that other machines may use."""
         self.damaged: dict[str, str] = {}
         """Paths of files, and how each is damaged: one of `DAMAGES`."""
 
@@ -96,12 +98,14 @@ class Disk:
                     node.data = node.durable = self._torn(node)
             elif node.unsynced:
                 kept = [each for each in node.unsynced if each.machine != machine or self.random.randrange(2)]
-                node.names = dict(node.durable)
+                before, node.names = node.names, dict(node.durable)
                 for each in kept:
                     _apply(node.names, each.names)
                     if each.machine == machine:
                         _apply(node.durable, each.names)
                 node.unsynced = [each for each in kept if each.machine != machine]
+                gone = [each for name, each in before.items() if name not in node.names]
+                self.has_lost_directory |= any(isinstance(each, _Directory) for each in gone)
 
     def _torn(self, file: SimulatedFile) -> bytes:
         if not file.data.startswith(file.durable):  # it was cut off

@@ -103,7 +103,7 @@ class Faults:
         armed = [(owner, number) for owner in (host, None) for number in range(len(self._armed.get(owner, ())))]
         for owner, number in armed:
             fault, later = self._armed[owner][number]
-            if fault.kind not in kinds or not what.startswith(fault.operation) or fault.step not in ("", step):
+            if fault.kind not in kinds or not fault.is_at(step, what):
                 continue
             if fault.kind == OVERTAKEN and host.world.pool != UPKEEP:
                 continue
@@ -118,7 +118,7 @@ class Faults:
         if fault.kind == "freezes":
             host.freeze()
         elif fault.kind == OVERTAKEN:
-            self._beside(host, 1 + fault.amount)
+            self._beside(host, 1 + fault.amount % 12)
             if host.is_dead:
                 raise HostDied(str(host))
         elif fault.kind == DELAYED:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from random import Random
+from zlib import crc32
 
-STEPS = 160
+STEPS = 320
 """The most steps of a history in which faults strike, where nothing else is said."""
 DELAYED = "is delayed"
 LOG_FAULTS = ("dies", "freezes", "loses the log", DELAYED)
@@ -17,7 +18,7 @@ threads go on in the middle of a snapshot or a cleaning."""
 _KINDS = {
     "rest": 4, "arrive": 5, "work": 7, "call": 7, "strike": 8, "orphans": 4, "wake": 3, "give": 1, "pass": 2,
     "markers": 1, "start": 1, "jump": 1, "maintain": 1, "power": 0.5, "deploy": 0.6, "purge": 1, "lose": 1, "damage": 1,
-    "stop": 0.3, "plan": 2, "follow": 2, "adopt": 0.3,
+    "stop": 0.3, "plan": 2, "follow": 2, "adopt": 0.3, "reset": 0.3, "move": 0.5,
 }  # fmt: skip
 """What a step may do, and how often a seed chooses it."""
 _LOG_OPERATIONS = {"commits": 3, "sends": 1, "ends": 0.5, "takes": 2, "fetches": 2, "asks": 1, "": 1}
@@ -28,9 +29,87 @@ _DISK_OPERATIONS = {
 _STEPS = {
     "commit": 4, "cleaning": 4, "snapshot": 3, "restoring": 3, "opening": 5, "first commit": 2, "sending": 2,
     "change of the stores": 2, "following": 2, "looking for a snapshot": 1, "reading": 1, "ending": 1,
-    "global stores": 1, "working": 0.5, "planning and closing": 0.5,
+    "global stores": 1, "working": 0.5, "reset": 1.5, "move of the changelog": 1, "planning and closing": 0.5,
 }  # fmt: skip
 """The steps of the engine's work in which faults strike (`engine_steps.STEPS`), and how often a seed chooses them."""
+SELDOM = "seldom done"
+_SELDOM: Mapping[str, Mapping[str, int]] = {
+    "change of the stores": {
+        "asks": 84,
+        "begins": 630,
+        "commits": 157,
+        "completes": 150,
+        "creates": 150,
+        "fetches": 1000,
+        "makes": 146,
+        "syncs": 30,
+        "uploads": 630,
+        "writes": 45,
+    },
+    "cleaning": {"asks": 62, "deletes": 42, "lists": 26, "reads": 19},
+    "commit": {
+        "appends": 38,
+        "begins": 90,
+        "commits": 7,
+        "completes": 15,
+        "creates": 14,
+        "cuts": 1000,
+        "deletes": 1000,
+        "makes": 26,
+        "opens": 36,
+        "syncs": 4,
+        "uploads": 92,
+        "writes": 3,
+    },
+    "ending": {"asks": 128, "ends": 322},
+    "first commit": {
+        "begins": 144,
+        "commits": 10,
+        "completes": 16,
+        "creates": 16,
+        "deletes": 1000,
+        "makes": 15,
+        "syncs": 3,
+        "uploads": 146,
+        "writes": 8,
+    },
+    "following": {"asks": 13, "fetches": 182, "lists": 26, "reads": 14},
+    "global stores": {"asks": 10, "fetches": 65},
+    "looking for a snapshot": {"asks": 54, "lists": 9, "reads": 16},
+    "move of the changelog": {
+        "begins": 258,
+        "completes": 45,
+        "creates": 45,
+        "lists": 12,
+        "looks": 672,
+        "makes": 45,
+        "notes": 109,
+        "reads": 12,
+        "syncs": 9,
+        "takes": 53,
+        "uploads": 672,
+        "writes": 10,
+    },
+    "opening": {"commits": 500, "fetches": 1000, "lists": 19},
+    "reading": {"fetches": 6},
+    "reset": {"asks": 54, "deletes": 47, "lists": 630, "removes": 69, "sets": 35},
+    "restoring": {"fetches": 32, "lists": 8, "reads": 6},
+    "sending": {"sends": 6},
+    "snapshot": {
+        "begins": 81,
+        "completes": 29,
+        "creates": 28,
+        "deletes": 1000,
+        "looks": 234,
+        "makes": 1000,
+        "syncs": 14,
+        "uploads": 258,
+        "writes": 5,
+    },
+    "working": {"asks": 4, "begins": 32, "deletes": 32, "fetches": 1000, "uploads": 32},
+}
+"""By step and operation: how likely an aimed fault is for it, in thousandths; the more, the fewer histories do it.
+Without such faults, two thousand histories would leave out some."""
 _UPKEEP_OPERATIONS = {"lists": 1, "reads": 1, "writes": 1, "completes": 1, "deletes": 2}
 _SIMPLER = {"call": ("rest",), "work": ("rest",), "orphans": ("give",)}
 COMMIT_INTERVALS = ("0ms", "20ms", "100ms", "1s")
@@ -42,7 +121,8 @@ class Fault:
     """Strikes a host at one of its operations.
 
     `kind`: one of `LOG_FAULTS` or `DISK_FAULTS`. `operation`: the first words of the operation; empty: any at which
-    this kind strikes. `step`: the step of the engine's work in which it strikes, whichever host does it; empty: any.
+    this kind strikes. `step`: the step of the engine's work in which it strikes, whichever host does it; empty: any;
+    `SELDOM`: at some of the operations that few histories do, chosen by `amount`.
     `after`: after it, not before. `later`: how many such operations pass before. `amount` chooses how often a disk
     refuses, how long an operation takes, and how far other threads go on.
     """
@@ -63,11 +143,21 @@ class Fault:
         if kind == OVERTAKEN:
             operations = _UPKEEP_OPERATIONS
         [operation] = random.choices(list(operations), list(operations.values()))
-        step = ""
-        if random.random() < 0.6 and kind != OVERTAKEN:
+        step, aim = "", random.random()
+        if kind != OVERTAKEN and aim < 0.25:
+            step, operation = SELDOM, ""
+        elif kind != OVERTAKEN and aim < 0.7:
             [step], operation = random.choices(list(_STEPS), list(_STEPS.values())), ""
         later = random.choice((0, 0, 0, 1, 2, 5) if is_of_disk else (0, 0, 0, 1, 2))
-        return cls(kind, operation, random.random() < 0.5, later, random.randrange(12), step)
+        return cls(kind, operation, random.random() < 0.5, later, random.randrange(1_200), step)
+
+    def is_at(self, step: str, what: str) -> bool:
+        """Return whether it may strike at an operation (`what`) in a step."""
+        if self.step == SELDOM:
+            operation = what.partition(" ")[0]
+            dice = crc32(f"{self.amount} {step} {operation}".encode()) % 1_000
+            return dice < _SELDOM.get(step, {}).get(operation, 0)
+        return what.startswith(self.operation) and self.step in ("", step)
 
 
 @dataclass(frozen=True)

@@ -197,9 +197,16 @@ class Host(ABC):
         # A layout that was given up loses its topics, too.
         missing = isinstance(error, (UnknownTopicError, ProductionError)) and "does not exist" in str(error)
         explained |= self.is_of_earlier_program and missing
+        explained |= self.is_of_earlier_program and self.log.shared.resets > 0  # its topics and files are deleted
         explained |= self._misses_records(error) or self._has_read_damage(error)
+        explained |= isinstance(cause, FileNotFoundError) and self._disk_has_lost_directory
         if not explained:
             self.failures.append(f"{self}: task {task} failed: {type(error).__name__}: {error}")
+
+    @property
+    def _disk_has_lost_directory(self) -> bool:
+        files = self.world.world.files
+        return isinstance(files, HostFiles) and files.disk.has_lost_directory
 
     def _misses_records(self, error: BaseException) -> bool:
         fails = self.application.settings.offset_out_of_range == "fail"

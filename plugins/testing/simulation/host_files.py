@@ -22,7 +22,7 @@ class HostFiles(Files):
     """A host's way to the disk of the simulation: at each operation a fault of this host may strike (`edge`)."""
 
     def __init__(self, disk: Disk, machine: int, edge: Edge) -> None:
-        self._disk = disk
+        self.disk = disk
         self._machine = machine
         self._edge = edge
         self.has_read_damage = False
@@ -35,11 +35,11 @@ class HostFiles(Files):
             by()
             return self._edge(*operation)
 
-        return HostFiles(self._disk, self._machine, edge)
+        return HostFiles(self.disk, self._machine, edge)
 
     def _read(self, path: str) -> bytes:
-        self.has_read_damage |= path in self._disk.damaged
-        return self._disk.read(path)
+        self.has_read_damage |= path in self.disk.damaged
+        return self.disk.read(path)
 
     def _do(self, what: str, path: str, call: Callable[[], T], changes: bool = True, tells: bool = False) -> T:
         found: T = self._edge(f"{what} {shown(path)}", call, changes, tells)
@@ -47,14 +47,14 @@ class HostFiles(Files):
 
     def remote(self, url: str) -> tuple[Any, str]:
         scheme, _, path = url.partition("://")
-        return Bucket(self._disk, self._edge, self._read, scheme), path.partition("?")[0]
+        return Bucket(self.disk, self._edge, self._read, scheme), path.partition("?")[0]
 
     def scan(self, directory: str) -> list[StoredFile]:
         return self._do("lists", directory, lambda: self._scan(directory), changes=False)
 
     def _scan(self, directory: str) -> list[StoredFile]:
         try:
-            names = self._disk.directory(directory).names
+            names = self.disk.directory(directory).names
         except FileNotFoundError:
             return []
         found = []
@@ -66,24 +66,24 @@ class HostFiles(Files):
         return found
 
     def make_directory(self, path: str) -> list[str]:
-        return self._do("makes", path, lambda: self._disk.make_directory(self._machine, path))
+        return self._do("makes", path, lambda: self.disk.make_directory(self._machine, path))
 
     def create(self, path: str) -> WrittenFile:
-        file = self._do("creates", path, lambda: self._disk.create(self._machine, path))
-        return _HostFile(self._disk, self._machine, file, path, self._do)
+        file = self._do("creates", path, lambda: self.disk.create(self._machine, path))
+        return _HostFile(self.disk, self._machine, file, path, self._do)
 
     def open_end(self, path: str) -> WrittenFile:
-        file = self._do("opens", path, lambda: self._disk.file(path), changes=False)
-        return _HostFile(self._disk, self._machine, file, path, self._do)
+        file = self._do("opens", path, lambda: self.disk.file(path), changes=False)
+        return _HostFile(self.disk, self._machine, file, path, self._do)
 
     def open(self, path: str) -> BinaryIO:
         return self._do("reads", path, lambda: BytesIO(self._read(path)), changes=False)
 
     def replace(self, path: str, by: str) -> None:
-        self._do("completes", path, lambda: self._disk.replace(self._machine, path, by), tells=True)
+        self._do("completes", path, lambda: self.disk.replace(self._machine, path, by), tells=True)
 
     def remove(self, path: str) -> None:
-        self._do("deletes", path, lambda: self._disk.remove(self._machine, path), tells=True)
+        self._do("deletes", path, lambda: self.disk.remove(self._machine, path), tells=True)
 
     def remove_tree(self, directory: str) -> None:
         self.remove(directory)
@@ -92,7 +92,7 @@ class HostFiles(Files):
         self._do("syncs", path, lambda: self._sync_directory(path))
 
     def _sync_directory(self, path: str) -> None:
-        directory = self._disk.directory(path)
+        directory = self.disk.directory(path)
         directory.durable, directory.unsynced = dict(directory.names), []
 
 

@@ -21,8 +21,7 @@ def left_for_ever(application: Application, task: str, version: str, disk: Disk,
 
     Orphans may stay until the task has passed their counters.
     """
-    with closing(open_deltas(application.settings, application.id, task)) as changelog:
-        changelog.world = outside.world
+    with closing(open_deltas(application.settings, application.id, task, outside.world)) as changelog:
         changelog.clean(version, 0, outside.now_ms() + _LATER_MS, lambda: True)
         place = application.settings.changelog.partition(":")[2].partition("?")[0]
         own = disk.files(f"/{place.rpartition('://')[2]}/{application.id}/{task}")

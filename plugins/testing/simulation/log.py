@@ -70,6 +70,8 @@ class SimulatedLog(MemoryLog):
         """Positions that a commit has set back."""
         self.versions: set[str] = set()
         """The versions that were committed."""
+        self.resets = 0
+        """How often positions were set."""
         self.lossy_topics: set[str] = set()
         """Topics that have lost records, or were deleted and made again."""
 
@@ -185,6 +187,10 @@ class SimulatedLog(MemoryLog):
         self.purge(partition, before)
         self.lossy_topics.add(partition.topic)
 
+    def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
+        super().set_positions(application_id, positions)
+        self.resets += 1
+
     @contextmanager
     def without_commits(self, application_id: str) -> Iterator[None]:
         """Have no commits of an application, for a while, as when its positions have expired."""
@@ -250,7 +256,7 @@ class HostLog(Log):
         self.shared.create_topic(name, partitions, config, internal=internal)
 
     def delete_topic(self, name: str) -> None:
-        self.shared.delete_topic(name)
+        self._write(f"removes topic {name}", lambda: self.shared.delete_topic(name))
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return self._read("asks for start offsets", lambda: self.shared.start_offsets(partitions))
@@ -292,13 +298,13 @@ class HostLog(Log):
         self.shared.delete_commits(application_id)
 
     def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
-        self.shared.set_positions(application_id, positions)
+        self._write("sets positions", lambda: self.shared.set_positions(application_id, positions))
 
     def get_meta(self, application_id: str, key: str) -> bytes | None:
         return self.shared.get_meta(application_id, key)
 
     def put_meta(self, application_id: str, key: str, value: bytes) -> None:
-        self.shared.put_meta(application_id, key, value)
+        self._write(f"notes the {key.partition('-')[0]}", lambda: self.shared.put_meta(application_id, key, value))
 
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
         return self.shared.lease(application_id, owner, ttl_ms)

@@ -75,6 +75,8 @@ class ReshardSimulation(Simulation):
     processes of that kind, wake later. Sometimes the new layout is taken back before it has run, and made again.
     """
 
+    _may_be_moved = False
+
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         self._steps = {**self._steps, RESHARD: self._reshard}

@@ -227,7 +227,10 @@ class SimulatedCluster(ReadsTopics):
 
     def outputs(self) -> dict[str, list[Record]]:
         """Return the records of each output topic, by partition, as they were produced."""
-        reader = TopicReader(self.application, self._log)
+        return self._outputs_from({})
+
+    def _outputs_from(self, starts: Mapping[TopicPartition, int]) -> dict[str, list[Record]]:
+        reader = TopicReader(self.application, self._log, starts)
         names = sorted(set(self._topics) - set(self.application.program.topics()))
         return {name: list(reader.unread(name, None, None)) for name in names}
 

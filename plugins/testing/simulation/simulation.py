@@ -6,8 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from penstock import Application, IncompatibleStateError, Record, TopicPartition, Topology, TopologyBuilder
-from penstock.plugins.applications.preparation import prepare
+from penstock import (
+    Application,
+    IncompatibleStateError,
+    Log,
+    Record,
+    TopicPartition,
+    Topology,
+    TopologyBuilder,
+    World,
+)
+from penstock.plugins.applications import changelog_move, reset
+from penstock.plugins.applications.preparation import check_program, prepare
 from penstock.plugins.applications.stored_id import stored_application
 
 from ..topic_reader import TopicReader
@@ -16,6 +26,9 @@ from .failure import SimulationFailure
 from .faults import Place
 from .history import Fault, History, Step
 from .host import Host
+from .log import TRANSACTION_SECONDS
+from .operator_host import LEASE_SECONDS, operate
+from .simulated_application import simulated
 from .simulated_cluster import SimulatedCluster
 
 _PASSES = (0.1, 0.001, 0.005, 0.02, 0.05, 0.3, 1.0, 70.0)
@@ -24,6 +37,8 @@ _SIZES = {"chunk": (64, 1_000_000), "segment": (1, 400, 1_000_000), "snapshot_fl
 """Of the changelog in a directory: so small that it writes snapshots and cleans in a history of some commits."""
 _GRACES = ("0ms", "1s", "1m", "1h")
 _CLEANUP_DELAY = "2m"
+_MOVED = "/moved"
+"""The end of the name of a changelog's other place."""
 _LIMITS = {"commit_bytes": (1, 2_000), "fetch_bytes": (1, 300), "input_buffer_max_bytes": (1, 400)}
 """Settings that a history may have, so small that few records reach them."""
 _OPERATORS_POLICY = "latest"
@@ -69,6 +84,9 @@ class Simulation(SimulatedCluster):
         """The records that arrived, by topic."""
         self.parts: dict[str, list[list[Record]]] = {topic: [] for topic in records}
         """The same as their sources read them, by topic and partition."""
+        self.lives: list[dict[str, list[Record]]] = []
+        """What was produced before each reset."""
+        self._life_begins: Mapping[TopicPartition, int] = {}
         self._steps: Mapping[str, Callable[[Step], object]] = {
             "arrive": lambda step: self._arrive(1),
             "rest": lambda step: self._let(step, self._cluster.work_on),
@@ -92,6 +110,8 @@ class Simulation(SimulatedCluster):
             "lose": self._lose,
             "damage": self._damage,
             "stop": lambda step: self._stop_and_start(),
+            "reset": self._reset,
+            "move": lambda step: self._move_changelog(),
         }
 
     @property
@@ -250,9 +270,72 @@ class Simulation(SimulatedCluster):
                     self._timeline.tell(f"a start that finds no commits is refused: {type(error).__name__}")
                 else:
                     raise self.failure("an application whose commits the log has lost is started")
+        self._restart()
+
+    def _restart(self) -> None:
         prepared = self._prepared(self._made)
         self.application = prepared.application
         self._cluster.restart(prepared)
+
+    def _reset(self, step: Step) -> None:
+        """Stop the application and reset it to the start of its topics. A reset that is cut short may not be repeated.
+
+        What was produced counts for itself, and so does what follows.
+        """
+        sources = [TopicPartition(name, number) for name in self.arrived for number in range(self._partitions)]
+        if self._loses_records or not self._may_be_moved or any(self._log.start_offsets(sources).values()):
+            return
+        self._stop("to be reset")
+
+        def act(log: Log, world: World, check_lease: Callable[[], None]) -> None:
+            plan = reset.plan_reset(self.application, log, reset.to_earliest)
+            reset.reset(self.application, log, plan, check_lease, world)
+
+        before, produced = self._log.resets, self.outputs()
+        while not operate(self._cluster, act) and step.amount % 2:
+            self._timeline.pass_by(LEASE_SECONDS)
+        if self._log.resets > before:
+            self.lives.append(produced)
+            written = [TopicPartition(name, number) for name in produced for number in range(self._partitions)]
+            self._life_begins = self._log.end_offsets(written)
+            self._cluster.known.clear()
+            self._timeline.tell("the application was reset")
+        self._restart()
+
+    def _move_changelog(self) -> None:
+        """Stop the application, and start it with its changelog in another place, to which its state is copied."""
+        if not is_on_disk(self._settings) or not self._may_be_moved or self._disk.damaged:
+            return
+        self._stop("to move its changelog")
+        before = self.application.settings.changelog
+        place, mark, sizes = self._settings["changelog"].partition("?")
+        place = place.removesuffix(_MOVED) if place.endswith(_MOVED) else place + _MOVED
+        self._settings = {**self._settings, "changelog": f"{place}{mark}{sizes}"}
+        self.application = simulated(self._made, self._settings, self._directory)
+
+        def act(log: Log, world: World, check_lease: Callable[[], None]) -> None:
+            changelog_move.move_changelog(check_program(self.application, log), log, before, check_lease, world=world)
+
+        while not operate(self._cluster, act):
+            self._timeline.pass_by(LEASE_SECONDS)
+        self._timeline.tell("the changelog was moved")
+        self._restart()
+
+    @property
+    def _may_be_moved(self) -> bool:
+        """Whether no process reads the changelog beside the hosts."""
+        return not (self._cluster.has_replicas or self._cluster.has_standbys)
+
+    def _stop(self, why: str) -> None:
+        """Stop the application; the log gives up what frozen hosts have not committed."""
+        self._timeline.tell(f"the application is stopped {why}")
+        self._cluster.stop()
+        self._log.write_markers()
+        self._timeline.pass_by(TRANSACTION_SECONDS)
+
+    def outputs(self) -> dict[str, list[Record]]:
+        """Return what was produced since the last reset, as `SimulatedCluster.outputs`."""
+        return self._outputs_from(self._life_begins)
 
     def _may_purge_sources(self) -> bool:
         """Return whether no store is filled from a source topic: there, retention would delete its content."""
