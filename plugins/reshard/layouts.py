@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 
 from penstock import Log, Settings, World
@@ -12,10 +13,13 @@ from penstock.plugins.upgrade.saved_program import read_note, repartition_topics
 from penstock.support.names import changelog_topic
 
 
-def delete_layout(settings: Settings, log: Log, application_id: str, world: World) -> None:
+def delete_layout(
+    settings: Settings, log: Log, application_id: str, world: World, check_lease: Callable[[], None]
+) -> None:
     """Delete what is stored under an id, its commits last; idempotent. Raises ChangelogError and LogError.
 
-    The note of its program says what there is, and goes with the commits: a call that was killed can be repeated.
+    The note of its program says what there is, and goes with the commits: a call that was killed can be repeated. The
+    lease is checked before each deletion: a process that was frozen must not delete what its successor has made.
     """
     note = read_note(application_id, log)
     topics = repartition_topics(application_id, note) | topics_beside(application_id)
@@ -25,10 +29,13 @@ def delete_layout(settings: Settings, log: Log, application_id: str, world: Worl
         for partition in range(tasks):
             with closing(open_deltas(settings, application_id, f"{number}_{partition}")) as changelog:
                 changelog.world = world
+                check_lease()
                 changelog.destroy()
     there = log.topics()
     for topic in sorted(topics):
         if topic in there and there[topic].internal:
+            check_lease()
             log.delete_topic(topic)
+    check_lease()
     log.delete_commits(application_id)
     remove_all(state_directory(settings) / application_id)

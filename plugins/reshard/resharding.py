@@ -71,7 +71,7 @@ def reshard(
     the ends; also what tasks raise, ChangelogError, StoreError and LogError.
     """
     world = world or World()
-    resharding = _begin(plan, log, world)
+    resharding = _begin(plan, log, world, check_lease)
     check_lease()
     on_step("processing what was written before")
     with drained(plan, log, resharding.ends, check_lease, world) as workers, _work_directory(plan) as directory:
@@ -86,7 +86,7 @@ def reshard(
                     on_step(f"task {task}: {count:,} row{'' if count == 1 else 's'}")
             _check_unchanged(plan, log, resharding.ends)
         except Exception:
-            _delete_unused(plan, resharding.id, log, world)
+            _delete_unused(plan, resharding.id, log, world, check_lease)
             raise
         check_lease()
         write_stored(plan.id, log, _stored(plan, resharding.id, starts))
@@ -102,7 +102,7 @@ def accept(application: Application, log: Log, check_lease: Callable[[], None], 
     if not stored.before:
         return False
     check_lease()
-    delete_layout(application.settings, log, stored.before, world or World())
+    delete_layout(application.settings, log, stored.before, world or World(), check_lease)
     write_stored(application.id, log, StoredAs(**{**asdict(stored), "before": ""}))
     return True
 
@@ -127,7 +127,7 @@ def undo(application: Application, log: Log, check_lease: Callable[[], None], *,
         )
     check_lease()
     write_stored(application.id, log, StoredAs(stored.before, left=stored.left))
-    delete_layout(application.settings, log, stored.id, world or World())
+    delete_layout(application.settings, log, stored.id, world or World(), check_lease)
 
 
 def _prepare(plan: ReshardPlan, layout_id: str, log: Log) -> Prepared:
@@ -138,10 +138,10 @@ def _prepare(plan: ReshardPlan, layout_id: str, log: Log) -> Prepared:
     return prepare(application, log)
 
 
-def _delete_unused(plan: ReshardPlan, layout_id: str, log: Log, world: World) -> None:
+def _delete_unused(plan: ReshardPlan, layout_id: str, log: Log, world: World, check_lease: Callable[[], None]) -> None:
     """Delete what was written for a layout that will not be used; what is left, the next resharding deletes."""
     try:
-        delete_layout(plan.before.settings, log, layout_id, world)
+        delete_layout(plan.before.settings, log, layout_id, world, check_lease)
     except Exception as error:
         _log.warning("application %r: not all of its unused layout %s was deleted: %s", plan.id, layout_id, error)
 
@@ -152,12 +152,12 @@ class _Begun:
     ends: Ends
 
 
-def _begin(plan: ReshardPlan, log: Log, world: World) -> _Begun:
+def _begin(plan: ReshardPlan, log: Log, world: World, check_lease: Callable[[], None]) -> _Begun:
     """Note the ends up to which the old layout processes; those of an interrupted run of this plan stay."""
     noted = read_note_beside(plan.id, log, _META)
     ends = _noted_ends(plan, log, noted) or fixed_ends(plan, log)
     if noted and noted["id"] != plan.stored.id:
-        delete_layout(plan.before.settings, log, noted["id"], world)
+        delete_layout(plan.before.settings, log, noted["id"], world, check_lease)
     number = noted["number"] + 1 if noted else 2
     while _is_taken(layout_id := f"{plan.id}-layout-{number}", log):
         number += 1
@@ -168,6 +168,7 @@ def _begin(plan: ReshardPlan, log: Log, world: World) -> _Begun:
         **_what(plan),
         "ends": _by_topic(ends),
     }
+    check_lease()
     write_note_beside(plan.id, log, _META, note)
     return begun
 
