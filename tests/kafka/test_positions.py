@@ -7,12 +7,14 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from penstock.errors import LogError
+from penstock.plugins.logs.kafka.positions import from_kafka, position_of, task_of
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import TopicPartition
 
@@ -114,3 +116,21 @@ def test_somebody_else_in_the_group(broker: KafkaBroker, shop: Shop) -> None:
                 says(caught.value, f"consumer group '{shop.id}' has members", "stop them", "another id")
     with shop.log() as log:
         log.lease(shop.id, "a driver", 1_000).release()
+
+
+class OfAnotherProgram:
+    """A position whose metadata is no text, as Java Kafka Streams' is. confluent-kafka cannot write it."""
+
+    topic, partition, offset = "orders", 0, 7
+
+    @property
+    def metadata(self) -> str:
+        return b"\x02\xff".decode()
+
+
+def test_metadata_that_is_no_text_is_another_programs() -> None:
+    found: Any = OfAnotherProgram()
+    assert position_of(found) == 7
+    assert task_of(found) is None
+    with pytest.raises(LogError, match=r"committed positions of orders-0 \(offset 7\) were set by another program"):
+        from_kafka("0_0", [found])

@@ -56,6 +56,12 @@ FOUND = {
 """The seeds whose histories show the planted faults; others of these take more histories than a test has."""
 
 
+@pytest.mark.xfail(strict=True, raises=SimulationFailure, reason="it takes the fence, and writes to the old place")
+def test_a_host_that_was_frozen_over_a_move_of_the_changelog_changes_nothing() -> None:
+    """It has not taken the fence of a task before it freezes, so the move has not shut it out."""
+    CONTRACTS["counts, a store in the changelog and not, changelog in a directory"].play(852)
+
+
 @pytest.mark.parametrize("name", of_today(list(CONTRACTS), 3))
 def test_a_program_answers_as_without_faults(name: str) -> None:
     soaked = soak(CONTRACTS[name], range(8))

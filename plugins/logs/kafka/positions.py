@@ -91,12 +91,12 @@ def from_kafka(task_id: str, found: Iterable[KafkaPartition]) -> tuple[Commit | 
     positions: dict[TopicPartition, int] = {}
     notes: dict[TopicPartition, Note] = {}
     for each in found:
-        if position_of(each) is None or each.metadata == _START:
+        if position_of(each) is None or _metadata_of(each) == _START:
             continue
         partition = TopicPartition(each.topic, each.partition)
         positions[partition] = each.offset
         try:
-            note = Note.from_text(each.metadata)
+            note = Note.from_text(_metadata_of(each))
         except LogError as error:
             raise LogError(
                 f"task {task_id}: the committed position of {partition}: {error}. Nothing was changed; if it cannot be "
@@ -130,15 +130,23 @@ def plain(partitions: Sequence[TopicPartition]) -> list[KafkaPartition]:
     return [KafkaPartition(each.topic, each.partition) for each in partitions]
 
 
+def _metadata_of(found: KafkaPartition) -> str | None:
+    """Return the metadata of a position; None where it is no text, as another program's need not be."""
+    try:
+        return found.metadata
+    except UnicodeDecodeError:
+        return None
+
+
 def position_of(found: KafkaPartition) -> int | None:
     """Return a committed position; None where there is none."""
-    return None if found.offset < 0 or found.metadata == _NO_POSITION else int(found.offset)
+    return None if found.offset < 0 or _metadata_of(found) == _NO_POSITION else int(found.offset)
 
 
 def task_of(found: KafkaPartition) -> str | None:
     """Return the task that committed a position; None where no task did, or its metadata is damaged."""
     try:
-        note = Note.from_text(found.metadata)
+        note = Note.from_text(_metadata_of(found))
     except LogError:
         return None
     return None if note is None else note.task_id
