@@ -30,6 +30,7 @@ from penstock.plugins.runtime.local_state import backends
 from penstock.plugins.runtime.local_state.backends import Backends
 from penstock.plugins.runtime.local_state.task_state import TaskState
 from penstock.plugins.testing.contracts.log_tests import read
+from penstock.plugins.upgrade.saved_program import read_note
 from penstock.plugins.upgrade.saved_stores import accept_stores, drop_stores, saved_stores
 from penstock.record import OutputBatch, TopicPartition
 
@@ -126,6 +127,18 @@ def test_another_serde_is_refused_before_it_hides_entries(
     ):
         world.run(counts(**after), records=0, **settings)
     assert world.run(counts(**before), records=1) == "counts=6"  # what was refused has changed nothing
+
+
+def test_a_start_of_the_same_program_leaves_its_note_as_it_is(world: World) -> None:
+    """A backup that saw another note was given up: the application seemed to have another program."""
+    world.run(counts(), more())
+    first = read_note("app", world.log)
+    world.run(counts(), more())
+    assert read_note("app", world.log) == first
+    world.run(counts())
+    parked = read_note("app", world.log)
+    world.run(counts())
+    assert read_note("app", world.log) == parked != first
 
 
 def test_a_default_that_is_named_is_the_same(world: World) -> None:
