@@ -93,8 +93,8 @@ def test_stores_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_restores_are_measured() -> None:
-    [row] = restore.restore(entries=1000, tasks=(2,), rounds=1, changelog="directory:changes").rows
-    assert (row["tasks"], row["entries"]) == (2, 1000)
+    [row] = restore.restore(entries=1000, tasks=(2,), rounds=1, changelog="directory:changes", processes=(0,)).rows
+    assert (row["tasks"], row["processes"], row["entries"]) == (2, 0, 1000)
     assert row["entries_per_s"] > 0
 
 

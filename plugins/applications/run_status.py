@@ -154,6 +154,7 @@ class RunStatus(DetailedCounts):
         data = json.loads(text)
         for name, kind in (("tasks", TaskStatus), ("hosts", SlotHost), ("events", Event)):
             data[name] = tuple(_made(kind, each) for each in data.get(name, ()))
+        data["paused"] = tuple(data.get("paused", ()))
         data["tasks"] = tuple(
             replace(each, restoring=_made(RestoreProgress, each.restoring))
             if isinstance(each.restoring, dict)

@@ -125,7 +125,11 @@ class Copies(ABC):
         while True:
             try:
                 found = self._open(task, store)
-                missing = self._missing(task, found, bounds)
+                try:
+                    missing = self._missing(task, found, bounds)
+                except BaseException:
+                    found.close()
+                    raise
                 if missing is None:
                     return found
                 found.close()

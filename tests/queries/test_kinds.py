@@ -36,6 +36,7 @@ from penstock.plugins.replicas import Replica
 from penstock.plugins.replicas.contents import declared_store, entries, entries_of, open_store
 from penstock.plugins.runtime.locations import open_log
 from penstock.queries import Queries, TaskLag
+from penstock.stores.lmdb import registry as lmdb_registry
 from penstock.stores.lmdb.view import LmdbView
 
 from ..replicas.every_kind import INPUT, STORES, Writer, application
@@ -71,6 +72,7 @@ class Asked:
 def asked(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Asked]:
     with closing(Asked(tmp_path, getattr(request, "param", "lmdb"))) as made:
         yield made
+    assert not [each for each in lmdb_registry._environments if each.startswith(str(tmp_path))], "a view is left open"
 
 
 @pytest.mark.parametrize(("backend", "changelog"), CASES)
