@@ -86,8 +86,6 @@ class Layouts:
 
     def followed_by(self, now: Layout) -> Layouts:
         """Return the layouts after a change of the program: `now` is the present one, and this one an earlier one."""
-        if now == self.now:
-            return self
         return Layouts(
             now, {name: each for name, each in self.earlier.items() if name != self.id} | {self.id: self.now}
         )

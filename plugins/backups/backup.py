@@ -32,7 +32,7 @@ from penstock.plugins.replicas.replica import Replica
 from penstock.plugins.replicas.saved_tasks import SavedTask, saved_tasks, task_partitions
 from penstock.plugins.replicas.verification import beside
 from penstock.plugins.runtime.locations import open_deltas, resolve, state_directory
-from penstock.plugins.upgrade.saved_program import read_note
+from penstock.plugins.upgrade.saved_program import is_same_program, read_note
 from penstock.store import Change, Changes
 
 from .catalog import IN_TRANSIT, Backup, Catalog, stores_of
@@ -168,7 +168,7 @@ class _Making:
             commit = commits[task.id]
             if commit is not None:
                 self._how[self._write(task, commit, stack)].append(task.id)
-        if read_note(self._application.id, self._log) != self._note:
+        if not is_same_program(read_note(self._application.id, self._log), self._note):
             raise IncompatibleStateError(
                 f"application {self._application.id!r} was started with another program, or reset, meanwhile: make the "
                 "backup again"

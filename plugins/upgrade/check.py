@@ -36,8 +36,6 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
         "reads": _reads(assignment),
         "lives": before.get("lives", {}),
         "values": BY_STORE,
-        "parked": {},
-        "gone": {},
     }
     reasons: list[str] = []
     if before:

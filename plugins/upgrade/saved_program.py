@@ -42,6 +42,19 @@ def read_note(application_id: str, log: Log) -> Note:
     return note
 
 
+def is_same_program(note: Note, other: Note) -> bool:
+    """Return whether two notes are of one program and incarnation; its second start writes some fields more."""
+    return _compared(note) == _compared(other)
+
+
+def _compared(note: Note) -> Note:
+    layouts = {
+        number: {**each, "earlier": {name: old for name, old in each["earlier"].items() if old != each["now"]}}
+        for number, each in note.get("layouts", {}).items()
+    }
+    return {"parked": {}, "gone": {}, **note, "layouts": layouts}
+
+
 def write_note(application_id: str, log: Log, note: Note) -> None:
     """Write the note. The caller holds the application's lease."""
     log.put_meta(application_id, _META, json.dumps(note).encode())

@@ -30,7 +30,7 @@ from penstock.plugins.runtime.local_state import backends
 from penstock.plugins.runtime.local_state.backends import Backends
 from penstock.plugins.runtime.local_state.task_state import TaskState
 from penstock.plugins.testing.contracts.log_tests import read
-from penstock.plugins.upgrade.saved_program import read_note
+from penstock.plugins.upgrade.saved_program import is_same_program, read_note
 from penstock.plugins.upgrade.saved_stores import accept_stores, drop_stores, saved_stores
 from penstock.record import OutputBatch, TopicPartition
 
@@ -129,16 +129,15 @@ def test_another_serde_is_refused_before_it_hides_entries(
     assert world.run(counts(**before), records=1) == "counts=6"  # what was refused has changed nothing
 
 
-def test_a_start_of_the_same_program_leaves_its_note_as_it_is(world: World) -> None:
-    """A backup that saw another note was given up: the application seemed to have another program."""
-    world.run(counts(), more())
-    first = read_note("app", world.log)
-    world.run(counts(), more())
-    assert read_note("app", world.log) == first
-    world.run(counts())
-    parked = read_note("app", world.log)
-    world.run(counts())
-    assert read_note("app", world.log) == parked != first
+def test_notes_of_one_program_are_told_from_those_of_another(world: World) -> None:
+    """A second start writes more fields: a backup beside it was given up, as if the application had another program."""
+    notes = []
+    for stores in ((counts(), more()), (counts(), more()), (counts(),), (counts(),)):
+        world.run(*stores)
+        notes.append(read_note("app", world.log))
+    assert notes[0] != notes[1]
+    assert is_same_program(notes[0], notes[1]) and is_same_program(notes[2], notes[3])
+    assert not is_same_program(notes[1], notes[2]) and not is_same_program({}, notes[1])
 
 
 def test_a_default_that_is_named_is_the_same(world: World) -> None:
