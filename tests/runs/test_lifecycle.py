@@ -43,6 +43,20 @@ def application(surroundings: Surroundings, topology: Topology | None = None, **
     return surroundings.application("app", topology or apps.count(), engine="embedded", **settings)
 
 
+def opens_after(may_open: threading.Event) -> Topology:
+    """Return a program whose tasks are open once the event is set."""
+
+    class Waits(Processor):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            assert may_open.wait(60)
+
+        def process(self, record: Record) -> None:
+            return None
+
+    return Topology().add_source("in", "in").add_processor("waits", Waits, "in")
+
+
 @pytest.mark.parametrize("trigger", ["available_now", "0s", "continuous"])
 def test_a_listener_is_called_with_each_state(surroundings: Surroundings, trigger: str) -> None:
     changes: list[StateChange] = []
@@ -64,16 +78,7 @@ def test_a_listener_is_called_with_each_state(surroundings: Surroundings, trigge
 
 def test_a_run_rebalances_until_all_tasks_are_open(surroundings: Surroundings) -> None:
     may_open = threading.Event()
-
-    class Waits(Processor):
-        def init(self, context: Any) -> None:
-            super().init(context)
-            assert may_open.wait(60)
-
-        def process(self, record: Record) -> None:
-            return None
-
-    given = application(surroundings, Topology().add_source("in", "in").add_processor("waits", Waits, "in"))
+    given = application(surroundings, opens_after(may_open))
     with given.start() as running:
         wait_until(lambda: running.state == "rebalancing")
         may_open.set()
@@ -196,17 +201,7 @@ def asked(port: int, path: str) -> tuple[int, Any]:
 
 def test_the_endpoints_of_a_run_that_opens_its_tasks(surroundings: Surroundings, free_port: int) -> None:
     may_open = threading.Event()
-
-    class Waits(Processor):
-        def init(self, context: Any) -> None:
-            super().init(context)
-            assert may_open.wait(60)
-
-        def process(self, record: Record) -> None:
-            return None
-
-    topology = Topology().add_source("in", "in").add_processor("waits", Waits, "in")
-    with application(surroundings, topology, metrics_port=free_port).start() as running:
+    with application(surroundings, opens_after(may_open), metrics_port=free_port).start() as running:
         wait_until(lambda: running.state == "rebalancing")
         assert asked(free_port, "/health/live")[0] == 200
         code, found = asked(free_port, "/health/ready")
