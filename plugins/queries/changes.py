@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -88,12 +89,18 @@ class Changes(Iterator[tuple[Any, Any]]):
         """Begin to follow a store. Raises as `subscribed`, and StoreUnavailableError if the log does not answer."""
         wake = threading.Event()
         subscription = subscribed(reading, keys, key, after, wake.set)
-        if not subscription.has_begun and not (wake.wait(reading.bounds.wait) and subscription.has_begun):
-            reading.feed.remove(subscription)
-            raise StoreUnavailableError(
-                f"store {reading.builder.name!r} of application {reading.application.id!r}: the log has not said in "
-                f"time where its changes begin"
-            )
+        until = time.monotonic() + reading.bounds.wait
+        # Changes of one task wake it, too, while others have not begun.
+        while not subscription.has_begun:
+            wake.clear()
+            if subscription.has_begun:
+                break
+            if subscription.has_ended or not wake.wait(max(0.0, until - time.monotonic())):
+                reading.feed.remove(subscription)
+                raise StoreUnavailableError(
+                    f"store {reading.builder.name!r} of application {reading.application.id!r}: the log has not said "
+                    "in time where its changes begin"
+                )
         return cls(reading, subscription, wake)
 
     @property
@@ -112,7 +119,7 @@ class Changes(Iterator[tuple[Any, Any]]):
             timestamped = self._reading.timestamped
             taken = self._subscription.take()
             self._entries = iter([(each["key"], _value_of(each, timestamped)) for each in taken])
-            if not taken:
+            if not taken and not self._has_closed:  # `close` may have come before `clear`
                 self._wake.wait()
         raise StopIteration
 

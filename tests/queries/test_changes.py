@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from penstock import ConfigError, StoreUnavailableError, ValueAndTimestamp
 from penstock.client import AsyncClient, Client, Entry, QueryError
+from penstock.plugins.queries import changes as in_process
 from penstock.plugins.queries import subscription
 from penstock.queries import Changes, ChangesEndedError
 
@@ -95,6 +96,37 @@ def test_a_reader_that_is_closed_ends(asked: Asked) -> None:
     asked.here.close()
     with pytest.raises(ChangesEndedError, match="not read any more"):
         next(waiting)
+
+
+def test_a_close_just_before_it_waits_ends_it(asked: Asked) -> None:
+    changes = asked.here.store("plain").changes()
+
+    class ClosedFirst(threading.Event):
+        def clear(self) -> None:
+            changes.close()
+            super().clear()
+
+    changes._wake = ClosedFirst()
+    ended: list[Any] = []
+    thread = threading.Thread(target=lambda: ended.append(list(changes)), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert ended == [[]]
+
+
+def test_changes_of_one_task_do_not_end_the_wait_for_others(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    class LateInOneTask(subscription.Subscription):
+        looks = 0
+
+        @property
+        def has_begun(self) -> bool:
+            self.looks += 1
+            self._notify()  # as for changes of a task that has begun
+            return self.looks > 3
+
+    monkeypatch.setattr(in_process, "Subscription", LateInOneTask)
+    with asked.here.store("plain").changes() as changes:
+        assert changes._subscription.looks > 3
 
 
 def test_what_cannot_be_followed_is_named(asked: Asked) -> None:
