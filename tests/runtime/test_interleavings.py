@@ -95,6 +95,8 @@ class Sent:
         self._log.append(OutputBatch("in", [b"k"], [b"%d" % takes], [timestamp], None, [[partition]]))
 
 
+QUIET_SECONDS = 5.0
+SLOW_TIMERS = [(0, [1_200, 1_200]), (1, [1_200, 1_200])]
 DUE_TOGETHER = [
     (0, [0, 0]),
     ("turn", 2),
@@ -116,6 +118,7 @@ STEP = st.one_of(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @example(DUE_TOGETHER, "20ms")
+@example(SLOW_TIMERS, "0ms")
 @given(st.lists(STEP, max_size=40), st.sampled_from(["0ms", "20ms", "1s"]))
 def test_each_result_comes_once_in_any_order_of_threads_and_time(
     tmp_path: Path, steps: list[tuple[Any, Any]], interval: str
@@ -145,15 +148,15 @@ def test_each_result_comes_once_in_any_order_of_threads_and_time(
 
 
 def finish(each: LoopByHand) -> None:
-    """Let everything come and be committed: two seconds without a result."""
-    until = each.time.now + 2.0
+    """Let everything come and be committed: some seconds without a result, for slow timers of all tasks take 2.4."""
+    until = each.time.now + QUIET_SECONDS
     while each.time.now < until:
         before = each.log.end_offsets([OUT])
         each.loop.turn(0)
         each.time.run_threads()
         each.time.pass_by(0.02)
         if each.log.end_offsets([OUT]) != before:
-            until = each.time.now + 2.0
+            until = each.time.now + QUIET_SECONDS
 
 
 def again(each: LoopByHand, directory: Path) -> None:

@@ -25,8 +25,8 @@ from .upkeeps import Upkeeps
 
 _MOST_POLLED, _FEWEST_POLLED = 4_000, 400
 """Records of one poll: fewer where tasks have records to process, which would leave the processor's cache meanwhile."""
-_CHUNK = 2_000
-"""Records that one task processes before the next task gets its turn."""
+_CHUNK = _MOST_POLLED
+"""Records that one task processes before the next task gets its turn: all of a poll, which are in the cache by then."""
 _TURN_SECONDS = 0.05
 """How long tasks work in a turn; the last one ends with its record or punctuator. Between two turns commits begin."""
 _LONGEST_WAIT, _SHORT_WAIT, _STALLED_WAIT, _OPENING_WAIT = 0.05, 0.001, 0.01, 0.005
