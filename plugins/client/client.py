@@ -228,7 +228,7 @@ class Store:
     def changes(
         self, key: Any = None, *, start: Any = None, end: Any = None, prefix: Any = None, after: str | None = None
     ) -> Changes:
-        """Iterate over entries of a key-value store as commits change them, from now on; None for a deleted value.
+        """Iterate over entries as commits change them, from now on; None for a deleted value.
 
         Of one key, of a range with both ends, of a prefix, or of all. `after`: the `position` of earlier changes, to
         continue behind them.

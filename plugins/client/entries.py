@@ -22,7 +22,7 @@ class Entry:
     """An entry of a store, with keys and values as JSON has them; bytes are base64 text. Times are in ms.
 
     `timestamp` and `headers`: of its value, if the store was asked for them; of a version, when it began. `valid_to`:
-    when a version ended, -1 for the latest. `start` and `end`: of a window or session.
+    when a version ended, -1 for the latest, None in a change. `start` and `end`: of a window or session.
     """
 
     key: Any

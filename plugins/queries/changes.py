@@ -1,4 +1,4 @@
-"""Changes: the entries of a key-value store that commits change, for a reader of this process."""
+"""Changes: the entries of a store that commits change, for a reader of this process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from penstock import (
     StrSerde,
     ValueAndTimestamp,
     ValueTimestampHeaders,
+    VersionedRecord,
+    Windowed,
 )
-from penstock.plugins.replicas.contents import Entry, key_serde
+from penstock.plugins.replicas.contents import KINDS_OF_TIMES, Entry, key_serde
+from penstock.stores.kinds.row_keys import key_in_row
 
 from .reading import StoreReading, kind_of
 from .subscription import Keys, Subscription, position_of, token_of
 
-KINDS = ("key_value", "lru_map")
+KINDS = ("key_value", "lru_map", *KINDS_OF_TIMES)
 """The kinds of stores whose changes can be followed: an entry of theirs is a row of the changelog."""
 
 
@@ -39,7 +42,7 @@ def keys_of(reading: StoreReading, key: Any, start: Any, end: Any, prefix: Any) 
         )
     except Exception as error:  # a serde of another package may raise anything
         raise ConfigError(f"store {reading.builder.name!r}: its key serde refuses a key: {error}") from error
-    return Keys(first, last, beginning or b"")
+    return Keys(key_in_row(kind_of(reading.builder)), first, last, beginning or b"")
 
 
 def subscribed(
@@ -52,7 +55,7 @@ def subscribed(
     builder = reading.builder
     if kind_of(builder) not in KINDS:
         raise ConfigError(
-            f"store {builder.name!r} is of the kind {kind_of(builder)!r}: only changes of {' and '.join(KINDS)} stores "
+            f"store {builder.name!r} is of the kind {kind_of(builder)!r}: only changes of the kinds {', '.join(KINDS)} "
             "can be followed"
         )
     if not builder.logged or not reading.copies.has_changelog:
@@ -69,11 +72,12 @@ def subscribed(
 
 
 class Changes(Iterator[tuple[Any, Any]]):
-    """Iterates over the changes of a key-value store, as tasks commit; close it, or use it in a `with` block.
+    """Iterates over the changes of a store, as tasks commit; close it, or use it in a `with` block.
 
-    Each is a pair of a key and its new value, None if the entry was deleted. `position` is text: with it as `after`
-    another reader continues behind the last change that was taken. Waits for changes without end; `close` in another
-    thread ends that.
+    Each is a pair of a key and its new value, None if the entry was deleted. The key of a window or session is a
+    Windowed. The value of a version is a VersionedRecord, in which None is a deletion and `valid_to` says nothing.
+    `position` is text: with it as `after` another reader continues behind the last change that was taken. Waits for
+    changes without end; `close` in another thread ends that.
     """
 
     def __init__(self, reading: StoreReading, subscription: Subscription, wake: threading.Event) -> None:
@@ -86,7 +90,10 @@ class Changes(Iterator[tuple[Any, Any]]):
 
     @classmethod
     def of(cls, reading: StoreReading, keys: Keys, key: Any, after: str | None) -> Changes:
-        """Begin to follow a store. Raises as `subscribed`, and StoreUnavailableError if the log does not answer."""
+        """Begin to follow a store.
+
+        Raises as `subscribed`, StoreUnavailableError if the log does not answer, and ChangesEndedError.
+        """
         wake = threading.Event()
         subscription = subscribed(reading, keys, key, after, wake.set)
         until = time.monotonic() + reading.bounds.wait
@@ -95,7 +102,9 @@ class Changes(Iterator[tuple[Any, Any]]):
             wake.clear()
             if subscription.has_begun:
                 break
-            if subscription.has_ended or not wake.wait(max(0.0, until - time.monotonic())):
+            if subscription.has_ended:
+                subscription.take()  # raises what has ended it
+            if not wake.wait(max(0.0, until - time.monotonic())):
                 reading.feed.remove(subscription)
                 raise StoreUnavailableError(
                     f"store {reading.builder.name!r} of application {reading.application.id!r}: the log has not said "
@@ -118,7 +127,7 @@ class Changes(Iterator[tuple[Any, Any]]):
             self._reached = self._subscription.position()
             timestamped = self._reading.timestamped
             taken = self._subscription.take()
-            self._entries = iter([(each["key"], _value_of(each, timestamped)) for each in taken])
+            self._entries = iter([(_key_of(each), _value_of(each, timestamped)) for each in taken])
             if not taken and not self._has_closed:  # `close` may have come before `clear`
                 self._wake.wait()
         raise StopIteration
@@ -136,8 +145,14 @@ class Changes(Iterator[tuple[Any, Any]]):
         self._wake.set()
 
 
+def _key_of(entry: Entry) -> Any:
+    return Windowed(entry["key"], entry["start"], entry["end"]) if "start" in entry else entry["key"]
+
+
 def _value_of(entry: Entry, timestamped: bool) -> Any:
     value = entry["value"]
+    if "valid_to" in entry:
+        return VersionedRecord(value, entry["timestamp"])
     if not timestamped or "timestamp" not in entry:
         return value
     if "headers" in entry:

@@ -11,7 +11,15 @@ from typing import Any
 
 from penstock import Application, Commit, LogChangelog, PenstockError, Restore, Serde, StoreBuilder, TaskChangelog
 from penstock.changelog import is_version
-from penstock.plugins.replicas.contents import Entry, declared_store, entries_of, key_serde, store_over
+from penstock.plugins.replicas.contents import (
+    KINDS_OF_TIMES,
+    Entry,
+    changed_entries,
+    declared_store,
+    entries_of,
+    key_serde,
+    store_over,
+)
 from penstock.plugins.replicas.log_history import LogHistory, OvertakenError
 from penstock.plugins.replicas.saved_tasks import SavedTask
 from penstock.plugins.runtime.locations import open_changelog
@@ -79,12 +87,15 @@ class ChangesFeed:
         self._ticker: Ticker | None = None
 
     def add(self, subscription: Subscription) -> None:
-        """Begin to read for a reader."""
+        """Begin to read for a reader; one that comes after `close` is ended."""
         with self._lock:
-            self._subscriptions.append(subscription)
-            if self._ticker is None:
-                self._ticker = self._copies.world.ticker("penstock-changes", FEED_SECONDS, self._look)
-            self._ticker.resume()
+            if not self._has_closed:
+                self._subscriptions.append(subscription)
+                if self._ticker is None:
+                    self._ticker = self._copies.world.ticker("penstock-changes", FEED_SECONDS, self._look)
+                self._ticker.resume()
+                return
+        subscription.end(_closed())
 
     def remove(self, subscription: Subscription) -> None:
         """Read no more for a reader; idempotent."""
@@ -93,12 +104,13 @@ class ChangesFeed:
 
     def close(self) -> None:
         """End all readers; idempotent."""
-        self._has_closed = True
+        with self._lock:
+            self._has_closed = True
         if self._ticker is not None:
             self._ticker.resume()
             self._ticker.close()
         for each in self._subscriptions:
-            each.end(ChangesEndedError("closed", "the stores are not read any more"))
+            each.end(_closed())
         self._close_sources()
 
     # ------------------------------------------------------------------ the thread
@@ -186,7 +198,7 @@ class ChangesFeed:
             known: dict[str, dict[bytes, Entry]] = {}
             shown = version if is_version(version) else None
             for each in subscriptions:
-                rows = [row for row in changes.get(each.store, ()) if row[0] in each.keys]
+                rows = [row for row in changes.get(each.store, ()) if each.keys.has_row(row[0])]
                 try:
                     entries = self._entries(each.store, source.task, rows, commit, known.setdefault(each.store, {}))
                 except PenstockError as error:  # such as a serde that does not read them
@@ -199,7 +211,7 @@ class ChangesFeed:
     def _entries(
         self, store: str, task: SavedTask, rows: Sequence[Row], commit: Commit, known: dict[bytes, Entry]
     ) -> list[Entry]:
-        """Return changed rows of a key-value store as entries; the value is None where the entry was deleted.
+        """Return changed rows of a store as entries; the value is None where the entry was deleted.
 
         `known` has those that were made before. Raises as the store's serdes.
         """
@@ -208,11 +220,15 @@ class ChangesFeed:
             known.update(
                 _decoded(self._application, declared_store(self._application, store)[1], task, missing, commit)
             )
-        return [known[raw] for raw, _ in rows]
+        return [known[raw] for raw, _ in rows if raw in known]
 
     def _close_sources(self) -> None:
         while self._sources:
             self._sources.popitem()[1].history.close()
+
+
+def _closed() -> ChangesEndedError:
+    return ChangesEndedError("closed", "the stores are not read any more")
 
 
 def _end_by_gap(subscriptions: Sequence[Subscription], reason: str) -> None:
@@ -226,6 +242,9 @@ def _decoded(
     name = builder.name
     kept = task.layouts.now[name]
     backend = MemoryBackend.ephemeral(kept.tables(name))
+    if kept.kind in KINDS_OF_TIMES:
+        yield from changed_entries(store_over(application, task.id, builder, kept, backend, commit), rows)
+        return
     backend.write({name: [row for row in rows if row[1] is not None]}, None, commit.version)
     store = store_over(application, task.id, builder, kept, backend, commit)
     serde: Serde[Any] = key_serde(application, builder)

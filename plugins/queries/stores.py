@@ -24,7 +24,27 @@ from .changes import Changes, keys_of
 from .reading import StoreReading, kind_of
 
 
-class QueriedKeyValueStore(ReadOnlyKeyValueStore[Any, Any]):
+class _Followed:
+    """A store whose changes can be followed."""
+
+    _reading: StoreReading
+
+    def changes(
+        self, key: Any = None, *, start: Any = None, end: Any = None, prefix: Any = None, after: str | None = None
+    ) -> Changes:
+        """Iterate over (key, new value) as commits change the store, from now on; see Changes.
+
+        Of one key, of a range with both ends, of keys that begin with `prefix` (text or bytes), or of all. Commits of
+        one key that follow each other within a tenth of a second may come as one change. `after`: the `position` of
+        earlier changes, to continue behind them; then some may come twice. Close it, or use it in a `with` block.
+
+        Iterating raises ChangesEndedError if the reader is too slow, or if the changes are not in the changelog any
+        more. Raises ConfigError for a store that is not in the changelog, and StoreUnavailableError.
+        """
+        return Changes.of(self._reading, keys_of(self._reading, key, start, end, prefix), key, after)
+
+
+class QueriedKeyValueStore(_Followed, ReadOnlyKeyValueStore[Any, Any]):
     """A key-value store. Ranges are in the order of the keys within each task, task after task."""
 
     def __init__(self, reading: StoreReading) -> None:
@@ -61,22 +81,8 @@ class QueriedKeyValueStore(ReadOnlyKeyValueStore[Any, Any]):
     def approximate_count(self) -> int:
         return self._reading.total(lambda store: store.approximate_count())
 
-    def changes(
-        self, key: Any = None, *, start: Any = None, end: Any = None, prefix: Any = None, after: str | None = None
-    ) -> Changes:
-        """Iterate over (key, new value) as commits change the store, from now on; None for a deleted entry.
 
-        Of one key, of a range with both ends, of keys that begin with `prefix` (text or bytes), or of all. Commits of
-        one key that follow each other within a tenth of a second may come as one change. `after`: the `position` of
-        earlier changes, to continue behind them; then some may come twice. Close it, or use it in a `with` block.
-
-        Iterating raises ChangesEndedError if the reader is too slow, or if the changes are not in the changelog any
-        more. Raises ConfigError for a store that is not in the changelog, and StoreUnavailableError.
-        """
-        return Changes.of(self._reading, keys_of(self._reading, key, start, end, prefix), key, after)
-
-
-class QueriedWindowStore(ReadOnlyWindowStore[Any, Any]):
+class QueriedWindowStore(_Followed, ReadOnlyWindowStore[Any, Any]):
     """A window store."""
 
     def __init__(self, reading: StoreReading) -> None:
@@ -109,7 +115,7 @@ class QueriedWindowStore(ReadOnlyWindowStore[Any, Any]):
         return self._reading.total(lambda store: store.approximate_count())
 
 
-class QueriedSessionStore(ReadOnlySessionStore[Any, Any]):
+class QueriedSessionStore(_Followed, ReadOnlySessionStore[Any, Any]):
     """A session store."""
 
     def __init__(self, reading: StoreReading) -> None:
@@ -145,7 +151,7 @@ class QueriedSessionStore(ReadOnlySessionStore[Any, Any]):
         return self._reading.total(lambda store: store.approximate_count())
 
 
-class QueriedVersionedStore(ReadOnlyVersionedKeyValueStore[Any, Any]):
+class QueriedVersionedStore(_Followed, ReadOnlyVersionedKeyValueStore[Any, Any]):
     """A versioned store."""
 
     def __init__(self, reading: StoreReading) -> None:

@@ -36,15 +36,22 @@ class ChangesEndedError(StoreUnavailableError):
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys whose changes are wanted, as bytes: from `start` to `end`, both included, that begin with `prefix`."""
+    """The keys whose changes are wanted, as bytes: from `start` to `end`, both included, that begin with `prefix`.
 
+    `key_of` takes the key of an entry from that of a row; None for a row that is no entry.
+    """
+
+    key_of: Callable[[bytes], bytes | None]
     start: bytes | None = None
     end: bytes | None = None
     prefix: bytes = b""
 
-    def __contains__(self, key: bytes) -> bool:
+    def has_row(self, row_key: bytes) -> bool:
+        """Return whether a row is of one of the keys."""
+        key = self.key_of(row_key)
         return (
-            (self.start is None or key >= self.start)
+            key is not None
+            and (self.start is None or key >= self.start)
             and (self.end is None or key <= self.end)
             and key.startswith(self.prefix)
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from itertools import islice
 from typing import Any
@@ -28,13 +28,16 @@ from penstock import (
 )
 from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
 from penstock.program.serdes import resolve_serde
+from penstock.store import Change as Row
 from penstock.store.kept_store import KeptStore
 from penstock.store.kinds.timers import TimerStore
 from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.store.specs import declared_serdes
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.kinds.plain import PlainStore
+from penstock.stores.kinds.session import BucketSessionStore
 from penstock.stores.kinds.versioned import VersionedStore
+from penstock.stores.kinds.window import BucketWindowStore
 from penstock.support.names import changelog_topic, did_you_mean, index_name
 from penstock.support.repeats import Repeats
 
@@ -42,6 +45,9 @@ from .replica import Replica
 
 LATEST = 2**63 - 1
 """The end of time, in ms."""
+
+KINDS_OF_TIMES = ("window", "session", "versioned")
+"""The kinds of stores that have an entry of a key for each time, each in a row of its own."""
 
 Entry = dict[str, Any]
 """An entry of a store: `key` and `value`, and what else its kind has.
@@ -179,6 +185,24 @@ def entries(
     else:
         raise _unknown(store)
     yield from _shown(found, isinstance(store, (ReadOnlyWindowStore, ReadOnlySessionStore)))
+
+
+def changed_entries(store: StateStore, rows: Iterable[Row]) -> Iterator[tuple[bytes, Entry]]:
+    """Yield changed rows of a window, session or versioned store with the key of the row and its entry.
+
+    The value is None where the entry was deleted, and `valid_to` of a version, because its row does not say it. A
+    version that is gone because of its age is left out. Raises ConfigError for another kind of store.
+    """
+    if isinstance(store, VersionedStore):
+        for row_key, data in rows:
+            if data is not None:
+                key, each = store.entry_of(row_key, data)
+                yield row_key, {"key": key, "value": each.value, "timestamp": each.timestamp, "valid_to": None}
+    elif isinstance(store, (BucketWindowStore, BucketSessionStore)):
+        for row_key, data in rows:
+            yield row_key, next(_shown([store.entry_of(row_key, data)], True))
+    else:
+        raise _unknown(store)
 
 
 def columns(store: StateStore, size: int, first: int = 0, last: int = LATEST) -> Iterator[Mapping[str, list[Any]]]:

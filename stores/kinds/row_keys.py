@@ -50,10 +50,12 @@ _HAVE_OWN_ROW = frozenset({"window", "session", "versioned", "list"})
 
 def row_keys_of(spec: StoreSpec, kind: str) -> RowKeys | None:
     """Return where the rows of a store of a kind have their keys; None for a kind whose package does not say."""
-    key_of = _KEYS.get(kind)
-    if key_of is None:
-        return spec.row_keys
-    return RowKeys(partial(_unless_own, key_of) if kind in _HAVE_OWN_ROW else key_of, _key_serde, merged_numbers)
+    return RowKeys(key_in_row(kind), _key_serde, merged_numbers) if kind in _KEYS else spec.row_keys
+
+
+def key_in_row(kind: str) -> Callable[[bytes], bytes | None]:
+    """Return what takes the key of an entry from the key of a row of one of our kinds; None for the store's own row."""
+    return partial(_unless_own, _KEYS[kind]) if kind in _HAVE_OWN_ROW else _KEYS[kind]
 
 
 def _unless_own(key_of: Callable[[bytes], bytes], row: bytes) -> bytes | None:

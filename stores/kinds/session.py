@@ -232,11 +232,15 @@ class BucketSessionStore(RetainedStore, SessionStore[Any, Any]):
 
     def _windowed(self, rows: Iterable[Row], latest_start: int) -> Iterator[tuple[Windowed, Any]]:
         for row_key, data in rows:
-            raw, end, rest = self._buckets.parts(row_key)
-            (start,) = TIME.unpack(rest)
-            if start <= latest_start:
-                key = self.keys.to_object(raw)
-                yield Windowed(key, start, end), self.values.to_object(key, data)
+            if TIME.unpack_from(row_key, len(row_key) - TIME.size)[0] <= latest_start:
+                yield self.entry_of(row_key, data)
+
+    def entry_of(self, row_key: bytes, data: bytes | None) -> tuple[Windowed, Any]:
+        """Return the entry of a row; its value is None if the row was deleted (`data` is None)."""
+        raw, end, rest = self._buckets.parts(row_key)
+        key = self.keys.to_object(raw)
+        value = None if data is None else self.values.to_object(key, data)
+        return Windowed(key, TIME.unpack(rest)[0], end), value
 
     # ------------------------------------------------------------------ the commit
 

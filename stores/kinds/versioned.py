@@ -163,6 +163,15 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
                     yield key, VersionedRecord(self._values.to_object(raw, data), timestamp, valid_to)
                 valid_to = timestamp
 
+    def entry_of(self, row_key: bytes, data: bytes) -> tuple[Any, VersionedRecord]:
+        """Return the key and the version of a row, which does not say how long the version was valid.
+
+        The value of a deletion is None.
+        """
+        raw, at = unescaped(row_key)
+        value = None if data == DELETED else self._values.to_object(raw, data)
+        return self._keys.to_object(raw), VersionedRecord(value, TIME.unpack_from(row_key, at)[0])
+
     def _find_latest(self, key: Any) -> VersionedRecord:
         """Return the latest version; its value is None where that is a deletion, or there is none."""
         if type(key) in self._keys.types:

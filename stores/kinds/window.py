@@ -292,6 +292,13 @@ class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
         for key, start, value in self._decoded(rows):
             yield Windowed(key, start, min(start + size, MAX_TIME)), value
 
+    def entry_of(self, row_key: bytes, data: bytes | None) -> tuple[Windowed, Any]:
+        """Return the entry of a row; its value is None if the row was deleted (`data` is None)."""
+        raw, start, _ = self._buckets.parts(row_key)
+        key = self.keys.to_object(raw)
+        value = None if data is None else self.values.to_object(key, data)
+        return Windowed(key, start, min(start + self.size_ms, MAX_TIME)), value
+
     def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[Any, int, Any]]:
         """Yield key, window start and value."""
         for row_key, data in rows:

@@ -1,4 +1,4 @@
-"""Changes of key-value stores as tasks commit: in process, as server-sent events, and by the client."""
+"""Changes of stores as tasks commit: in process, as server-sent events, and by the client."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import ConfigError, StoreUnavailableError, ValueAndTimestamp
+from penstock import ConfigError, StoreUnavailableError, ValueAndTimestamp, VersionedRecord, Windowed
 from penstock.client import AsyncClient, Client, Entry, QueryError
 from penstock.plugins.queries import changes as in_process
 from penstock.plugins.queries import subscription
+from penstock.plugins.replicas.contents import LATEST
 from penstock.queries import Changes, ChangesEndedError
 
 from ..waiting import wait_until
 from .served import ask, served
-from .test_kinds import ROWS, Asked
+from .test_kinds import Asked
+
+ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["1", "2", ""])), min_size=1, max_size=3)
+"""So few that nothing expires in four commits."""
+FOLLOWED = ["plain", "stamped", "recent", "windows", "sessions", "versions"]
 
 
 @pytest.fixture
@@ -33,13 +38,19 @@ def asked(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Asked]:
         yield made
 
 
-def content(asked: Asked, store: str) -> dict[str, Any]:
-    return dict(asked.store(asked.here, store).all())
+def content(asked: Asked, name: str) -> dict[Any, Any]:
+    """Return the entries of a store; those of a versioned one by key and time."""
+    store = asked.store(asked.here, name)
+    if name == "versions":
+        return {(key, at): each.value for key in "abcd" for at, each in store.get(key, 0, LATEST)}
+    return dict(store.find_sessions_range(None, None, 0, LATEST) if name == "sessions" else store.all())
 
 
-def followed(changes: Changes, content: dict[str, Any], expected: dict[str, Any]) -> None:
+def followed(changes: Changes, content: dict[Any, Any], expected: dict[Any, Any]) -> None:
     """Apply changes until the content is as expected."""
     for key, value in changes:
+        if isinstance(value, VersionedRecord):
+            key, value = (key, value.timestamp), value.value
         content[key] = value
         if value is None:
             del content[key]
@@ -49,7 +60,7 @@ def followed(changes: Changes, content: dict[str, Any], expected: dict[str, Any]
 
 @pytest.mark.parametrize("changelog", ["directory:changelog", "topic:"])
 @settings(deadline=None, max_examples=5)
-@given(commits=st.lists(ROWS, min_size=1, max_size=4), store=st.sampled_from(["plain", "stamped", "recent"]))
+@given(commits=st.lists(ROWS, min_size=1, max_size=4), store=st.sampled_from(FOLLOWED))
 def test_changes_lead_to_the_content(
     changelog: str, commits: list[list[tuple[str, str]]], store: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -83,6 +94,37 @@ def test_keys_are_chosen(asked: Asked) -> None:
         assert list(each) == []
 
 
+@pytest.mark.parametrize("asked", ["directory:changelog", "topic:"], indirect=True)
+def test_windows_sessions_and_versions_of_chosen_keys(asked: Asked) -> None:
+    asked.writer.commit([("a", "0")])  # at 5 ms
+    names = ["windows", "twice", "sessions", "versions"]
+    one = [asked.here.store(name).changes("b") for name in names]
+    some = [asked.here.store(name).changes(start="b", end="c") for name in names]
+    prefixed = asked.here.store("windows").changes(prefix="a")
+    asked.writer.commit([("a", "1"), ("b", "2"), ("ab", "3"), ("c", "4")])
+    window, session = Windowed("b", 10, 20), Windowed("b", 0, 15)
+    version = VersionedRecord("2", 15)
+    assert [next(each) for each in one] == [(window, "2"), (window, "2"), (session, "2"), ("b", version)]
+    for each in some:
+        assert {getattr(key, "key", key) for key, _ in islice(each, 2)} == {"b", "c"}
+    assert sorted(islice(prefixed, 2)) == [(Windowed("a", 10, 20), "1"), (Windowed("ab", 20, 30), "3")]
+    asked.writer.commit([("b", "")])
+    assert next(one[0]) == (Windowed("b", 30, 40), None)
+    assert next(one[3]) == ("b", VersionedRecord(None, 30))
+    for changes in (*one, *some, prefixed):
+        changes.close()
+    with served(asked.here) as url, Client(url) as client:
+        readers = [client.store(name).changes("b") for name in names]
+        asked.writer.commit([("b", "5")])  # at 35 ms
+        found = [next(each) for each in readers]
+        for reader in readers:
+            reader.close()
+    assert found == [
+        Entry("b", "5", start=30, end=40), Entry("b", "5", start=30, end=40), Entry("b", "5", start=20, end=35),
+        Entry("b", "5", timestamp=35),
+    ]  # fmt: skip
+
+
 def test_a_reader_that_is_closed_ends(asked: Asked) -> None:
     asked.writer.commit([("a", "1")])
     changes = asked.here.store("plain").changes()
@@ -96,6 +138,16 @@ def test_a_reader_that_is_closed_ends(asked: Asked) -> None:
     asked.here.close()
     with pytest.raises(ChangesEndedError, match="not read any more"):
         next(waiting)
+
+
+def test_a_reader_that_comes_while_the_stores_are_closed_is_told(asked: Asked) -> None:
+    asked.writer.commit([("a", "1")])
+    asked.here.feed.close()
+    with pytest.raises(ChangesEndedError, match="not read any more"):
+        asked.here.store("plain").changes()
+    with served(asked.here) as url:
+        status, found = ask(url, "/v1/stores/plain/changes")
+    assert (status, found["error"]["code"]) == (503, "unavailable")
 
 
 def test_a_close_just_before_it_waits_ends_it(asked: Asked) -> None:
@@ -205,7 +257,7 @@ def test_events(asked: Asked) -> None:
         assert next(gone)[0] == "event: begin"
         assert '"code":"gap"' in next(gone)[1]
         assert list(gone) == []
-        for path, status in (("windows/changes", 400), ("none/changes", 404), ("plain/changes?prefix=a&key=b", 400)):
+        for path, status in (("lists/changes", 400), ("none/changes", 404), ("plain/changes?prefix=a&key=b", 400)):
             assert ask(url, f"/v1/stores/{path}")[0] == status
         wrong: Any = {"last-event-id": "x"}
         assert ask(url, "/v1/stores/plain/changes", **wrong)[0] == 400

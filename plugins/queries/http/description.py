@@ -107,7 +107,10 @@ _ENTRY: Schema = {
         "key": {"description": "bytes are base64 text"},
         "value": {"description": "as the value's serde has it; bytes are base64 text"},
         "timestamp": {"type": "integer", "description": "ms; of a version: when it began"},
-        "valid_to": {"type": "integer", "description": "of a version: when it ended (ms); -1: it is the latest"},
+        "valid_to": {
+            "type": ["integer", "null"],
+            "description": "of a version: when it ended (ms); -1: it is the latest; null in a change",
+        },
         "headers": {"type": "array", "items": {"type": "array"}},
         "start": {"type": "integer", "description": "of a window or session (ms)"},
         "end": {"type": "integer", "description": "of a window or session (ms)"},

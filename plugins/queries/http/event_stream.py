@@ -46,10 +46,14 @@ class Waking:
 
 
 async def has_begun(subscription: Subscription, waking: Waking, seconds: float) -> None:
-    """Wait until a subscription has a place to begin. Raises StoreUnavailableError after so many seconds."""
+    """Wait until a subscription has a place to begin.
+
+    Raises StoreUnavailableError after so many seconds, and what has ended the subscription before.
+    """
     if not subscription.has_begun:
         await waking.wait(seconds)
-    if not subscription.has_begun and not subscription.has_ended:
+    if not subscription.has_begun:
+        subscription.take()
         raise StoreUnavailableError("the log has not said in time where the changes begin")
 
 
