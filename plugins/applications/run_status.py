@@ -144,6 +144,16 @@ class RunStatus(DetailedCounts):
             return Health(True, False, f"the application is {self.phase or 'rebalancing'}{tasks}")
         return Health(True, True)
 
+    def health_data(self, health: Health) -> dict[str, Any]:
+        """Return its health as data for JSON: what `penstock health --json` prints and the endpoint answers."""
+        return {
+            "application_id": self.application_id,
+            "live": health.is_live,
+            "ready": health.is_ready,
+            "state": self.phase,
+            "reason": health.reason,
+        }
+
     def to_json(self) -> str:
         """Return this as text."""
         return json.dumps(asdict(self), separators=(",", ":"))

@@ -37,15 +37,7 @@ def health(target: str, live: bool, as_json: bool, **where: Any) -> None:
         run = latest_run(application, log)
     found = run.health(SystemClock().now_ms())
     if as_json:
-        print_json(
-            {
-                "application_id": run.application_id,
-                "live": found.is_live,
-                "ready": found.is_ready,
-                "state": run.phase,
-                "reason": found.reason,
-            }
-        )
+        print_json(run.health_data(found))
     else:
         text = "ready" if found.is_ready else "alive, not ready" if found.is_live else "not alive"
         print_text(f"{run.application_id}: {text}{f': {found.reason}' if found.reason else ''}\n")

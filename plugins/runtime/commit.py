@@ -27,6 +27,7 @@ from penstock.store import Changes
 from penstock.task.task import Task
 
 from .histogram import Histogram
+from .local_state.directories import disk_bytes
 from .local_state.task_state import TaskState
 from .positions import InputPartitions
 from .report import Phases
@@ -34,13 +35,16 @@ from .report import Phases
 _MOST_UNPROVEN = 10_000
 """After so many records of internal topics without a change of state, write an empty delta to prove the last commit."""
 
+_MEASURE_SECONDS = 30.0
+"""Seconds between two looks at the size of the local state."""
+
 
 @dataclass
 class PendingCommit:
     """A commit between `TaskCommits.take` and `TaskCommits.finish`.
 
     `delta` has the changes of the state; None if the version stays. `kept` is the commit before it, which the changelog
-    keeps for `reset --from-state`.
+    keeps for `reset --from-state`. `measures`: whether `write` measures the local state, for `state_bytes`.
     """
 
     state: TaskState
@@ -50,6 +54,8 @@ class PendingCommit:
     delta: Changes | None
     kept: Commit | None
     phases: Phases
+    measures: bool = False
+    state_bytes: int | None = None
 
     def write(self) -> None:
         """Do steps 1 and 2: append the delta to the changelog, and make the commit.
@@ -61,7 +67,10 @@ class PendingCommit:
             outputs = outputs + self.state.append_delta(self.delta, self.commit.version, self.kept)
             since = self.phases.add("changelog", since)
         self.committer.commit(self.commit, outputs)
-        self.phases.add("write", since)
+        since = self.phases.add("write", since)
+        if self.measures:
+            self.state_bytes = disk_bytes(self.state.directory)
+            self.phases.add("state", since)
 
 
 class TaskCommits:
@@ -88,6 +97,8 @@ class TaskCommits:
         """The seconds that commits took since the last report."""
         self.changed: Counter[str] = Counter()
         """Rows that commits wrote since the last report, by store."""
+        self.state_bytes: int | None = None
+        """The size of the local state on disk, if it was measured since the last report."""
         self.pending: PendingCommit | None = None
         """The commit that was taken and is not finished."""
         self.proven: Mapping[TopicPartition, int] | None = None
@@ -98,6 +109,7 @@ class TaskCommits:
         self._phases = phases
         self._sent_at = inf
         self._taken_at = 0.0
+        self._measure_at = 0.0
 
     @property
     def latest(self) -> float:
@@ -157,7 +169,8 @@ class TaskCommits:
         if self._inputs is not None:
             engine_state, kept = self._inputs.with_topic_ids(engine_state), last
         commit = Commit(positions, version, engine_state)
-        self.pending = PendingCommit(state, self._committer, commit, outputs, delta, kept, Phases(phases.now))
+        measures = bool(state.stores) and since >= self._measure_at
+        self.pending = PendingCommit(state, self._committer, commit, outputs, delta, kept, Phases(phases.now), measures)
         return self.pending
 
     def finish(self) -> Commit:
@@ -170,6 +183,8 @@ class TaskCommits:
             self._state.apply(pending.delta, pending.commit.version)
             self._phases.add("state", since)
             self.changed.update({store: len(rows) for store, rows in pending.delta.items()})
+        if pending.state_bytes is not None:
+            self._note_size(pending.state_bytes)
         self.took.observe(self._phases.now() - self._taken_at)
         self.last = pending.commit
         self.made += 1
@@ -189,6 +204,11 @@ class TaskCommits:
             self._committer.commit(commit, outputs)
             self._state.apply_layout(commit.version)
             self.last = commit
+        if self._state.stores:
+            self._note_size(disk_bytes(self._state.directory))
+
+    def _note_size(self, state_bytes: int) -> None:
+        self.state_bytes, self._measure_at = state_bytes, self._phases.now() + _MEASURE_SECONDS
 
     def _is_far_from_proven(self, positions: Mapping[TopicPartition, int]) -> bool:
         """Return whether many records wait to be purged until a delta proves that they are not needed again."""

@@ -32,7 +32,6 @@ from penstock.task.task import Task
 
 from .commit import TaskCommits
 from .histogram import Histogram
-from .local_state.directories import disk_bytes
 from .local_state.restoring import RestoreProgress
 from .local_state.stretch import Stretch
 from .local_state.task_state import TaskState
@@ -49,7 +48,6 @@ _log = logging.getLogger("penstock.worker")
 
 _MAY_BE_OF_SUCCESSOR = ChangelogError, IncompatibleStateError, OffsetOutOfRangeError, ProcessingError, StoreError
 """What a process may fail with because another one has taken its task over."""
-_MEASURE_SECONDS = 30.0
 FIRST = "first"
 """The reason why a task is opened by an object that had not opened it before."""
 
@@ -86,7 +84,7 @@ class LoggedTask(TaskRunner):
         self._phases = Phases(resources.world.seconds)
         self._opened = ""
         self._begin_counting()
-        self._latency, self._lateness, self._measure_at = Histogram(), Histogram(), 0.0
+        self._latency, self._lateness = Histogram(), Histogram()
         self._why_closed = FIRST
         self._before: Commit | None = None  # the last commit in topics that have been made again since
 
@@ -318,14 +316,6 @@ class LoggedTask(TaskRunner):
         histograms = {"latency": self._latency, "lateness": self._lateness, "commit": commits.took}
         return {name: taken for name, each in histograms.items() if (taken := each.take())}
 
-    def _state_bytes(self) -> int | None:
-        """Return the size of the local state on disk; None where it was measured a short time ago."""
-        now = self._phases.now()
-        if now < self._measure_at:
-            return None
-        self._measure_at = now + _MEASURE_SECONDS
-        return disk_bytes(self._resources.task_directory(self._application, str(self.id)))
-
     def _report(self) -> TaskReport:
         """Return a report of the time since the last one; all of it must be committed."""
         task, commits, state = self.task, self._commits, self._state
@@ -354,11 +344,12 @@ class LoggedTask(TaskRunner):
             times=self._times(commits),
             store_changes=dict(commits.changed),
             punctuations=task.punctuations - self._called_before,
-            state_bytes=self._state_bytes() if state.stores else None,
+            state_bytes=commits.state_bytes,
         )
         self._phases.clear()
         self._records_before, self._decoded_before, self._opened = records, decoded, ""
         self._called_before = task.punctuations
         commits.made = commits.produced = 0
         commits.changed.clear()
+        commits.state_bytes = None
         return report

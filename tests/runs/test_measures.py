@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from penstock import (
 )
 from penstock.plugins.applications.run_status import RunStatus
 from penstock.plugins.applications.status_topic import StatusTopic
+from penstock.plugins.runtime import commit
 from penstock.plugins.runtime.histogram import Histogram, added
 
 from ..spark.surroundings import Surroundings
@@ -101,3 +103,21 @@ def test_histograms_add_up(one: Sequence[float], other: Sequence[float]) -> None
     for index, bound in enumerate(HISTOGRAM_BOUNDS):
         below = sum(each <= bound for each in [*one, *other])
         assert sum(found[1 : index + 2]) == below
+
+
+def test_the_size_of_the_state_is_measured_beside_the_loop(
+    surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def measured(directory: Path) -> int:
+        threads.append(threading.current_thread().name)
+        return 4_096
+
+    monkeypatch.setattr(commit, "disk_bytes", measured)
+    surroundings.put("in", [("k", "v", 0)])
+    with surroundings.application("app", TOPOLOGY, engine="embedded").start("continuous") as running:
+        inputs = surroundings.partitions("in")
+        wait_until(lambda: list(surroundings.log.committed("app", inputs).values()) == [1])
+    running.wait()
+    assert threads and not any(each.startswith("penstock-tasks") for each in threads)

@@ -81,8 +81,7 @@ def _with_health(metrics: WSGIApplication, status: Callable[[], RunStatus]) -> W
             "200 OK" if is_well else "503 Service Unavailable",
             [("Content-Type", "application/json"), ("Cache-Control", "no-store")],
         )
-        data = {"live": health.is_live, "ready": health.is_ready, "state": now.phase, "reason": health.reason}
-        return [json.dumps(data).encode() + b"\n"]
+        return [json.dumps(now.health_data(health)).encode() + b"\n"]
 
     return answer
 

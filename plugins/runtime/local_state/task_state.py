@@ -88,6 +88,7 @@ class TaskState:
         self._in_log = changelog if isinstance(changelog, LogChangelog) else None
         self._subtopology = application.program.subtopology(task_id.subtopology)
         self._builders = self._subtopology.stores
+        self.directory = directory
         self.application_id = application.id
         self.task_id = str(task_id)
         self._layouts = layouts or Layouts.of_program(self._builders, self._settings.store_backend)
