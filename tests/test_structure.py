@@ -257,6 +257,19 @@ def test_a_missing_and_a_repeated_contract_are_found() -> None:
     assert [each.rpartition(".")[2] for each in repeated_contracts(Implementation)] == ["repeated"]
 
 
+def silent_assertions(source: str) -> list[int]:
+    """Return the lines of assertions without a message."""
+    return [node.lineno for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assert) and node.msg is None]
+
+
+def test_what_tests_users_code_says_what_is_wrong() -> None:
+    """Assertions of the suites and of the simulator have a message: pytest shows no values for installed code."""
+    testing = {module: source for module, source in MODULES.items() if module.startswith("penstock.plugins.testing.")}
+    assert len(testing) > 80
+    assert not {module: lines for module, source in testing.items() if (lines := silent_assertions(source.read_text()))}
+    assert silent_assertions("assert found, 'nothing'\nassert found") == [2]
+
+
 def test_make_quick_needs_no_spark() -> None:
     """What it runs imports neither Spark nor a client of Kafka."""
     quick = re.search(r"^QUICK := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -84,7 +84,11 @@ class NewTask:
             return 0
         log, application = self._log, self._application
         commit = log.last_commit(application.id, str(self._task), self._partitions)
-        assert commit is not None
+        if commit is None:
+            raise ChangelogError(
+                f"application {application.id!r}, task {self._task}: the commit that was written is gone: another "
+                "process has deleted this layout, and goes on in place of this one"
+            )
         changelog = open_changelog(application.settings, application.id, str(self._task), log, self._layouts.now)
         changelog.world = self._world
         with closing(changelog):

@@ -285,7 +285,7 @@ class TopologyTestDriver(ReadsTopics):
         worker = process.worker(task, self._tasks[task], len(self._tasks))
         if worker.task is None:
             self._count_nodes(worker.run_batch({}, self.wall_clock_ms))
-        assert worker.task is not None
+        assert worker.task is not None, f"task {task} is not open after a batch"
         return worker.task.stores
 
     def metrics(self) -> dict[str, NodeMetrics]:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from penstock import Application, Topology, key_value_store, window_store
+from penstock import Application, ChangelogError, Topology, key_value_store, window_store
 from penstock.plugins.applications.stored_id import read_stored
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.logs.memory import MemoryLog, _MemoryCommitter
 from penstock.plugins.reshard import accept
+from penstock.plugins.reshard.writing import NewTask
 
 from .programs import Count
 from .runs import new_log, outputs, produce, resharded, run, settings
@@ -123,6 +124,20 @@ def test_a_kill_while_the_old_layout_is_deleted(tmp_path: Path, kills: Kills) ->
         assert not [path for path in (tmp_path / str(at) / "changes" / "shop").rglob("*") if path.is_file()]
         at += 1
     assert at > 4
+
+
+def test_a_process_that_was_frozen_finds_its_layout_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, write = new_log({"in": 2, "new": 3, "out": 1}), NewTask.write
+
+    def written(task: NewTask, *given: Any) -> None:
+        write(task, *given)
+        log.delete_commits(task._application.id)  # as the next process does
+
+    monkeypatch.setattr(NewTask, "write", written)
+    produce(log, "in", rows(0, 3))
+    run(counting(tmp_path, "directory:changes", "in"), log)
+    with pytest.raises(ChangelogError, match="task 0_0: the commit that was written is gone: another process"):
+        resharded(counting(tmp_path, "directory:changes", "new"), log, 3, sources={"in": "new"})
 
 
 def _outputs_of_one_run(directory: Path, changelog: str) -> Any:

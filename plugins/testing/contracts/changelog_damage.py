@@ -236,7 +236,7 @@ class _Killing:
             getattr(log, method)(*arguments)
             last = str(arguments[2])
             self._check_restored(last, f"{where}, and the next one has appended")
-        assert last is not None
+        assert last is not None, f"{where}: the next process has appended, and there is no version"
         if self._number % 3 == 0:
             log.snapshot(last, iter(self._entries(last)))
             self._check_restored(last, f"{where}, and the next one has written a snapshot")

@@ -97,7 +97,7 @@ class CleanChildren:
             yield connection
 
     def _ask(self, request: Any) -> Any:
-        assert self._server.stdin is not None and self._server.stdout is not None
+        assert self._server.stdin is not None and self._server.stdout is not None, "the child has no pipes"
         pickle.dump(request, self._server.stdin)
         self._server.stdin.flush()
         return pickle.load(self._server.stdout)

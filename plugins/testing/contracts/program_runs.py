@@ -112,7 +112,7 @@ class Sender:
                 if not self._by_partition or number == partition or topic in self._ends.everywhere:
                     order.append((topic, partition))
             batch = made.setdefault(topic, OutputBatch(topic, [], [], [], [], []))
-            assert batch.headers is not None and batch.partitions is not None
+            assert batch.headers is not None and batch.partitions is not None, f"{topic}: a batch without headers"
             batch.keys += one.keys
             batch.values += one.values
             batch.timestamps += one.timestamps

@@ -39,7 +39,7 @@ class SecondProcess:
 
     def do(self, application: Application, steps: Sequence[Step], options: dict[str, Any]) -> None:
         """Let a driver with `options` do steps there. Fails with the traceback of an error."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None and self._process.stdout is not None, "the process has no pipes"
         pickle.dump((pack(application), list(steps), options), self._process.stdin)
         self._process.stdin.flush()
         failed = pickle.load(self._process.stdout)

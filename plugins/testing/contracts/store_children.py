@@ -81,7 +81,7 @@ def write_when_told(connection: Connection, opener: StoreBackendFactory, directo
                 read_all(backend)
                 connection.send(backend.version())
             continue
-        assert backend is not None
+        assert backend is not None, f"the test sent {order!r} before it opened a backend"
         if order == "close":
             backend.close()
             connection.send("closed")
@@ -173,7 +173,8 @@ def read_early(connection: Connection, opener: StoreBackendFactory, directory: P
             found: object = read_all(reader, stores)
             for store in stores:
                 assert (reader.approximate_count(store) > 0) == bool(dict(reader.range(store))), "approximate_count"
-                assert reader.get(store, b"not there") is None
+                found_there = reader.get(store, b"not there")
+                assert found_there is None, f"get of a key that is not there: expected None, found {found_there!r}"
         except StoreError as error:
             found = type(error).__name__
         except Exception as error:

@@ -105,7 +105,8 @@ class _Killing:
         with self._children.started(write_until_killed, *work) as connection:
             if small:
                 try:
-                    assert answer(connection) == "committed"
+                    told = answer(connection)
+                    assert told == "committed", f"{where}: the commit before it failed: {told}"
                 except EOFError:
                     raise AssertionError(f"{where}, and had not made the commit before: it ended early") from None
             places = places_in(connection, place, action)

@@ -39,7 +39,8 @@ class ReaderTests(StoreTests):
             assert refused == "StoreError", f"write of a read_only backend must raise StoreError: {refused}"
             backend.write({"first": [(b"n", b"last")]}, "v7", "v8")
             connection.send("end")
-            assert answer(connection) == "ended"
+            ended = answer(connection)
+            assert ended == "ended", f"close of a read_only backend, beside a writer, must not fail: {ended}"
 
     def test_a_reader_where_nothing_is_yet(self, tmp_path: Path) -> None:
         """It finds nothing or raises StoreError, makes nothing, and one that is opened after the first commit reads."""

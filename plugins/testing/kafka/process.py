@@ -115,7 +115,7 @@ class BrokerProcess:
 
     def dismiss_watcher(self) -> None:
         """End the watcher."""
-        assert self._process.stdin is not None
+        assert self._process.stdin is not None, "the watcher's process has no pipe"
         try:
             self._process.stdin.write(b"\n")
             self._process.stdin.close()

@@ -109,7 +109,7 @@ class Checks:
         if self._cluster.application.settings.changelog.startswith("directory:") and self._disk.files():
             with closing(self._log.open_committer(self._cluster.application.id, task, partitions)) as committer:
                 last = committer.committed
-            assert last is not None
+            assert last is not None, f"task {task} has state, and no commit"
             left = left_for_ever(self._cluster.application, task, last.version, self._disk, self._outside)
             if left:
                 raise self._failure(f"files that nobody needs are left for ever: {', '.join(left)}")

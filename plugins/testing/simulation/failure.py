@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from traceback import extract_tb
+
+from penstock import PenstockError
 
 
 class HostDied(BaseException):
@@ -32,3 +36,12 @@ class SimulationFailure(AssertionError):
 
     def __reduce__(self) -> tuple[type[SimulationFailure], tuple[str, tuple[str, ...], int]]:
         return type(self), (self.what, self.story, self.events)
+
+
+def described(error: BaseException) -> str:
+    """Return an error with its kind; one that is not meant for users, also with the line of code that raised it."""
+    text, frames = f"{type(error).__name__}: {error}", extract_tb(error.__traceback__)
+    if isinstance(error, PenstockError) or not frames:
+        return text
+    last = frames[-1]
+    return f"{text} ({os.path.basename(last.filename)}, line {last.lineno}, in {last.name}: {last.line})"

@@ -32,7 +32,7 @@ from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.task.failures import RetryRequested
 
-from .failure import HostDied, SimulatedDiskError, SimulatedOutage
+from .failure import HostDied, SimulatedDiskError, SimulatedOutage, described
 from .host_files import HostFiles
 from .host_world import HostWorld
 from .log import HostLog
@@ -130,13 +130,13 @@ class Host(ABC):
 
     def freeze(self) -> None:
         """Stop here, in the middle of an act, until `wake`; meanwhile others act. Raises HostDied if it dies frozen."""
-        assert self._act is getcurrent() and self._act.parent is not None
+        assert self._act is getcurrent() and self._act.parent is not None, f"{self} freezes outside of its act"
         self._is_frozen = True
         self._act.parent.switch()
 
     def wake(self) -> None:
         """Go on where the host froze, until the act is done or the host freezes in it again."""
-        assert self._act is not None
+        assert self._act is not None, f"{self} wakes, and has never acted"
         self._is_frozen = False
         self._act.switch()
 
@@ -201,7 +201,7 @@ class Host(ABC):
         explained |= self._misses_records(error) or self._has_read_damage(error)
         explained |= isinstance(cause, FileNotFoundError) and self._disk_has_lost_directory
         if not explained:
-            self.failures.append(f"{self}: task {task} failed: {type(error).__name__}: {error}")
+            self.failures.append(f"{self}: task {task} failed: {described(error)}")
 
     @property
     def _disk_has_lost_directory(self) -> bool:

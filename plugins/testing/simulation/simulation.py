@@ -22,7 +22,7 @@ from penstock.plugins.applications.stored_id import stored_application
 
 from ..topic_reader import TopicReader
 from .disk import DAMAGES, shown
-from .failure import SimulationFailure
+from .failure import SimulationFailure, described
 from .faults import Place
 from .history import Fault, History, Step
 from .host import Host
@@ -156,7 +156,7 @@ class Simulation(SimulatedCluster):
         except SimulationFailure:
             raise
         except Exception as error:
-            raise self.failure(f"{type(error).__name__}: {error}") from error
+            raise self.failure(described(error)) from error
 
     # ------------------------------------------------------------------ steps
 

@@ -31,7 +31,7 @@ class ToolHost(Host):
         self._inner = log
         self._random = random
         files = world.world.files
-        assert isinstance(files, HostFiles)
+        assert isinstance(files, HostFiles), f"{self} has the files of a real machine"
         self.own_world = replace(world.world, sleep=self._rest, files=files.preceded(self._rest_sometimes))
         self.is_done = self.rests = False
         self.error: PenstockError | None = None
