@@ -36,6 +36,15 @@ class Lease(ABC):
         """Keep it for another period. Raises FencedError when it was lost."""
 
     @abstractmethod
+    def put_meta(self, application_id: str, key: str, value: bytes) -> None:
+        """Keep bytes as `Log.put_meta` does, unless the lease was lost; `application_id` may be any.
+
+        Checked and written in one step: a process that is frozen between two others of its steps changes nothing after
+        another one has taken the lease. Raises FencedError when it was lost; then nothing has changed. After any other
+        error it is unknown whether the bytes are there.
+        """
+
+    @abstractmethod
     def release(self) -> None:
         """Give it up; idempotent."""
 

@@ -17,7 +17,7 @@ _SPARE_SECONDS = 2.0
 _log = logging.getLogger("penstock.applications")
 
 
-class LeaseKeeper:
+class LeaseKeeper(Lease):
     """Takes the lease when it is made, and renews it from a thread. Raises LogError with the present owner.
 
     A killed owner cannot release its lease: wait until it has expired (LeaseHeldError). `is_wanted`: for as long as it
@@ -50,7 +50,7 @@ class LeaseKeeper:
         except Exception as error:
             _log.warning("the lease was not given up, and ends by itself in %.0f s: %s", _TTL_SECONDS, error)
 
-    def check(self) -> None:
+    def renew(self) -> None:
         """Renew at once, so that a process that was frozen stops before it does harm.
 
         Raises FencedError when the lease was lost.
@@ -58,6 +58,9 @@ class LeaseKeeper:
         if self.lost is not None:
             raise self.lost
         self._lease.renew()
+
+    def put_meta(self, application_id: str, key: str, value: bytes) -> None:
+        self._lease.put_meta(application_id, key, value)
 
     def release(self) -> None:
         """Stop renewing and release the lease; idempotent.

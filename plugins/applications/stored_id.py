@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from penstock import Application, IncompatibleStateError, Log
+from penstock import Application, IncompatibleStateError, Lease, Log
 
 _META = "stored-as"
 _BESIDE = "-layouts"
@@ -37,9 +37,9 @@ def read_stored(application_id: str, log: Log) -> StoredAs:
     return StoredAs(**saved) if saved else StoredAs(application_id)
 
 
-def write_stored(application_id: str, log: Log, stored: StoredAs) -> None:
-    """Say where an application is from now on, in one write. The caller holds the application's lease."""
-    write_note_beside(application_id, log, _META, asdict(stored))
+def write_stored(application_id: str, lease: Lease, stored: StoredAs) -> None:
+    """Say where an application is from now on, in one write. Raises as `write_note_beside`."""
+    write_note_beside(application_id, lease, _META, asdict(stored))
 
 
 def read_note_beside(application_id: str, log: Log, name: str) -> dict[str, Any]:
@@ -48,9 +48,12 @@ def read_note_beside(application_id: str, log: Log, name: str) -> dict[str, Any]
     return {} if saved is None else dict(json.loads(saved))
 
 
-def write_note_beside(application_id: str, log: Log, name: str, note: Mapping[str, Any]) -> None:
-    """Write a note about the layouts of an application; durable when it returns."""
-    log.put_meta(application_id + _BESIDE, name, json.dumps(note).encode())
+def write_note_beside(application_id: str, lease: Lease, name: str, note: Mapping[str, Any]) -> None:
+    """Write a note about the layouts of an application under its lease; durable when it returns.
+
+    Raises FencedError when the lease was lost: a process that was frozen must not change what its successor goes by.
+    """
+    lease.put_meta(application_id + _BESIDE, name, json.dumps(note).encode())
 
 
 def stored_application(application: Application, log: Log) -> Application:

@@ -51,9 +51,9 @@ def move(target: str, source: str, as_json: bool, **where: Any) -> None:
     from penstock.settings.secret import hide
 
     application = find_application(target, **where)
-    with leased(application) as (application, log, check_lease):
+    with leased(application) as (application, log, lease):
         prepared = check_program(application, log)
-        moved = move_changelog(prepared, log, source, check_lease, lambda task: note(f"task {task} is copied"))
+        moved = move_changelog(prepared, log, source, lease.renew, lambda task: note(f"task {task} is copied"))
     if as_json:
         print_json({"application_id": application.id, "copied": moved.copied, "there": moved.there})
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from .command import options, verbose_option
 from .failures import ended_by_sigterm
 
 if TYPE_CHECKING:
-    from penstock import Application, Log
+    from penstock import Application, Lease, Log
 
 _LONGEST_LOOK_MS = 30_000
 
@@ -137,15 +137,15 @@ def open_application(application: Application) -> Iterator[tuple[Application, Lo
 
 
 @contextmanager
-def leased(application: Application) -> Iterator[tuple[Application, Log, Callable[[], None]]]:
-    """Open an application as `open_application`, and hold its lease, so that it does not run; the function checks the lease."""
+def leased(application: Application) -> Iterator[tuple[Application, Log, Lease]]:
+    """Open an application as `open_application`, and hold its lease, so that it does not run."""
     from penstock.plugins.applications.lease import LeaseKeeper
     from penstock.plugins.applications.stored_id import stored_application
 
     with open_log(application.settings) as log:
         lease = LeaseKeeper(log, application.id)
         try:
-            yield stored_application(application, log), log, lease.check
+            yield stored_application(application, log), log, lease
         finally:
             lease.release()
 

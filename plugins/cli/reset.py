@@ -118,10 +118,10 @@ def reset(
         with open_application(application) as (found, log):
             show(found, log)
         return
-    with leased(application) as (found, log, check_lease):
+    with leased(application) as (found, log, lease):
         carry_out = show(found, log)
         confirm(f"Reset {application.id}?", yes)
-        for remark in carry_out(check_lease):
+        for remark in carry_out(lease.renew):
             note(remark)
     note(f"{application.id} was reset: the next run starts from there")
 

@@ -91,10 +91,10 @@ def reshard(
         with open_log(application.settings) as log:
             planned(log)
         return
-    with leased(application) as (_, log, check_lease):
+    with leased(application) as (_, log, lease):
         plan = planned(log)
         confirm(f"Give {application.id} {partitions} partitions?", yes)
-        done = resharding.reshard(plan, log, check_lease, note)
+        done = resharding.reshard(plan, log, lease, note)
     note(
         f"{application.id} has {partitions} partitions, stored as {done.id}: start it"
         + "".join(f", with {new} in place of {old}" for old, new in renamed.items())
@@ -115,14 +115,14 @@ def _check_one(partitions: int | None, accepts: bool, undoes: bool) -> None:
 def _end(application: Application, undoes: bool, yes: bool) -> None:
     from penstock.plugins.reshard import accept, undo
 
-    with leased(application) as (_, log, check_lease):
+    with leased(application) as (_, log, lease):
         if undoes:
             confirm(f"Let {application.id} go back to its layout before?", yes)
-            undo(application, log, check_lease)
+            undo(application, log, lease)
             note(f"{application.id} has its layout before again")
             return
         confirm(f"Delete what the layout of {application.id} before has?", yes)
-        is_done = accept(application, log, check_lease)
+        is_done = accept(application, log, lease)
     note(f"{application.id}: " + ("the layout before is deleted" if is_done else "there is no layout before"))
 
 

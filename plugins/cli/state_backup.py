@@ -156,8 +156,8 @@ def restore(
             verify_backup(plan, note)
         print_text(f"backup {plan.backup.name} of {plan.backup.application_id} is whole, and fits the topics")
         return
-    with leased(application) as (stored, log, check_lease):
+    with leased(application) as (stored, log, lease):
         plan = plan_restore(stored, log, location, name=name, of=of, other_topics=other_topics)
-        for remark in restore_backup(stored, log, plan, check_lease, say=note):
+        for remark in restore_backup(stored, log, plan, lease.renew, say=note):
             note(remark)
     print_text(f"{application.id} is restored from backup {plan.backup.name}: the next run continues from there")

@@ -52,10 +52,10 @@ def import_store(target: str, store: str, file: Path, form: str | None, task: st
 
     application = find_application(target, **where)
     form = form or ("parquet" if file.suffix == ".parquet" else "jsonl")
-    with leased(application) as (stored, log, check_lease):
+    with leased(application) as (stored, log, lease):
         _, builder = declared_store(stored, store)
         read = _of_parquet if form == "parquet" else _of_lines
-        written = fill_store(stored, log, store, lambda: read(file, stored, builder), check_lease, task=task)
+        written = fill_store(stored, log, store, lambda: read(file, stored, builder), lease.renew, task=task)
     note(f"{count(written, 'entry', 'entries')} of {store}")
 
 

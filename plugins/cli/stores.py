@@ -87,9 +87,9 @@ def drop(target: str, names: Sequence[str], yes: bool, **where: Any) -> None:
     from penstock.plugins.upgrade.saved_stores import drop_stores
 
     application = find_application(target, **where)
-    with leased(application) as (application, log, check_lease):
+    with leased(application) as (application, log, lease):
         confirm(f"Drop the content of {', '.join(names)} in {application.id}?", yes)
-        drop_stores(application, log, names, check_lease)
+        drop_stores(application, log, names, lease.renew)
     note(f"{', '.join(names)} of {application.id}: dropped; a store of that name starts empty")
 
 

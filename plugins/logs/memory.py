@@ -274,6 +274,11 @@ class _MemoryLease(Lease):
                 raise lease_lost(self._application_id, self.owner)
             self.expires_ms = self._log._clock.now_ms() + self._ttl_ms
 
+    def put_meta(self, application_id: str, key: str, value: bytes) -> None:
+        with self._log._lock:
+            self.renew()
+            self._log.put_meta(application_id, key, value)
+
     def release(self) -> None:
         with self._log._lock:
             if self._log._leases.get(self._application_id) is self:

@@ -15,6 +15,7 @@ from penstock import (
     Assignment,
     Commit,
     IncompatibleStateError,
+    Lease,
     Log,
     Subtopology,
     TaskId,
@@ -56,23 +57,23 @@ class Resharded:
 def reshard(
     plan: ReshardPlan,
     log: Log,
-    check_lease: Callable[[], None],
+    lease: Lease,
     on_step: Callable[[str], None] = lambda text: None,
     *,
     world: World | None = None,
 ) -> Resharded:
-    """Carry a plan out. The caller holds the application's lease; `check_lease` raises when it was lost.
+    """Carry a plan out under the lease of the application.
 
     Until its last step, which is one write to the log, the application goes on under its old layout; after it, under
     the new one. A run that was killed is repeated: the ends that it noted stay, and what it wrote is written again. The
     old layout stays until `accept`. `on_step` gets what is done, as text.
 
     Raises IncompatibleStateError for state that is not divided by key, and for records that were written or read beyond
-    the ends; also what tasks raise, ChangelogError, StoreError and LogError.
+    the ends; FencedError when the lease was lost, and then nothing is switched; also what tasks raise, ChangelogError,
+    StoreError and LogError.
     """
-    world = world or World()
-    resharding = _begin(plan, log, world, check_lease)
-    check_lease()
+    world, check_lease = world or World(), lease.renew
+    resharding = _begin(plan, log, world, lease)
     on_step("processing what was written before")
     with drained(plan, log, resharding.ends, check_lease, world) as workers, _work_directory(plan) as directory:
         rows: dict[str, int] = {}
@@ -88,29 +89,28 @@ def reshard(
         except Exception:
             _delete_unused(plan, resharding.id, log, world, check_lease)
             raise
-        check_lease()
-        write_stored(plan.id, log, _stored(plan, resharding.id, starts))
+        write_stored(plan.id, lease, _stored(plan, resharding.id, starts))
     return Resharded(resharding.id, rows)
 
 
-def accept(application: Application, log: Log, check_lease: Callable[[], None], *, world: World | None = None) -> bool:
-    """Give the layout before up, and delete what it has; return whether there was one.
+def accept(application: Application, log: Log, lease: Lease, *, world: World | None = None) -> bool:
+    """Give the layout before up, under the lease, and delete what it has; return whether there was one.
 
-    The caller holds the application's lease. A call that was killed is repeated.
+    A call that was killed is repeated. Raises FencedError when the lease was lost.
     """
     stored = read_stored(application.id, log)
     if not stored.before:
         return False
-    check_lease()
-    delete_layout(application.settings, log, stored.before, world or World(), check_lease)
-    write_stored(application.id, log, StoredAs(**{**asdict(stored), "before": ""}))
+    delete_layout(application.settings, log, stored.before, world or World(), lease.renew)
+    write_stored(application.id, lease, StoredAs(**{**asdict(stored), "before": ""}))
     return True
 
 
-def undo(application: Application, log: Log, check_lease: Callable[[], None], *, world: World | None = None) -> None:
-    """Go back to the layout before, by one write to the log; then delete what the new one has.
+def undo(application: Application, log: Log, lease: Lease, *, world: World | None = None) -> None:
+    """Go back to the layout before, by one write to the log under the lease; then delete what the new one has.
 
-    Raises IncompatibleStateError if there is none, or if the application has processed records since.
+    Raises IncompatibleStateError if there is none, or if the application has processed records since, and FencedError
+    when the lease was lost.
     """
     stored = read_stored(application.id, log)
     if not stored.before:
@@ -125,9 +125,8 @@ def undo(application: Application, log: Log, check_lease: Callable[[], None], *,
             f"application {application.id!r} has processed records since it was resharded ({', '.join(moved[:5])}): "
             "the layout before would process them again; reshard it to the earlier number instead"
         )
-    check_lease()
-    write_stored(application.id, log, StoredAs(stored.before, left=stored.left))
-    delete_layout(application.settings, log, stored.id, world or World(), check_lease)
+    write_stored(application.id, lease, StoredAs(stored.before, left=stored.left))
+    delete_layout(application.settings, log, stored.id, world or World(), lease.renew)
 
 
 def _prepare(plan: ReshardPlan, layout_id: str, log: Log) -> Prepared:
@@ -152,12 +151,12 @@ class _Begun:
     ends: Ends
 
 
-def _begin(plan: ReshardPlan, log: Log, world: World, check_lease: Callable[[], None]) -> _Begun:
+def _begin(plan: ReshardPlan, log: Log, world: World, lease: Lease) -> _Begun:
     """Note the ends up to which the old layout processes; those of an interrupted run of this plan stay."""
     noted = read_note_beside(plan.id, log, _META)
     ends = _noted_ends(plan, log, noted) or fixed_ends(plan, log)
     if noted and noted["id"] != plan.stored.id:
-        delete_layout(plan.before.settings, log, noted["id"], world, check_lease)
+        delete_layout(plan.before.settings, log, noted["id"], world, lease.renew)
     number = noted["number"] + 1 if noted else 2
     while _is_taken(layout_id := f"{plan.id}-layout-{number}", log):
         number += 1
@@ -168,8 +167,7 @@ def _begin(plan: ReshardPlan, log: Log, world: World, check_lease: Callable[[], 
         **_what(plan),
         "ends": _by_topic(ends),
     }
-    check_lease()
-    write_note_beside(plan.id, log, _META, note)
+    write_note_beside(plan.id, lease, _META, note)
     return begun
 
 

@@ -30,7 +30,7 @@ class OpenApplication:
 
     def prepare_again(self) -> None:
         """Find the tasks again, after topics have changed. Raises as `prepare`."""
-        self.prepared = prepare_and_continue(self.application, self.log, self.lease.check)
+        self.prepared = prepare_and_continue(self.application, self.log, self.lease.renew)
 
     def take(self, reports: Sequence[TaskReport]) -> None:
         """Note the partitions that have a committed position now, and purge processed records of repartition topics.
@@ -62,4 +62,4 @@ def prepared_application(
         lease = LeaseKeeper(log, application.id, is_wanted)
         stack.callback(lease.release)
         check_sources(application, log)
-        yield prepare_and_continue(stored_application(application, log), log, lease.check), log, lease
+        yield prepare_and_continue(stored_application(application, log), log, lease.renew), log, lease

@@ -43,7 +43,7 @@ def main(bootstrap: str, application_id: str, directory: str, seconds: str) -> N
     prepare(application, log)
     print("prepared", flush=True)
     for line in sys.stdin:
-        keeper.check()
+        keeper.renew()
         log.lease(f"{application_id}-{line.strip()}", "a test", 1000).release()
         log.delete_commits(f"{application_id}-{line.strip()}")
         prepare(application, log)

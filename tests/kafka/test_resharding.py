@@ -58,19 +58,19 @@ def test_from_2_to_3_to_2(broker: KafkaBroker, tmp_path: Path) -> None:
         with leased(log, name) as lease:
             with pytest.raises(LogError, match="is already run by"):
                 log.lease(name, "another", 1_000)
-            done = reshard(plan_reshard(app, log, 3), log, lease.check)
+            done = reshard(plan_reshard(app, log, 3), log, lease)
             assert done.id == f"{name}-layout-2"
             assert {task: rows for task, rows in done.rows.items() if rows} and sum(done.rows.values()) == len(KEYS)
-            undo(app, log, lease.check)
-            assert reshard(plan_reshard(app, log, 3), log, lease.check).id == f"{name}-layout-3"
-            accept(app, log, lease.check)
+            undo(app, log, lease)
+            assert reshard(plan_reshard(app, log, 3), log, lease).id == f"{name}-layout-3"
+            accept(app, log, lease)
         assert not [
             topic for topic in log.topics() if topic.startswith((f"{name}-again", f"{name}-kept", f"{name}-layout-2"))
         ]
         produce(log, first, [(key, "4,", 1) for key in KEYS])
         run(app, log)
         with leased(log, name) as lease:
-            reshard(plan_reshard(last, log, 2, sources={first: second}), log, lease.check)
+            reshard(plan_reshard(last, log, 2, sources={first: second}), log, lease)
         produce(log, second, [(key, "5,", 1) for key in KEYS])
         run(last, log)
         texts = [b"0,", b"0,1,", b"0,1,2,", b"0,1,2,3,", b"0,1,2,3,4,", b"0,1,2,3,4,5,"]

@@ -455,6 +455,12 @@ class LeasesAddUp(_Leasing):
             self.expires_ms = expires_ms + self._ttl_ms
 
 
+class LeasesWriteLate(_Leasing):
+    class lease_class(_MemoryLease):
+        def put_meta(self, application_id: str, key: str, value: bytes) -> None:
+            self._log.put_meta(application_id, key, value)
+
+
 class LeasesEndWithTheProcess(LocalLog):
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Any:
         return _LEASES.lease(application_id, owner, ttl_ms)

@@ -48,6 +48,7 @@ PLANTED: list[tuple[Any, ...]] = [
     (planted.EpochsEndWithTheProcess, "test_an_epoch_outlives_its_process", "others have replaced"),
     (planted.LeasesByName, "test_an_expired_lease_is_lost_to_the_next", "its predecessor 'driver one' cannot release"),
     (planted.LeasesAddUp, "test_an_expired_lease_is_lost_to_the_next", "may take a lease of 10 s"),
+    (planted.LeasesWriteLate, "test_a_note_under_a_lost_lease_changes_nothing", "DID NOT RAISE"),
     (planted.LeasesEndWithTheProcess, "test_a_lease_is_seen_by_other_processes", "DID NOT RAISE"),
     (planted.NeverSyncs, "test_what_has_returned_is_on_disk", "must be durable", {"action": "commit"}),
     (planted.NeverSyncs, "test_what_has_returned_is_on_disk", "must be durable", {"action": "append"}),

@@ -81,6 +81,30 @@ class TestContract(LogContract):
             log.lease("application", "driver three", 10_000)
         successor.release()
 
+    def test_a_note_under_a_lost_lease_changes_nothing(self, log: Log, clock: ManualClock) -> None:
+        """Also if its writer is frozen when it has the fence, and has seen that the lease is its own."""
+        lease = log.lease("application", "driver one", 10)
+        lease.put_meta("beside", "note", b"one")
+        assert log.get_meta("beside", "note") == b"one"
+        renew, successors = lease.renew, []
+
+        def renew_and_freeze(**how: bool) -> None:
+            renew(**how)
+            successors.append(wait_for_lease(log, "driver two"))
+
+        lease.renew = renew_and_freeze  # type: ignore[method-assign]
+        with pytest.raises(FencedError, match="driver one"):
+            lease.put_meta("beside", "note", b"late")
+        lease.renew = renew  # type: ignore[method-assign]
+        with pytest.raises(FencedError, match="driver one"):
+            lease.put_meta("beside", "note", b"later")
+        assert log.get_meta("beside", "note") == b"one"
+        [successor] = successors
+        successor.put_meta("beside", "note", b"two")
+        assert log.get_meta("beside", "note") == b"two"
+        successor.release()
+        log.lease("application", "driver three", 10_000).release()
+
 
 class TestCommitsAtLeastOnce(TestContract):
     """What a commit is does not depend on the guarantee."""

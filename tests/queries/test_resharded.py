@@ -11,6 +11,7 @@ from penstock import StoreUnavailableError, TopicPartition, Topology, key_value_
 from penstock.plugins.reshard import plan_reshard, reshard
 from penstock.queries import Queries
 
+from ..reshard.runs import lease
 from ..spark import apps
 from ..spark.surroundings import Surroundings
 
@@ -38,7 +39,8 @@ def test_keys_are_found_in_their_new_tasks(tmp_path: Path, changelog: str) -> No
             for queries in (here, far):
                 assert queries.store("counts", wait="60s").get_many(KEYS) == [1] * len(KEYS)
             after = application(surroundings, "in7", changelog)
-            reshard(plan_reshard(after, surroundings.log, 7, sources={"in": "in7"}), surroundings.log, lambda: None)
+            log = surroundings.log
+            reshard(plan_reshard(after, log, 7, sources={"in": "in7"}), log, lease(after, log))
             surroundings.put("in7", [(key, "v", 2) for key in KEYS])
             run(after)
             ends = dict(surroundings.log.end_offsets([TopicPartition("in7", number) for number in range(7)]))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock import Application, Log, OutputBatch, SystemClock, TopicPartition
+from penstock import Application, Lease, Log, OutputBatch, SystemClock, TopicPartition
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.applications.stored_id import check_sources, stored_application
 from penstock.plugins.logs.memory import MemoryLog
@@ -72,8 +72,13 @@ def outputs(log: Log, topic: str = "out") -> Mapping[bytes | None, list[tuple[by
 
 
 def resharded(application: Application, log: Log, partitions: int, **options: Any) -> Resharded:
-    """Reshard an application, without a lease."""
-    return reshard(plan_reshard(application, log, partitions, **options), log, lambda: None)
+    """Reshard an application."""
+    return reshard(plan_reshard(application, log, partitions, **options), log, lease(application, log))
+
+
+def lease(application: Application, log: Log) -> Lease:
+    """Return a lease that is over at once, as of a process that was killed, and still held while nobody takes it."""
+    return log.lease(application.id, "a test", 0)
 
 
 def new_log(topics: Mapping[str, int]) -> MemoryLog:

@@ -14,7 +14,7 @@ from penstock.plugins.reshard import accept
 from penstock.plugins.reshard.topics import with_topics
 from tests.upgrades.dsl_programs import PROGRAMS, program
 
-from .runs import new_log, outputs, produce, resharded, run, settings
+from .runs import lease, new_log, outputs, produce, resharded, run, settings
 
 KEYS = [f"key {number}" for number in range(13)]
 SIDES = ("left", "right")
@@ -72,7 +72,7 @@ def test_outputs_are_those_of_a_run_that_always_had_the_number(verb: str, tmp_pa
         app = application(verb, tmp_path, count)
         if before:
             resharded(app, log, count, sources={f"{side}-{before}": f"{side}-{count}" for side in SIDES})
-            assert accept(app, log, lambda: None)
+            assert accept(app, log, lease(app, log))
         play(app, log, count, first)
     run(app, log)
     produce_last(log)

@@ -17,7 +17,7 @@ from penstock.plugins.reshard import accept
 from penstock.plugins.reshard.writing import NewTask
 
 from .programs import Count
-from .runs import new_log, outputs, produce, resharded, run, settings
+from .runs import lease, new_log, outputs, produce, resharded, run, settings
 
 KEYS = [f"key {number}" for number in range(9)]
 
@@ -114,11 +114,11 @@ def test_a_kill_while_the_old_layout_is_deleted(tmp_path: Path, kills: Kills) ->
         resharded(app, log, 3, sources={"in": "new"})
         kills.left, was_killed = at, False
         try:
-            accept(app, log, lambda: None)
+            accept(app, log, lease(app, log))
         except Killed:
             was_killed = True
             kills.left = None
-            accept(app, log, lambda: None)
+            accept(app, log, lease(app, log))
         kills.left = None
         run(app, log)
         assert not [path for path in (tmp_path / str(at) / "changes" / "shop").rglob("*") if path.is_file()]

@@ -13,7 +13,7 @@ from penstock.plugins.reshard import accept
 
 from . import runs
 from .programs import Count
-from .runs import new_log, outputs, produce, resharded, run
+from .runs import lease, new_log, outputs, produce, resharded, run
 
 COUNTS = st.lists(st.integers(1, 5), min_size=2, max_size=3)
 BATCHES = st.lists(st.lists(st.text(max_size=4), max_size=6), min_size=3, max_size=3)
@@ -37,7 +37,7 @@ def test_outputs_are_the_same(counts: list[int], batches: list[list[str]], proce
             app = counting(Path(directory), f"in-{number}")
             if number:
                 resharded(app, log, counts[number], sources={f"in-{number - 1}": f"in-{number}"})
-                accept(app, log, lambda: None)
+                accept(app, log, lease(app, log))
             rows = [(key, f"{time + at}", time + at) for at, key in enumerate(keys)]
             time += len(rows)
             produce(log, f"in-{number}", rows[:processed])

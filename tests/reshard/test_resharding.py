@@ -9,7 +9,7 @@ import pytest
 from penstock.plugins.reshard import accept
 
 from .programs import every_kind
-from .runs import new_log, outputs, produce, resharded, run
+from .runs import lease, new_log, outputs, produce, resharded, run
 
 KEYS = [f"key {number}" for number in range(23)]
 CHANGELOGS = ["directory:changes", "topic:"]
@@ -28,7 +28,7 @@ def test_every_kind_of_store_from_4_to_7_to_3(tmp_path: Path, changelog: str) ->
             app = every_kind(tmp_path, changelog, topic)
             rows = resharded(app, log, count, sources={before: topic}).rows
             assert len(rows) == count and all(rows.values())
-            assert accept(app, log, lambda: None)
+            assert accept(app, log, lease(app, log))
         produce(log, topic, rounds(first, first + 8))
         run(every_kind(tmp_path, changelog, topic), log)
         produce(log, topic, rounds(first + 8, first + 10))  # these are processed before the next change

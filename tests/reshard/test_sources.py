@@ -25,7 +25,7 @@ from penstock.plugins.reshard import accept, plan_reshard, reshard, undo
 
 from .growing import grow
 from .programs import Append, Numbered
-from .runs import new_log, outputs, produce, resharded, run, settings
+from .runs import lease, new_log, outputs, produce, resharded, run, settings
 
 KEYS = ["a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ggggggg"]
 
@@ -68,7 +68,7 @@ def test_a_topic_that_grows_and_is_written_to_while_the_old_records_are_processe
             is_written.append(text)
             produce(log, "in", rows(5, 8))
 
-    reshard(plan_reshard(app, log, 7), log, lambda: None, step)
+    reshard(plan_reshard(app, log, 7), log, lease(app, log), step)
     run(app, log)
     produce(log, "in", rows(8, 9))
     run(app, log)
@@ -84,7 +84,7 @@ def test_an_interrupted_run_keeps_the_ends_that_it_noted(log: MemoryLog, tmp_pat
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        reshard(plan_reshard(app, log, 7), log, lambda: None, fail)
+        reshard(plan_reshard(app, log, 7), log, lease(app, log), fail)
     produce(log, "in", rows(5, 8))
     resharded(app, log, 7)
     run(app, log)
@@ -108,7 +108,7 @@ def test_a_replaced_topic_that_is_written_to_meanwhile(log: MemoryLog, tmp_path:
         written.clear()
 
     with pytest.raises(IncompatibleStateError, match=r"records were written to in-\d \(\d+ to \d+\)"):
-        reshard(plan_reshard(app, log, 7, sources={"in": "new"}), log, lambda: None, step)
+        reshard(plan_reshard(app, log, 7, sources={"in": "new"}), log, lease(app, log), step)
     resharded(app, log, 7, sources={"in": "new"})
     produce(log, "new", rows(6, 8))
     run(app, log)
@@ -119,10 +119,10 @@ def test_a_topic_that_was_read_before(log: MemoryLog, tmp_path: Path) -> None:
     resharded(appending(tmp_path), log, 7, sources={"in": "new"})
     with pytest.raises(IncompatibleStateError, match="its layout before is still kept"):
         resharded(appending(tmp_path), log, 4, sources={"new": "in"})
-    undo(appending(tmp_path), log, lambda: None)
+    undo(appending(tmp_path), log, lease(appending(tmp_path), log))
     run(appending(tmp_path), log)
     resharded(appending(tmp_path), log, 7, sources={"in": "new"})
-    accept(appending(tmp_path, "new"), log, lambda: None)
+    accept(appending(tmp_path, "new"), log, lease(appending(tmp_path), log))
     with pytest.raises(ConfigError, match="has read topic 'in' before"):
         resharded(appending(tmp_path), log, 4, sources={"new": "in"})
 

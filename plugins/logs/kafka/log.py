@@ -68,7 +68,7 @@ class KafkaLog(Log):
         self._patience = self._clients.patience
         self._topics = Topics(self._clients)
         self._groups = Groups(self._clients)
-        self._notes = Notes(self._clients, self._topics)
+        self._notes = Notes(self._clients, self._topics, self._group)
         self._readers = Readers(self._clients)
         self._lock = threading.Lock()
         self._outbox = SharedOutbox(self._clients, self._topics.count)

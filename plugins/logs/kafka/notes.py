@@ -8,15 +8,28 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import Lease, LeaseHeldError, LogError, OutputBatch, RecordBatch, TopicPartition
+from confluent_kafka import Consumer
+
+from penstock import (
+    Commit,
+    FencedError,
+    Lease,
+    LeaseHeldError,
+    LogError,
+    OutputBatch,
+    RecordBatch,
+    TopicPartition,
+)
 
 from ..messages import lease_lost
 from .clients import Clients
+from .committers import ExactlyOnce
 from .producing import SharedOutbox
 from .reading import PartitionReader, read_whole
 from .topics import NOTES_SUFFIX, Topics
@@ -29,6 +42,9 @@ _CONFIG = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 _NOTES, _LEASE = 0, 1
+_FENCE = "lease"
+"""In place of a task's id, in the transactional id by which notes are written under the lease."""
+_LOOK_SECONDS = 0.005
 _MOST_FORGOTTEN = 10_000
 """Number of claims that one start withdraws at most."""
 
@@ -43,9 +59,11 @@ class _Holder:
 class Notes:
     """The notes and leases of applications in one cluster. Thread-safe."""
 
-    def __init__(self, clients: Clients, topics: Topics) -> None:
+    def __init__(self, clients: Clients, topics: Topics, group: Callable[[str], Consumer]) -> None:
+        """`group` returns a consumer of an application's group, which it keeps."""
         self._clients = clients
         self._topics = topics
+        self._group = group
         self._outbox = SharedOutbox(clients, topics.count)
 
     # ------------------------------------------------------------------ notes
@@ -80,12 +98,47 @@ class Notes:
                 f"application {application_id!r} is already run by {holder.owner if holder else '?'}, which holds its "
                 f"lease in {self._clients.where} for at most {ttl_ms / 1000:.1f} s after its end: stop it first"
             )
+        if self._may_be_written(application_id, lease.token):
+            self._fence(application_id).close()
         self.withdraw(application_id, self._over(application_id))
         return lease
 
-    def claim(self, application_id: str, token: str, owner: str, ttl_ms: int) -> None:
-        """Append a claim."""
-        text = json.dumps({"owner": owner, "ttl_ms": ttl_ms})
+    def put_under(self, lease: _KafkaLease, application_id: str, key: str, value: bytes) -> None:
+        """Keep a note unless a lease was lost, in a transaction that the next holder of the lease fences.
+
+        The order counts. Whoever takes the lease after the claim sees that it has to fence; the claim of whoever has
+        taken it before makes this one fail.
+        """
+        topic = application_id + NOTES_SUFFIX
+        if not self._is_there(topic):
+            self._create(topic)
+        with closing(self._fence(lease.application_id)) as fence:
+            lease.renew(writes=True)
+            fence.commit(Commit({}, ""), [OutputBatch(topic, [key.encode()], [value], [0], None, [[_NOTES]])])
+        self._wait_until_readable(TopicPartition(topic, _NOTES))
+
+    def _wait_until_readable(self, partition: TopicPartition) -> None:
+        """Return when the records of a commit that has just been made can be read, some milliseconds after it."""
+        end = self._topics.end_offsets([partition], stable=False)[partition]
+        deadline = time.monotonic() + self._clients.patience.timeout_s
+        while self._topics.end_offsets([partition], stable=True)[partition] < end:
+            if time.monotonic() > deadline:
+                raise self._clients.patience.timed_out(f"with the end of a transaction in {partition}")
+            time.sleep(_LOOK_SECONDS)
+
+    def _fence(self, application_id: str) -> ExactlyOnce:
+        """Return what commits in the place of earlier holders of the lease, whose open transactions end."""
+        group = self._group(application_id)
+        return ExactlyOnce(self._clients, application_id, _FENCE, (), self._topics.count, group)
+
+    def _may_be_written(self, application_id: str, own: str) -> bool:
+        """Return whether another one may write a note under the lease that it had."""
+        claims = {token: claim for token, claim, _ in self._claims(application_id)}
+        return any(claim is not None and claim.get("writes") for token, claim in claims.items() if token != own)
+
+    def claim(self, application_id: str, token: str, owner: str, ttl_ms: int, *, writes: bool = False) -> None:
+        """Append a claim. `writes`: the holder writes notes that may not count after it has lost the lease."""
+        text = json.dumps({"owner": owner, "ttl_ms": ttl_ms, **({"writes": True} if writes else {})})
         self._send(application_id, _LEASE, {token.encode(): text.encode()})
 
     def withdraw(self, application_id: str, tokens: Sequence[str]) -> None:
@@ -161,24 +214,35 @@ class Notes:
 class _KafkaLease(Lease):
     def __init__(self, notes: Notes, application_id: str, owner: str, ttl_ms: int) -> None:
         self._notes = notes
-        self._application_id = application_id
+        self.application_id = application_id
         self._owner = owner
         self._ttl_ms = ttl_ms
         self.token = secrets.token_hex(8)
-        self._released = False
+        self._writes = self._released = False
 
     def claim(self) -> _Holder | None:
-        self._notes.claim(self._application_id, self.token, self._owner, self._ttl_ms)
-        return self._notes.holder(self._application_id)
+        self._notes.claim(self.application_id, self.token, self._owner, self._ttl_ms, writes=self._writes)
+        return self._notes.holder(self.application_id)
 
     def withdraw(self) -> None:
-        self._notes.withdraw(self._application_id, [self.token])
+        self._notes.withdraw(self.application_id, [self.token])
 
-    def renew(self) -> None:
+    def renew(self, *, writes: bool = False) -> None:
+        self._writes = self._writes or writes
         holder = self.claim()
         if holder is None or holder.token != self.token:
             self.withdraw()
-            raise lease_lost(self._application_id, self._owner)
+            raise lease_lost(self.application_id, self._owner)
+
+    def put_meta(self, application_id: str, key: str, value: bytes) -> None:
+        try:
+            self._notes.put_under(self, application_id, key, value)
+        except FencedError as error:
+            raise lease_lost(self.application_id, self._owner) from error
+        except BaseException:
+            # The note may arrive later: let the claim end by itself, so that the next holder fences it.
+            self._released = True
+            raise
 
     def release(self) -> None:
         if not self._released:

@@ -17,7 +17,7 @@ from penstock.support.file_lock import lock_open_file
 from penstock.support.private_files import FILE_MODE
 
 from ..messages import lease_lost
-from .layout import of_older_version
+from .layout import named_key, of_older_version
 from .storage import Storage
 from .transaction import Transaction
 
@@ -79,10 +79,18 @@ class LocalLease(Lease):
 
     def renew(self) -> None:
         with self._storage.write(f"renew the lease of {self._application_id!r}") as (transaction, _):
-            holder = self._holder(transaction)
-            if holder is None or holder.token != self._token:
-                raise lease_lost(self._application_id, self._owner)
-            self._put(transaction, self._storage.clock.now_ms())
+            self._renew(transaction)
+
+    def put_meta(self, application_id: str, key: str, value: bytes) -> None:
+        with self._storage.write(f"keep {key!r} of {application_id!r}") as (transaction, _):
+            self._renew(transaction)
+            transaction.put("meta", named_key(application_id, key.encode()), value)
+
+    def _renew(self, transaction: Transaction) -> None:
+        holder = self._holder(transaction)
+        if holder is None or holder.token != self._token:
+            raise lease_lost(self._application_id, self._owner)
+        self._put(transaction, self._storage.clock.now_ms())
 
     def release(self) -> None:
         with self._storage.write(f"release the lease of {self._application_id!r}") as (transaction, _):

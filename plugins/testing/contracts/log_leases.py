@@ -52,6 +52,24 @@ class LeaseTests(LogTests):
                 log.lease(APPLICATION, "driver three", 10_000)
             successor.release()
 
+    def test_a_note_under_a_lost_lease_changes_nothing(self, log: Log, clock: ManualClock) -> None:
+        """A process that was frozen must not change what its successor goes by, whatever application it is about."""
+        lease = log.lease(APPLICATION, "driver one", 10_000)
+        lease.put_meta("beside", "note", b"one")
+        assert log.get_meta("beside", "note") == b"one", "a note is there when `put_meta` of the lease returns"
+        clock.advance("11s")
+        lease.put_meta("beside", "note", b"still one")  # no other driver has taken it
+        clock.advance("11s")
+        successor = log.lease(APPLICATION, "driver two", 10_000)
+        with pytest.raises(FencedError, match="driver one"):
+            lease.put_meta("beside", "note", b"late")
+        assert log.get_meta("beside", "note") == b"still one", "a note under a lost lease changes nothing"
+        successor.put_meta("beside", "note", b"two")
+        assert log.get_meta("beside", "note") == b"two", "a note under the lease that is held replaces the one before"
+        successor.release()
+        with pytest.raises(FencedError, match="driver two"):
+            successor.put_meta("beside", "note", b"later")
+
     def test_a_lease_outlives_what_was_committed(self, log: Log) -> None:
         """A reset holds the lease until everything is deleted: no driver may start in between."""
         [partition] = created(log, "in")

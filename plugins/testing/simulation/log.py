@@ -307,13 +307,29 @@ class HostLog(Log):
         self._write(f"notes the {key.partition('-')[0]}", lambda: self.shared.put_meta(application_id, key, value))
 
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
-        return self.shared.lease(application_id, owner, ttl_ms)
+        return _HostLease(self.shared.lease(application_id, owner, ttl_ms), self._write)
 
     def maintain(self, now_ms: int) -> None:
         self.shared.maintain(now_ms)
 
     def close(self) -> None:
         """Do nothing: the log is the simulation's."""
+
+
+class _HostLease(Lease):
+    def __init__(self, inner: Lease, write: Callable[[str, Callable[[], None]], None]) -> None:
+        self._inner = inner
+        self._write = write
+
+    def renew(self) -> None:
+        self._inner.renew()
+
+    def put_meta(self, application_id: str, key: str, value: bytes) -> None:
+        what = f"notes the {key.partition('-')[0]}"
+        self._write(what, lambda: self._inner.put_meta(application_id, key, value))
+
+    def release(self) -> None:
+        self._inner.release()
 
 
 class _HostCommitter(TaskCommitter):

@@ -60,11 +60,11 @@ class ReshardHost(ToolHost):
         lease = self.log.lease(application.id, str(self), _LEASE_MS)
         if self._what == RESHARD:
             plan = plan_reshard(application, self.log, self._partitions)
-            reshard(plan, self.log, lease.renew, world=self.own_world)
+            reshard(plan, self.log, lease, world=self.own_world)
         elif self._what == "undo":
-            undo(application, self.log, lease.renew, world=self.own_world)
+            undo(application, self.log, lease, world=self.own_world)
         else:
-            accept(application, self.log, lease.renew, world=self.own_world)
+            accept(application, self.log, lease, world=self.own_world)
         lease.release()
 
 
