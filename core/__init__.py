@@ -23,6 +23,7 @@ from .store.kinds.session import SessionStore, session_store
 from .store.kinds.versioned import VersionedKeyValueStore, versioned_store
 from .store.kinds.window import WindowStore, window_store
 from .store.kinds.windowed import Windowed
+from .visitors import visitor
 
 __all__ = [
     "Application",
@@ -73,5 +74,6 @@ __all__ = [
     "session_store",
     "skip",
     "versioned_store",
+    "visitor",
     "window_store",
 ]

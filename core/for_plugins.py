@@ -90,6 +90,7 @@ from .store import (
     StoreView,
     TopicRows,
     ValueTimestampHeaders,
+    VisitableStore,
 )
 from .store.kinds.key_value import HeadersKeyValueStore, KeyValueStoreSpec, ReadOnlyKeyValueStore
 from .store.kinds.list_store import ListStoreSpec, ReadOnlyListStore
@@ -218,6 +219,7 @@ __all__ = [
     "UnknownTopicError",
     "VALID_TO_UNDEFINED",
     "ValueTimestampHeaders",
+    "VisitableStore",
     "VersionedRecord",
     "VersionedStoreSpec",
     "WindowStoreSpec",

@@ -13,6 +13,7 @@ from .extractors import fail_on_invalid_timestamp
 from .groups import Groups
 from .nodes import GlobalStore, InternalTopic, Node, ProcessorNode, SinkNode, SourceNode, Subtopology
 from .program import Program
+from .visited import check_visitors
 
 
 def assemble(draft: Draft) -> Program:
@@ -25,6 +26,7 @@ def assemble(draft: Draft) -> Program:
     draft = replace(
         draft, nodes={name: _with_extractor(node, draft.internal_topics) for name, node in draft.nodes.items()}
     )
+    check_visitors(draft.nodes)
     subtopologies, global_stores = _divide(draft)
     return Program(
         dict(draft.nodes),

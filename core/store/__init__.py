@@ -4,7 +4,15 @@ from .backend import Change, Changes, CountsFiles, OpensAlone, StoreBackend, Sto
 from .context import BytesStore, IndexStore, StoreContext
 from .division import RowKeys
 from .kind import StoreKind, TopicRows
-from .state_store import Entries, StateStore, StoreBuilder, StoreTraits, ValueAndTimestamp, ValueTimestampHeaders
+from .state_store import (
+    Entries,
+    StateStore,
+    StoreBuilder,
+    StoreTraits,
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+    VisitableStore,
+)
 
 __all__ = [
     "BytesStore",
@@ -26,4 +34,5 @@ __all__ = [
     "TopicRows",
     "ValueAndTimestamp",
     "ValueTimestampHeaders",
+    "VisitableStore",
 ]

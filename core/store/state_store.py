@@ -52,6 +52,24 @@ class StateStore(ABC):
         return None
 
 
+@runtime_checkable
+class VisitableStore(Protocol):
+    """A store whose entries a `visitor` may be called with."""
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+        ...
+
+    def entries_from(self, row: bytes) -> Iterator[tuple[bytes, Any, Any]]:
+        """Yield row, key and value of each entry whose row is `row` or follows it, in the order of the rows.
+
+        A row is what the entry is under in the BytesStore below. The value is read when it is yielded, so it is what
+        was put last; None if there is none any more. Entries may be put and deleted meanwhile.
+        """
+        ...
+
+
 class ValueAndTimestamp(NamedTuple):
     """A stored value and the timestamp (ms) it was put with."""
 

@@ -21,6 +21,7 @@ from .input_queue import InputQueue
 from .making import init_processor, make_processor
 from .outputs import Outputs
 from .schedules import Schedules
+from .visits import Visits
 
 _log = logging.getLogger("penstock.task")
 _record = tuple.__new__
@@ -54,12 +55,17 @@ class Nodes:
 
     # ------------------------------------------------------------------ building
 
-    def compile(self, queues: list[InputQueue]) -> None:
-        """Make every processor and every node's function, children first, and give each queue the function to call."""
+    def compile(self, queues: list[InputQueue], visits: Visits) -> None:
+        """Make every processor and every node's function, children first, and give each queue the function to call.
+
+        `visits` gets the visitors.
+        """
         runs: dict[str, Run] = {}
         for node in reversed(self._subtopology.nodes):
             children = [(child, runs[child]) for child in self._subtopology.children.get(node.name, ())]
             runs[node.name] = self._compile_node(node, children)
+            if isinstance(node, ProcessorNode):
+                visits.add(node, self._processors[node.name], self._shared.stores)
         for queue in queues:
             source = queue.source.name
             below = self._subtopology.children.get(source, ())

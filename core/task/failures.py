@@ -28,6 +28,8 @@ RECORD_ERRORS = (Exception, SystemExit)
 """Errors that fail a record. An uncaught `sys.exit` would end the worker without a message, and Spark would start
 another, for ever."""
 
+_NO_RECORD = Record(None, None, -1)
+"""In place of a record, for an error outside of `process`."""
 EXPECTED_RECORD = "expected a Record, for instance record.with_value(...)"
 
 FailureKey = tuple[Stage, str, str | None, int | None, int | None]
@@ -108,6 +110,10 @@ class Failures:
         failed = _not_a_record(record) or _as_exception(error)
         failure = self._failure(Stage.PROCESSING, node, failed, self._progress.current_place())
         self._decide(failure, self._settings.processing_handler, "skipped")
+
+    def outside_records(self, node: str, error: Exception | SystemExit) -> None:
+        """Ask about an exception that `node` raised in a punctuator, a timer or a visitor."""
+        self.processing(node, _NO_RECORD, error)
 
     def production(self, node: str, topic: str, record: object, error: Exception) -> None:
         """Ask about a record that sink `node` cannot write to `topic`."""

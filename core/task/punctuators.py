@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..clock import Duration, PunctuationType, Punctuator
-from ..record import Record
 from ..support.callbacks import check_result
 from .failures import RECORD_ERRORS, Failures
 from .progress import Progress
 from .schedule import Schedule
 from .schedules import NEVER, Schedules
 from .timers import Timers
-
-_NO_RECORD = Record(None, None, -1)
-"""In place of a record, for what fails in a punctuator."""
 
 
 class Punctuators:
@@ -30,7 +26,7 @@ class Punctuators:
         """How many punctuators were called."""
         self.timers = Timers(
             progress,
-            lambda node, error: failures.processing(node, _NO_RECORD, error),
+            failures.outside_records,
             self._attend,
             lambda: progress.is_out_of_time,
         )
@@ -54,7 +50,7 @@ class Punctuators:
             try:
                 check_result(schedule.punctuator(now), "the punctuator")
             except RECORD_ERRORS as error:
-                self._failures.processing(schedule.node, _NO_RECORD, error)
+                self._failures.outside_records(schedule.node, error)
             finally:
                 self._firing = None
         if not (fired and progress.is_out_of_time):

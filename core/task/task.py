@@ -32,6 +32,7 @@ from .punctuators import Punctuators
 from .saved_schedules import saved_names
 from .saved_values import SavedValues
 from .schedules import NEVER, Schedules
+from .visits import Visits
 
 _LEAST_ROOM = 200
 """So many bytes schedules may take, however many partitions the task reads."""
@@ -59,7 +60,8 @@ class Task:
     refused in earlier attempts, by topic: the production handler is asked about each such record. `stopwatch` returns
     seconds, and serves `decode_seconds` only. `takes_whole_batches`: the driver feeds each batch whole and commits it
     as one, so the task waits for no input and takes no request for a commit. `repeats` writes log lines that may come
-    with every record (None: by the task's wall clock). `progress` has the task's clocks.
+    with every record (None: by the task's wall clock). `progress` has the task's clocks, and
+    `visits` takes those that are asked for.
     """
 
     def __init__(
@@ -114,9 +116,10 @@ class Task:
             self._punctuators.schedule, not takes_whole_batches,
             self._punctuators.timers, self._values,
         )  # fmt: skip
+        self.visits = Visits(saved, progress, self._failures.outside_records)
         self._nodes = Nodes(subtopology, shared, self._outputs, self._failures, self._metrics)
         try:
-            self._nodes.compile(queues)
+            self._nodes.compile(queues, self.visits)
             self._nodes.init(self._schedules)
         except BaseException:
             self.close()
@@ -167,11 +170,19 @@ class Task:
         return self.progress.wall_clock
 
     def punctuate_wall_clock(self) -> bool:
-        """Fire the punctuators and timers of the wall clock that are due; return whether any was."""
-        return self._punctuators.fire(PunctuationType.WALL_CLOCK_TIME, self.progress.wall_clock)
+        """Fire the punctuators and timers of the wall clock that are due, and visit a portion of entries.
+
+        Return whether there was anything to do.
+        """
+        fired = self._punctuators.fire(PunctuationType.WALL_CLOCK_TIME, self.progress.wall_clock)
+        if fired and self.progress.must_end:
+            return True
+        return self.visits.run() or fired
 
     def next_wall_clock_punctuation(self) -> int | None:
-        """Return when the next punctuator or timer of the wall clock is due (ms), or None."""
+        """Return when the next punctuator or timer of the wall clock is due (ms), or None; 0: a visit is not over."""
+        if self.visits.are_due:
+            return 0
         due = self._punctuators.next_due(PunctuationType.WALL_CLOCK_TIME)
         return None if due == NEVER else due
 
@@ -211,7 +222,7 @@ class Task:
 
     def engine_state(self) -> bytes:
         """Return the state that the next opening of this task needs, as compact JSON."""
-        state = self._times_and_values() | self._schedules.saved.state(self._schedules.to_data())
+        state = self._times_and_values() | self._schedules.saved.state(self._schedules.to_data()) | self.visits.state()
         return json.dumps(state, separators=(",", ":")).encode()
 
     def _times_and_values(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ VERBS: Components = {
         "health",
         "pause",
         "resume",
+        "visit",
         "reset",
         "plan",
         "changelog",

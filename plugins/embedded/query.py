@@ -211,7 +211,7 @@ class EmbeddedQuery(Query):
                     {task: {} for task in tasks} if opens else {},
                     stopping=stopping,
                     is_settled=self._control.unopened == [],
-                    paused=self._control.paused,
+                    **self._control.of_tasks(),
                 )
                 for slot, tasks in self._by_slot.items()
             }

@@ -12,6 +12,7 @@ from penstock.plugins.applications.open_files import check_open_files_of_process
 from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.task.failures import RetryRequested
+from penstock.task.visits import Visit
 
 from .engine import HostInfo
 from .plan import SlotPlan
@@ -37,6 +38,7 @@ class ApplicationEngine(SlotEngine):
     def __init__(self, cargo: SlotCargo, host: HostInfo) -> None:
         super().__init__(cargo, host)
         self._tasks: dict[str, TaskWorker] = {}
+        self._visits: Sequence[Visit] = ()
         self._wait_until: dict[str, float] = {}
         """By task, and for the global stores, the time before which a failed record is not tried again."""
         self._restores = self._resources.world.threads(_RESTORING_THREADS, "penstock-restores")
@@ -48,6 +50,9 @@ class ApplicationEngine(SlotEngine):
         self._claim(plan, request.executor)
         self._keep_standbys(plan)
         self._resources.is_settled = plan.is_settled
+        self._visits = plan.visits
+        for task in self._tasks.values():
+            task.ask(plan.visits)
         names = [*plan.ends, *self._due(plan)]
         if names and not self._update_globals(plan):
             results = [TaskResult(name) for name in names]
@@ -171,7 +176,7 @@ class ApplicationEngine(SlotEngine):
 
     def _make(self, name: str) -> TaskWorker:
         partitions = self._partitions[name]
-        return TaskWorker(
+        made = TaskWorker(
             self._application,
             TaskId.parse(name),
             partitions,
@@ -179,6 +184,8 @@ class ApplicationEngine(SlotEngine):
             resources=self._resources,
             task_count=len(self._partitions),
         )
+        made.ask(self._visits)
+        return made
 
     def _are_current(self, names: Iterable[str]) -> dict[str, bool]:
         """Return, for open tasks, whether no other process has taken them over; one request for all."""
@@ -205,6 +212,7 @@ class ApplicationEngine(SlotEngine):
                 plan.topic_ids,
                 is_current=is_current,
                 seconds=seconds,
+                visit_seconds=inf if plan.restore_seconds is None else plan.restore_seconds / len(self._tasks),
                 is_paused=_is_paused(name, plan),
             )
         except RetryRequested as retry:

@@ -87,7 +87,9 @@ class ContinuousEngine(SlotEngine):
             self._do(lambda: self._step(plan, request.known), most=_STEP_SECONDS)
         else:
             check_open_files_of_process(self._application, self._log, len(plan.ends))
-            self._commands.put((lambda: self._tasks().run(plan.ends, request.known, plan.paused), Future()))
+            self._commands.put(
+                (lambda: self._tasks().run(plan.ends, request.known, plan.paused, plan.visits), Future())
+            )
             if self._heartbeats is None and self._run_token:
                 self._heartbeats = HeartbeatSender(
                     self._log, self._application.id, self._message, self._take_back, self._world
@@ -250,7 +252,7 @@ class ContinuousEngine(SlotEngine):
         """Process up to the planned ends at the plan's time, and commit."""
         self._step_clock = plan.clock_ms
         loop = self._tasks()
-        loop.run(plan.ends, known, plan.paused)
+        loop.run(plan.ends, known, plan.paused, plan.visits)
         ends: dict[str, Offsets] = {task: each for task, each in plan.ends.items() if each}
         loop.process_to(ends)
         self._collect(loop)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock import TopicPartition
+from penstock.task.visits import Visit
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -34,6 +35,7 @@ class SlotPlan:
     `is_settled`: every task of the application is open, so that local state which nobody uses belongs to tasks that
     have moved away. `standbys`: the tasks of other slots of which the host keeps warm copies.
     `paused`: the sub-topologies whose tasks are opened and commit, but process no records and call no punctuators.
+    `visits`: the visits that were asked for.
     """
 
     slot: int
@@ -50,6 +52,7 @@ class SlotPlan:
     is_settled: bool = False
     standbys: Sequence[str] = ()
     paused: Sequence[int] = ()
+    visits: Sequence[Visit] = ()
 
     def to_json(self) -> str:
         """Return this as text."""
@@ -67,6 +70,7 @@ class SlotPlan:
         data = json.loads(text)
         data["ends"] = {task: offsets_from_json(ends) for task, ends in data["ends"].items()}
         data["global_ends"] = offsets_from_json(data["global_ends"])
+        data["visits"] = tuple(Visit(*each) for each in data["visits"])
         return cls(**data)
 
 

@@ -30,6 +30,7 @@ from penstock.plugins.applications.stored_id import (
     write_note_beside,
     write_stored,
 )
+from penstock.plugins.applications.visits import check_no_visits
 from penstock.plugins.runtime.locations import making_state_directory, state_directory
 from penstock.plugins.runtime.topic_ids import without_ids
 from penstock.plugins.upgrade.saved_program import read_note, write_note
@@ -68,9 +69,9 @@ def reshard(
     the new one. A run that was killed is repeated: the ends that it noted stay, and what it wrote is written again. The
     old layout stays until `accept`. `on_step` gets what is done, as text.
 
-    Raises IncompatibleStateError for state that is not divided by key, and for records that were written or read beyond
-    the ends; FencedError when the lease was lost, and then nothing is switched; also what tasks raise, ChangelogError,
-    StoreError and LogError.
+    Raises IncompatibleStateError for state that is not divided by key, for records that were written or read beyond the
+    ends, and while a visit is not over; FencedError when the lease was lost, and then nothing is switched; also what
+    tasks raise, ChangelogError, StoreError and LogError.
     """
     world, check_lease = world or World(), lease.renew
     resharding = _begin(plan, log, world, lease)
@@ -153,6 +154,7 @@ class _Begun:
 
 def _begin(plan: ReshardPlan, log: Log, world: World, lease: Lease) -> _Begun:
     """Note the ends up to which the old layout processes; those of an interrupted run of this plan stay."""
+    check_no_visits(plan.before, log, plan.tasks.tasks)
     noted = read_note_beside(plan.id, log, _META)
     ends = _noted_ends(plan, log, noted) or fixed_ends(plan, log)
     if noted and noted["id"] != plan.stored.id:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
+
+from penstock.task.visits import Visit
 
 from .progress import EndedBatch
 from .slots import Slots
@@ -16,6 +18,8 @@ class Query(ABC):
     """Runs the tasks of a prepared application. All methods are called by one thread, that of the run."""
 
     slots: Slots
+    visits: Sequence[Visit] = ()
+    """The visits that tasks make."""
 
     @abstractmethod
     def start(self, trigger: Trigger) -> None:
@@ -38,6 +42,11 @@ class Query(ABC):
         """Let the tasks of these sub-topologies process nothing, and those of all others work."""
         self.slots.paused = frozenset(subtopologies)
         self.set_control(paused=sorted(subtopologies), next_tick=self.slots.next_tick())
+
+    def visit(self, visits: Sequence[Visit]) -> None:
+        """Let tasks make these visits, and no others."""
+        self.visits = visits
+        self.set_control(visits=[list(each) for each in visits])
 
     @abstractmethod
     def drained_step(self) -> int:

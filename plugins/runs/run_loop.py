@@ -14,6 +14,7 @@ from penstock import Application, LeaseTakenError, SystemClock, TopicPartition
 from penstock.plugins.applications.lag import PartitionLag, find_lag
 from penstock.plugins.applications.pausing import read_paused
 from penstock.plugins.applications.preparation import resolve
+from penstock.plugins.applications.visits import asked_visits
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.queries.active_server import noted_server
 from penstock.plugins.runtime.report import TaskReport
@@ -269,10 +270,13 @@ class RunLoop(ABC):
                 self._is_reassigning = True
 
     def _look_at_pauses(self, query: Query) -> None:
-        """Read which sub-topologies are paused, and tell the query when that has changed."""
+        """Read which sub-topologies are paused, and which visits were asked for; tell the query what has changed."""
         began, running, lifecycle = time.monotonic(), self._running, self._lifecycle
         lifecycle.looks_at_pauses.clear()
         paused = read_paused(running.application.id, running.log).of(running.application)
+        visits = asked_visits(running.application.id, running.log)
+        if visits != list(query.visits):
+            query.visit(visits)
         now = time.monotonic()
         self._next_pauses = now + max(_PAUSES_SECONDS, _COST_SHARE * (now - began))
         if paused == query.slots.paused:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock import RuntimeUnavailableError
+from penstock.plugins.applications.visits import asked_visits
 from penstock.plugins.runtime.report import TaskReport
 
 from .open_application import OpenApplication
@@ -35,6 +36,7 @@ class SteppingDriver:
         Raises what a task failed with, and RuntimeUnavailableError after `timeout` seconds.
         """
         self._step += 1
+        self._query.visit(asked_visits(self.prepared.application.id, self.log))
         self._query.set_control(clock_ms=clock_ms, step=self._step)
         if not self._query.is_active:
             self._query.start(Trigger.of("0s"))

@@ -54,6 +54,7 @@ class TaskWorker(LoggedTask):
         *,
         is_current: bool | None = None,
         seconds: float = inf,
+        visit_seconds: float = inf,
         is_paused: bool = False,
     ) -> TaskReport:
         """Run a batch as `run_batch`, but raise RetryRequested instead of waiting before a retry.
@@ -61,11 +62,14 @@ class TaskWorker(LoggedTask):
         `topic_ids`: ids of the global stores' topics, if `ends` has their partitions. `is_current` is what the task's
         committer says of itself now, if the caller has asked it (`Log.are_current`). `seconds`: for how long the task
         fetches records, though once at least; it processes what it has fetched, as far as it need not wait for more of
-        another input, and leaves the rest to the next batch. `is_paused`: open the task, and process nothing.
+        another input, and leaves the rest to the next batch. `visit_seconds`: for how long it visits entries after
+        that, a portion at least. `is_paused`: open the task, and process nothing.
         """
         while True:
             try:
-                return self._run_batch(ends, wall_clock_ms, known, topic_ids, is_current, seconds, is_paused)
+                return self._run_batch(
+                    ends, wall_clock_ms, known, topic_ids, is_current, seconds, visit_seconds, is_paused
+                )
             except BaseException as raised:
                 error = self.cause_of(raised)
                 if not self.abandon_after(error):
@@ -81,6 +85,7 @@ class TaskWorker(LoggedTask):
         topic_ids: Mapping[str, str] | None,
         is_current: bool | None,
         seconds: float,
+        visit_seconds: float,
         is_paused: bool,
     ) -> TaskReport:
         phases = self._phases
@@ -101,9 +106,7 @@ class TaskWorker(LoggedTask):
             if commits.has_sent and next_tick is not None and next_tick <= task.wall_clock:
                 # Commit first: the punctuator may outlast the transaction.
                 commits.make(task)
-            since = phases.now()
-            task.punctuate_wall_clock()
-            phases.add("punctuate", since)
+            self._punctuate(task, state, commits, visit_seconds)
         commits.make(task)
         since = phases.now()
         last = commits.last
@@ -114,6 +117,23 @@ class TaskWorker(LoggedTask):
         self._resources.clean_up(self._application)
         self._retries.forget_done(last.positions, task.stream_time, task.wall_clock)
         return self._report()
+
+    def _punctuate(self, task: Task, state: TaskState, commits: TaskCommits, visit_seconds: float) -> None:
+        """Fire what is due, and go on with visits, portion by portion, with the commits that this needs on the way."""
+        phases = self._phases
+        began = since = phases.now()
+        task.punctuate_wall_clock()
+        while task.visits.are_due and (now := phases.now()) - began < visit_seconds:
+            if (
+                task.commit_requested
+                or now > commits.latest
+                or task.output_bytes() + state.size_bytes() > self._settings.commit_bytes
+            ):
+                phases.add("punctuate", since)
+                commits.make(task)
+                since = phases.now()
+            task.punctuate_wall_clock()
+        phases.add("punctuate", since)
 
     def _process_all(
         self, task: Task, state: TaskState, committer: TaskCommitter, commits: TaskCommits, until: float

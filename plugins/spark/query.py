@@ -6,7 +6,7 @@ import json
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,7 @@ from penstock.plugins.runs.trigger import Trigger
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.support.repeats import Repeats
+from penstock.task.visits import Visit
 
 from .batches.checkpoint import Checkpoint, delete_with_spark
 from .batches.executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction
@@ -217,6 +218,11 @@ class ApplicationQuery(Query):
 
     def pause(self, subtopologies: Collection[int]) -> None:
         super().pause(subtopologies)
+        if self.is_continuous:
+            self.set_control(renewal=self._control.renewal + 1)
+
+    def visit(self, visits: Sequence[Visit]) -> None:
+        super().visit(visits)
         if self.is_continuous:
             self.set_control(renewal=self._control.renewal + 1)
 

@@ -25,7 +25,6 @@ from penstock import (
     UnknownTopicError,
     duration_ms,
 )
-from penstock.plugins.applications.pausing import pause, resume
 from penstock.plugins.applications.preparation import make_changelog_topics
 from penstock.plugins.applications.serdes import prepare_serdes
 from penstock.plugins.changelogs.memory import MemoryChangelog
@@ -34,6 +33,7 @@ from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 
 from .driver_log import driver_log
+from .orders import TakesOrders
 from .piping import check_partitions, check_time, serialized
 from .planning import oldest_first, waiting_records
 from .processes import Process, Processes
@@ -41,7 +41,7 @@ from .topic_reader import ReadsTopics, TopicReader, named_topics
 from .topics import InputTopic
 
 
-class TopologyTestDriver(ReadsTopics):
+class TopologyTestDriver(ReadsTopics, TakesOrders):
     """Runs `program` (a Topology, a StreamsBuilder or an Application) in this process, to test it.
 
     The same Task, commits, changelog and restore as on Spark, with a log and stores in memory; stores that name a
@@ -226,15 +226,6 @@ class TopologyTestDriver(ReadsTopics):
                 # What a task waits with is processed before what is due now, as in a batch that finds both.
                 self._run(task, self.log.end_offsets(partitions) if self._may_wait else {})
         self._drain()
-
-    def pause(self, *subtopologies: int) -> None:
-        """Process no records of these sub-topologies, or of any, and call no punctuators of theirs, until `resume`."""
-        self._paused = pause(self.application, self.log, subtopologies).of(self.application)
-
-    def resume(self, *subtopologies: int) -> None:
-        """End the pause of these sub-topologies, or of all; process what waits, and call punctuators that are due."""
-        self._paused = resume(self.application, self.log, subtopologies).of(self.application)
-        self._call_what_is_due()
 
     def input_topic(self, topic: str) -> InputTopic:
         """Return a handle that pipes to one topic."""

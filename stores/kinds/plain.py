@@ -126,6 +126,13 @@ class PlainStore(TypedStore):
             keys, values = zip(*rows, strict=True)
             yield self.keys.to_objects(keys), self.values.to_objects(keys, values)
 
+    def entries_from(self, row: bytes) -> Iterator[tuple[bytes, Any, Any]]:
+        """Yield row, key and present value of the entries from a row on; see VisitableStore."""
+        self.flush_cache()
+        for raw, _ in self._below.range(row):
+            key = self.keys.to_object(raw)
+            yield raw, key, self.get(key)
+
     def approximate_count(self) -> int:
         self.flush_cache()
         return self._below.approximate_count()

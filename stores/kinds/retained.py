@@ -81,6 +81,14 @@ class RetainedStore(StateStore):
         high = None if key_to is None else self.keys.to_bytes(key_to)
         return self._buckets.of_keys(low, high, *self._kept(first, last), reverse=reverse)
 
+    def _rows_from(self, row: bytes) -> Iterator[tuple[bytes, Any, int, bytes]]:
+        """Yield the rows from `row` on that have not expired: each with its key, its first time, and the rest."""
+        self.retention.load()
+        self._flush_objects()
+        for row_key, _ in self._below.range(max(row, b"\x00")):  # the empty key has the store's own numbers
+            raw, time, rest = self._buckets.parts(row_key)
+            yield row_key, self.keys.to_object(raw), time, rest
+
 
 class RetainedRows(TopicRows):
     """Rows as records of a changelog topic: the user's key, the first time (8 bytes), and the rest of the row's key.

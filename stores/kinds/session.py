@@ -242,6 +242,12 @@ class BucketSessionStore(RetainedStore, SessionStore[Any, Any]):
         value = None if data is None else self.values.to_object(key, data)
         return Windowed(key, TIME.unpack(rest)[0], end), value
 
+    def entries_from(self, row: bytes) -> Iterator[tuple[bytes, Windowed, Any]]:
+        """Yield row, key and present value of the entries from a row on; see VisitableStore."""
+        for row_key, key, end, rest in self._rows_from(row):
+            (start,) = TIME.unpack(rest)
+            yield row_key, Windowed(key, start, end), self.fetch_session(key, start, end)
+
     # ------------------------------------------------------------------ the commit
 
     def unflushed(self) -> int:

@@ -136,6 +136,11 @@ class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
     def backward_fetch_range(self, key_from: Any, key_to: Any, time_from: int, time_to: int) -> Entries[Windowed, Any]:
         return self._scan_keys(key_from, key_to, time_from, time_to, reverse=True)
 
+    def entries_from(self, row: bytes) -> Iterator[tuple[bytes, Windowed, Any]]:
+        """Yield row, key and present value of the entries from a row on; see VisitableStore."""
+        for row_key, key, start, _ in self._rows_from(row):
+            yield row_key, Windowed(key, start, min(start + self.size_ms, MAX_TIME)), self.fetch(key, start)
+
     # ------------------------------------------------------------------ the commit
 
     def unflushed(self) -> int:

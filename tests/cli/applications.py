@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.applications.visits import asked_visits
 from penstock.plugins.cli.target import load
 from penstock.plugins.runs.open_application import OpenApplication
 from penstock.plugins.runtime.locations import open_log
@@ -65,6 +66,7 @@ def run(target: str = TARGET, *, subtopologies: int = 2, **settings: Any) -> Non
             if task.subtopology < subtopologies
         ]
         for worker in workers:
+            worker.ask(asked_visits(prepared.application.id, log))
             running.take([worker.run_batch(log.end_offsets(worker.partitions), 0)])
             worker.close()
     finally:

@@ -93,6 +93,7 @@ def test_help_lists_what_there_is_in_the_order_of_use(console: Console) -> None:
         "health",
         "pause",
         "resume",
+        "visit",
         "reset",
         "plan",
         "changelog",

@@ -21,8 +21,10 @@ from penstock import (
     StoreError,
     Topology,
     key_value_store,
+    visitor,
 )
 from penstock.plugins.applications.stored_id import read_stored
+from penstock.plugins.applications.visits import ask_for_visit, stop_visits
 from penstock.plugins.dsl import StreamsBuilder, tumbling
 from penstock.plugins.logs.memory import MemoryLog
 from tests.small_disk import small_disk
@@ -93,6 +95,24 @@ def test_a_schedule_that_some_tasks_have(tmp_path: Path) -> None:
     with pytest.raises(IncompatibleStateError, match="sub-topology 0, node 'keep': its tasks have different schedules"):
         resharded(application(tmp_path, Remind), log, **TO_SEVEN)
     check_unchanged(log, application(tmp_path, Remind))
+
+
+class Visited(Append):
+    """Has a visitor."""
+
+    @visitor()
+    def visit(self, key: str, value: str) -> None:
+        self.context.forward(Record(key, value, 0))
+
+
+def test_a_visit_that_is_not_over(tmp_path: Path) -> None:
+    log = log_with(lambda topic: application(tmp_path, Visited, topic))
+    ask_for_visit(application(tmp_path, Visited), log, "visit", 1)
+    with pytest.raises(IncompatibleStateError, match=r"a visit of keep.visit is not over, .* keep.visit --stop"):
+        resharded(application(tmp_path, Visited), log, **TO_SEVEN)
+    check_unchanged(log, application(tmp_path, Visited))
+    assert stop_visits(application(tmp_path, Visited), log, "visit") == 1
+    resharded(application(tmp_path, Visited), log, **TO_SEVEN)
 
 
 def test_a_store_outside_the_changelog(tmp_path: Path) -> None:

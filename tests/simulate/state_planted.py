@@ -7,6 +7,7 @@ from penstock.plugins.backups.cut import Cuts
 from penstock.plugins.backups.restoring import _Restoring
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.reshard import draining, resharding
+from penstock.task.visits import Visits
 
 from .planted import Change, Planted
 
@@ -32,6 +33,12 @@ STATE_PLANTED = {
     ),
     "a restored task reads on where the former topic was": Planted(
         _IN_FILES, (Change(_Restoring, "write", "positions.get(each, at)", "at"),)
+    ),
+    "how far a visit is does not go with the commit": Planted(
+        "visited, changelog topic:", (Change(Visits, "state", "_text(each.at)", '_text(each.at and b"")'),)
+    ),
+    "a visit that a successor has made is made again": Planted(
+        "visited, changelog topic:", (Change(Visits, "_is_left", "or is_over", ""),)
     ),
     "a resharding overlooks records that are on their way": Planted(
         _RESHARDED, (Change(draining, "_hidden", "if ends[each] != high[each]", "if False"),)

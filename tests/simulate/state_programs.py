@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock import Record, Topology, key_value_store
 
 from .programs import Counts, Keeps, contract, counts, many_records
+from .visiting import VISITS
 
 
 class Passes(Keeps):
@@ -53,4 +54,4 @@ RESHARDS = {
     )
     for place in ("topic:", "directory:")
 }
-CONTRACTS = {**BACKUPS, **RESHARDS}
+CONTRACTS = {**BACKUPS, **RESHARDS, **VISITS}

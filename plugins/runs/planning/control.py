@@ -8,9 +8,11 @@ import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from penstock import Settings
 from penstock.support.private_files import write_private_text
+from penstock.task.visits import Visit
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Control:
     text; a slot that is not named may go anywhere. `unopened`: ids of the tasks that no host has open; None for all.
     In continuous mode each new number `renewal` asks for one batch, and `suspects` says why hosts seem to be dead, by
     the slot's number as text. `standbys`: by the slot's number as text, the tasks of which its host keeps copies.
-    `paused`: the sub-topologies whose tasks process nothing.
+    `paused`: the sub-topologies whose tasks process nothing. `visits`: those that were asked for.
     """
 
     stopping: bool = False
@@ -36,6 +38,11 @@ class Control:
     suspects: Mapping[str, str] = field(default_factory=dict)
     standbys: Mapping[str, list[str]] = field(default_factory=dict)
     paused: Sequence[int] = ()
+    visits: Sequence[Sequence[Any]] = ()
+
+    def of_tasks(self) -> Mapping[str, Any]:
+        """Return what tasks do at present, as arguments of a SlotPlan."""
+        return {"paused": tuple(self.paused), "visits": tuple(Visit(*each) for each in self.visits)}
 
 
 class ControlFile:

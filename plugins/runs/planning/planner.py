@@ -148,22 +148,21 @@ class BatchPlanner:
             lambda: self._now_ms(self._control.read()),
             seconds,
         )
-        self._drains_only = False
-        self._has_run = False
+        self._drains_only = self._has_run = self._is_running = False
         self._quiet_until = 0.0
         self._look_at_all_at = 0.0
         self._behind_before: Mapping[TopicPartition, int] = {}
         self._idle_batches = 0
         self._batch_seconds = max(_BATCH_SECONDS, 2 * plan.interval_ms / 1000)
         self._restore_seconds = max(_RESTORE_SECONDS, plan.interval_ms / 1000)
-        self._is_running = False
         self._rests = Rests(self._control, wait, seconds)
         self._owners: Mapping[str, str] = {}
         self._openings = Openings(plan.tasks, seconds)
         self._planned: dict[TopicPartition, int] = {}
         self._pauses = PauseWatch(log, plan.application_id, seconds)
         self._look_for_pause_at = seconds() + EVERY_SECONDS
-        self._paused = self._batch_paused = frozenset[int]()
+        self._paused = frozenset[int]()
+        self._batch_orders: tuple[object, ...] = (), ()
 
     def first(self) -> Offset:
         """Return the offset before the first batch."""
@@ -232,7 +231,7 @@ class BatchPlanner:
                 restore_seconds=None if self._drains_only or step >= 0 else self._restore_seconds,
                 is_settled=end.get("settled_in") == self._plan.control,
                 standbys=now.standbys.get(str(number), ()),
-                paused=tuple(now.paused),
+                **now.of_tasks(),
             )
             for number in range(self._plan.parallelism)
         ]
@@ -272,7 +271,7 @@ class BatchPlanner:
         return (
             has_unopened
             or any(control.owners.get(number) != owner for number, owner in self._owners.items())
-            or self._paused != self._batch_paused
+            or (control.paused, control.visits) != self._batch_orders
             or self._is_tick_due(control, start)
             or (not self._drains_only and self._seconds() >= self._quiet_until)
         )
@@ -314,7 +313,8 @@ class BatchPlanner:
             self._idle_batches = 0
         self._rests.end()
         self._has_run = self._is_running = True
-        self._behind_before, self._owners, self._batch_paused = behind, control.owners, self._paused
+        self._behind_before, self._owners = behind, control.owners
+        self._batch_orders = control.paused, control.visits
         self._lags.begin_batch()
         if unopened:
             self._openings.note(control.unopened)

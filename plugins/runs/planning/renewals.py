@@ -96,7 +96,7 @@ class RenewalPlanner:
                 suspect=suspects.get(str(number), ""),
                 is_settled=end.get("settled_in") == self._directory,
                 standbys=now.standbys.get(str(number), ()),
-                paused=tuple(now.paused),
+                **now.of_tasks(),
             )
             for number, tasks in self._slots.items()
         ]

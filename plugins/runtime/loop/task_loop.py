@@ -9,6 +9,7 @@ from functools import partial
 from penstock import Application, Commit, Log, LogError, OffsetOutOfRangeError, StaleStoreError, TaskId, TopicPartition
 from penstock.plugins.logs.following import open_follower
 from penstock.task.failures import RetryRequested
+from penstock.task.visits import Visit
 
 from ..local_state.restoring import RestoreProgress
 from ..process_resources import ProcessResources
@@ -62,9 +63,7 @@ class TaskLoop:
     ) -> None:
         self._application = application
         self._partitions = partitions
-        self._log = log
-        self._resources = resources
-        self._clock = clock
+        self._log, self._resources, self._clock = log, resources, clock
         self._follower = open_follower(log)
         self._upstream = application.program.upstream()
         self._known: dict[str, Commit] = {}
@@ -93,10 +92,14 @@ class TaskLoop:
 
     # ------------------------------------------------------------------ which tasks
 
-    def run(self, names: Iterable[str], known: Mapping[str, Commit], paused: Sequence[int] = ()) -> None:
+    def run(
+        self, names: Iterable[str], known: Mapping[str, Commit], paused: Sequence[int] = (),
+        visits: Sequence[Visit] | None = None,
+    ) -> None:  # fmt: skip
         """Run these tasks from now on, too; open those that are not open, and not about to be.
 
-        `known`: commits that the log must have. `paused`: sub-topologies that process nothing until the next call.
+        `known`: commits that the log must have. `paused`: sub-topologies that process nothing until the next call, and
+        `visits`: see `LoggedTask.ask`.
         """
         self._known.update(known)
         for name in names:
@@ -107,6 +110,7 @@ class TaskLoop:
         self.paused = paused
         for task in self._tasks.values():
             task.is_paused = task.id.subtopology in paused
+            task.ask(visits)
 
     def _add(self, name: str) -> None:
         partitions = self._partitions[name]
@@ -349,18 +353,18 @@ class TaskLoop:
         while True:
             has_processed = bool(self.turn(_SHORT_WAIT)) or self._has_more
             is_busy = self._preparing or self._writing or self._upkeeps.are_running or self._globals.are_filling
-            is_opening = any(at <= self._seconds() for at in self._open_at.values())
-            is_working = has_processed or is_busy or is_opening
+            is_working = has_processed or is_busy or any(at <= self._seconds() for at in self._open_at.values())
             if not is_working and all(map(self._has_read, ends, ends.values())):
                 break
         self.commit_all()
 
     def _has_read(self, name: str, ends: Mapping[TopicPartition, int]) -> bool:
-        """Return whether a task has read up to `ends`, and waits for no end; one that is not open reads nothing."""
+        """Return whether a task has read up to `ends`, waits for no end, and visits nothing; True if it is not open."""
         task = self._tasks[name].task
         if task is None:
             return True
-        if any(self._ends.get(each) is None for each in self._partitions[name]):
+        is_visiting = task.visits.are_due and not self._tasks[name].is_paused
+        if is_visiting or any(self._ends.get(each) is None for each in self._partitions[name]):
             return False
         fetched = task.inputs.fetched()
         return all(fetched[partition] >= end for partition, end in ends.items())

@@ -80,6 +80,8 @@ class SimulationContract:
     options: ClassVar[Mapping[str, Any]] = {}
     """Settings of the application; also `partitions` and `hosts` (2 each), `topics`, the settings of topics, and, to
     be simulated as well, `replicas`, `standbys`, `backups`, and `reshard`: growing numbers of partitions."""
+    simulation: ClassVar[type[Simulation]] = Simulation
+    """What plays the histories."""
     examples: ClassVar[int] = 30
     """How many histories each test tries."""
     shrinks: ClassVar[bool] = True
@@ -145,7 +147,7 @@ class SimulationContract:
     @classmethod
     def _play_case(cls, case: Case, mode: str) -> Simulation:
         options: dict[str, Any] = {"partitions": 2, **cls.options}
-        kind = BackupSimulation if options.pop("backups", False) else Simulation
+        kind = BackupSimulation if options.pop("backups", False) else cls.simulation
         kind = ReshardSimulation if options.pop("reshard", ()) else kind
         simulation = kind(
             cls.program(), case.records, case.history, mode=mode,

@@ -26,11 +26,13 @@ from penstock import (
     TopicPartition,
     UnknownTopicError,
 )
+from penstock.plugins.applications.visits import asked_visits
 from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.task.failures import RetryRequested
+from penstock.task.visits import Visit
 
 from .failure import HostDied, SimulatedDiskError, SimulatedOutage, described
 from .host_files import HostFiles
@@ -225,13 +227,18 @@ class ContinuousHost(Host):
         super().__init__(number, application, tasks, log, world)
         self._loop = TaskLoop(application, tasks, log, self.resources, world.now_ms)
         self._lost: set[str] = set()
+        self._visits: list[Visit] = []
 
     def run(self, names: Iterable[str]) -> None:
         names = list(names)
         self._lost.difference_update(names)
-        self._loop.run(names, self.known)
+        self._loop.run(names, self.known, visits=self._visits)
 
     def work(self) -> int:
+        visits = asked_visits(self.application.id, self.log)
+        if visits != self._visits:
+            self._visits = visits
+            self._loop.run((), self.known, visits=visits)
         try:
             done = self._loop.turn(0)
         finally:
@@ -274,6 +281,9 @@ class BatchHost(Host):
             self._workers.pop(name).close()
 
     def work(self) -> int:
+        visits = asked_visits(self.application.id, self.log)
+        for each in self._workers.values():
+            each.ask(visits)
         names = [name for name in self._workers if name not in self._lost and self._has_work(name)]
         if not names:
             return 0
@@ -282,7 +292,7 @@ class BatchHost(Host):
         self._workers[name] = worker
         planned = self.planned.pop(name, None) or Planned({}, self.world.now_ms())
         try:
-            report = worker.try_batch(planned.ends, planned.clock_ms, self.known.get(name))
+            report = worker.try_batch(planned.ends, planned.clock_ms, self.known.get(name), visit_seconds=0.0)
             self.take(report)
             return report.records_in
         except RetryRequested:
