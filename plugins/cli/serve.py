@@ -121,7 +121,8 @@ def _opened(application: Application, options: Any, directory: Path | None, *, l
             raise ConfigError("--directory: with --local there are no replicas: leave it out")
         return Queries.of_this_machine(application)
     names = options.names(Queries.followed_stores(application))
-    return Queries.from_changelog(application, stores=names, directory=directory)
+    # A server of a run (the setting `queries`) may be beside this one, with replicas of its own.
+    return Queries.from_changelog(application, stores=names, directory=directory, reader="serve")
 
 
 def _token(file: Path | None, option: str, variable: str) -> str | None:

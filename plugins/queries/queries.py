@@ -111,13 +111,14 @@ class Queries:
         *,
         stores: Collection[str] | None = None,
         directory: Path | str | None = None,
+        reader: str = "queries",
         world: World | None = None,
     ) -> Queries:
         """Read replicas that this process keeps up to date from the changelog, on any machine.
 
         `stores`: only these; None: all that can be queried and are in the changelog. `directory`: where the replicas
-        are (None: under `state_dir`); one process at a time has it open. Raises ConfigError for a store that the
-        program does not have or that is not in the changelog, and LogError.
+        are (None: that of `reader` under `state_dir`); one process at a time has it open. Raises ConfigError for a
+        store that the program does not have or that is not in the changelog, and LogError.
         """
         names = cls.followed_stores(application) if stores is None else list(stores)
         of_topics = {each.store.name for each in application.program.global_stores}
@@ -127,7 +128,7 @@ class Queries:
             parts = {number for number, _ in chosen.values()}
 
             def place(stored: Application) -> Path:
-                own = state_directory(stored.settings) / stored.id / "queries"
+                own = state_directory(stored.settings) / stored.id / reader
                 return own if directory is None else Path(directory)
 
             return cls(

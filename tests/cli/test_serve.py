@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock import run
+from penstock import Application, run
 from penstock.client import Client, Entry
+from penstock.queries import Queries
 
 from ..console.browsing import Reader
 from ..processes import python
@@ -40,6 +41,14 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("local", [True, False])
 def test_it_serves_until_it_is_stopped(target: str, tmp_path: Path, local: bool) -> None:
+    application = Application("app", apps.count(), data_dir=str(tmp_path / "data"), log="local:log")
+    # As the server of a run has it, which may be on the same machine.
+    with Queries.from_changelog(application) as beside:
+        assert beside.store("counts", wait="30s").get("b") == 1
+        serve(target, tmp_path, local=local)
+
+
+def serve(target: str, tmp_path: Path, *, local: bool) -> None:
     arguments = ["serve", target, "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data")]
     with python("penstock.plugins.cli", *arguments, *(["--local", "--console"] if local else [])) as process:
         assert process.stderr is not None
