@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, repeat
 from operator import itemgetter
 from typing import Any
 
 from penstock import StoreBackend
 from penstock.store import Change, IndexStore
+from penstock.store.calls import StoreCalls
 
 from .sorted_keys import SortedKeys
 
@@ -28,7 +29,7 @@ class CommitBuffer(IndexStore):
     def __init__(self, backend: StoreBackend, name: str) -> None:
         self.name = name
         self._backend = backend
-        self._read = backend.get
+        self._read: Callable[[str, bytes], bytes | None] = backend.get
         self._changes: dict[bytes, bytes | None] = {}
         self._size_bytes = 0
         # The first `len(_order)` keys of `_changes` in order: keys leave `_changes` only by `clear`,
@@ -38,6 +39,10 @@ class CommitBuffer(IndexStore):
         self._swept: list[bytes] = []
         self._freed: dict[bytes, None] = {}
         self._freed_here: dict[bytes, None] = {}
+
+    def count(self, calls: StoreCalls, seconds: Callable[[], float]) -> None:
+        """Count reads of single rows from the backend in `calls`, with their time by a stopwatch."""
+        self._read = calls.counting(self._backend.get, seconds)
 
     def read_from(self, backend: StoreBackend) -> None:
         """Read another backend from now on. Call it only when no change is pending."""

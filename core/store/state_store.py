@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from ..record import Headers
+from .calls import StoreCalls
 from .context import BytesStore, StoreContext
 from .record_cache import RecordCache
 
@@ -29,6 +30,8 @@ class StateStore(ABC):
         if reads_only:
             cls.reading_half = cls
 
+    calls: StoreCalls | None = None
+    """How often the store was asked for single entries; None: it does not count."""
     record_cache: RecordCache | None = None
     """The cache of updates that a store has if it was declared with one."""
 

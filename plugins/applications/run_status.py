@@ -92,7 +92,8 @@ class RunStatus(DetailedCounts):
     `events`: the latest of them, the oldest first. `phase`: the state of the run as `Running.state` has it, "" from an
     earlier release. `paused`: the sub-topologies that are paused. `turned_ms`: when the run's loop made its last turn;
     None before the first. `times`: by name as in TaskReport, and then by sub-topology, the data of a histogram.
-    `store_changes`: rows that commits wrote, by store.
+    `store_changes`: rows that commits wrote, by store. `store_calls`: numbers of gets, of puts and of reads of the
+    store backend, and seconds of these reads, by store.
     """
 
     application_id: str
@@ -116,6 +117,7 @@ class RunStatus(DetailedCounts):
     turned_ms: int | None = None
     times: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     store_changes: Mapping[str, int] = field(default_factory=dict)
+    store_calls: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def state(self, now_ms: int) -> str:
         """Return "running", "stopped", "failed", or "lost": its driver should have written since."""

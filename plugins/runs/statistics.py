@@ -68,6 +68,7 @@ class RunStatistics:
         self._first_seconds: float | None = None
         self._times: dict[str, dict[str, list[float]]] = {}
         self._store_changes: Counter[str] = Counter()
+        self._store_calls: dict[str, Sequence[float]] = {}
 
     # ------------------------------------------------------------------ told by the runner
 
@@ -112,6 +113,9 @@ class RunStatistics:
             state_bytes=task.state_bytes if report.state_bytes is None else report.state_bytes,
         )
         self._store_changes.update(report.store_changes)
+        for store, calls in report.store_calls.items():
+            before = self._store_calls.get(store, (0,) * len(calls))
+            self._store_calls[store] = [one + other for one, other in zip(before, calls, strict=True)]
         subtopology = report.task_id.partition("_")[0]
         for name, data in report.times.items():
             of = self._times.setdefault(name, {})
@@ -144,6 +148,7 @@ class RunStatistics:
                 turned_ms=self._turned_ms,
                 times={name: dict(of) for name, of in self._times.items()},
                 store_changes=dict(self._store_changes),
+                store_calls=dict(self._store_calls),
                 batches=self.batches,
                 records_per_second=sum(rates.values()),
                 workers_lost=self.workers_lost + (0 if slots is None else slots.lost),

@@ -354,6 +354,11 @@ class LoggedTask(TaskRunner):
             store_changes=dict(commits.changed),
             punctuations=task.punctuations - self._called_before,
             state_bytes=commits.state_bytes,
+            store_calls={
+                name: taken
+                for name, each in state.stores.items()
+                if each.calls is not None and (taken := each.calls.take())
+            },
         )
         self._phases.clear()
         self._records_before, self._decoded_before, self._opened = records, decoded, ""

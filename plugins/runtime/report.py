@@ -78,7 +78,8 @@ class TaskReport(DetailedCounts):
     changelog keeps. `next_tick` is the wall-clock time (ms) at which a punctuator is due. `times`: data of histograms
     by name: `latency` from a record's timestamp to the end of its processing, `lateness` against the stream time (both
     by the last record of each stretch of records), and `commit`. `store_changes`: rows that commits wrote, by store.
-    `state_bytes`: the size of the local state on disk, where that was measured.
+    `store_calls`: what `StoreCalls.take` returned, by store. `state_bytes`: the size of the local state on disk, where
+    that was measured.
     """
 
     task_id: str
@@ -91,6 +92,7 @@ class TaskReport(DetailedCounts):
     store_changes: Mapping[str, int] = field(default_factory=dict)
     punctuations: int = 0
     state_bytes: int | None = None
+    store_calls: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def opened(self) -> str:

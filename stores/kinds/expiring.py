@@ -66,9 +66,10 @@ class ExpiringStore(PlainStore, ExpiringKeyValueStore[Any, Any]):
 
     def _compile_get(self) -> Callable[[Any], Any]:
         pending, clean, slow, key_types = self.pending.get, self.clean.get, self._get_alive, self.keys.types
-        now, with_int = self._now, int in self.keys.types
+        now, with_int, calls = self._now, int in self.keys.types, self.calls
 
         def get(key: Any) -> Any:
+            calls.gets += 1
             try:
                 if with_int and type(key) not in key_types:
                     return slow(key)
@@ -86,9 +87,10 @@ class ExpiringStore(PlainStore, ExpiringKeyValueStore[Any, Any]):
     def _compile_put(self) -> Callable[..., None]:
         pending, clean, slow, key_types = self.pending, self.clean, self._put, self.keys.types
         free_types, can_wait, now, entry_for = self._form.free_types, self._form.fits, self._now, self._entry
-        lasts, with_int = self._ttl, int in key_types
+        lasts, with_int, calls = self._ttl, int in key_types, self.calls
 
         def put(key: Any, value: Any, ttl: Duration | None = None) -> None:
+            calls.puts += 1
             if value is None or ttl is not None:
                 entry = entry_for(value, ttl)
             else:

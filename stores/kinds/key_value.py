@@ -50,10 +50,11 @@ class StampedStore(PlainStore, TimestampedKeyValueStore[Any]):
     form_of_values = TimestampedForm
 
     def _compile_put(self) -> Callable[[Any, Any], None]:
-        pending, clean, slow = self.pending, self.clean, self._put
+        pending, clean, slow, calls = self.pending, self.clean, self._put, self.calls
         key_types, free_types, fits = self.keys.types, self.values.free_types, self.values.fits
 
         def put(key: Any, value: Any) -> None:
+            calls.puts += 1
             if type(value) is ValueAndTimestamp and type(key) in key_types and (key in pending or key in clean):
                 content, timestamp = value
                 if (
@@ -74,10 +75,11 @@ class HeadersStore(PlainStore, HeadersKeyValueStore[Any]):
     form_of_values = HeadersForm
 
     def _compile_put(self) -> Callable[[Any, Any], None]:
-        pending, clean, slow = self.pending, self.clean, self._put
+        pending, clean, slow, calls = self.pending, self.clean, self._put, self.calls
         key_types, can_wait = self.keys.types, self.values.compile_test()
 
         def put(key: Any, value: Any) -> None:
+            calls.puts += 1
             if type(key) in key_types and (key in pending or key in clean) and can_wait(value):
                 pending[key] = value
             else:

@@ -11,6 +11,7 @@ from struct import Struct
 from typing import Any
 
 from penstock import BytesStore, Entries, ListStore, ListStoreSpec, StoreContext, StoreError
+from penstock.store.calls import StoreCalls
 
 from ..rows.envelope import PLAIN
 from ..rows.escaping import escaped, unescaped
@@ -44,8 +45,10 @@ class RowListStore(ListStore[Any, Any]):
         self._rows_of: dict[bytes, list[bytes]] | None = None
         self._count = 0
         self._are_too_many = False
+        self.calls: StoreCalls = StoreCalls()
 
     def add(self, key: Any, value: Any) -> None:
+        self.calls.puts += 1
         raw = self._keys.to_bytes(key)
         if value is None:
             raise StoreError(f"store {self.name!r}: a value of None cannot be added; `delete` deletes a key's values")
@@ -59,6 +62,7 @@ class RowListStore(ListStore[Any, Any]):
             self._count += 1
 
     def delete(self, key: Any) -> None:
+        self.calls.puts += 1
         raw, known = self._keys.to_bytes(key), self._known()
         rows = [row for row, _ in self._rows(raw)] if known is None else known.pop(raw, ())
         for row in rows:
@@ -67,6 +71,7 @@ class RowListStore(ListStore[Any, Any]):
             self._count -= len(rows)
 
     def get(self, key: Any) -> list[Any]:
+        self.calls.gets += 1
         raw, known = self._keys.to_bytes(key), self._known()
         if known is not None and raw not in known:
             return []

@@ -6,6 +6,7 @@ from struct import Struct
 from typing import Any
 
 from penstock import BytesStore, LruMapSpec, Serde, StoreContext
+from penstock.store.calls import StoreCalls
 
 from ..rows.envelope import unwrap, wrap
 from ..rows.key_form import KeyForm
@@ -34,11 +35,13 @@ class LruMap(TypedStore):
         self._max_entries = max_entries
         self._used: dict[bytes, None] | None = None
         self._puts = 0
+        self.calls: StoreCalls = StoreCalls()
 
     # ------------------------------------------------------------------ single entries
 
     def get(self, key: Any) -> Any:
         """Return the value of `key`, or None; if there is one, the entry is the most recently used one."""
+        self.calls.gets += 1
         raw = self.keys.to_bytes(key)
         used = self._known()
         if raw not in used:
@@ -50,6 +53,7 @@ class LruMap(TypedStore):
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of `key`; None deletes it. Drop the least recently used entry if there are too many."""
+        self.calls.puts += 1
         raw = self.keys.to_bytes(key)
         used = self._known()
         if value is None:

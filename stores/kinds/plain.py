@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from penstock import BytesStore, Serde
+from penstock.store.calls import StoreCalls
 
 from ..rows.key_form import MISSING, KeyForm
 from ..rows.value_form import ValueForm
@@ -40,6 +41,7 @@ class PlainStore(TypedStore):
         self.pending: dict[Any, Any] = {}
         self.clean: dict[Any, Any] = {}
         self.is_complete = False
+        self.calls: StoreCalls = StoreCalls()
         self._compile()
 
     def _compile(self) -> None:
@@ -62,9 +64,11 @@ class PlainStore(TypedStore):
 
     def _compile_get(self) -> Callable[[Any], Any]:
         pending, clean, slow, key_types = self.pending.get, self.clean.get, self._get, self.keys.types
+        calls = self.calls
         if int in key_types:
 
             def get(key: Any) -> Any:
+                calls.gets += 1
                 if type(key) in key_types:
                     value = pending(key, MISSING)
                     if value is MISSING:
@@ -78,6 +82,7 @@ class PlainStore(TypedStore):
 
         def get_text(key: Any) -> Any:
             # Only a str equals a str, and only bytes equal bytes: the type need not be checked.
+            calls.gets += 1
             try:
                 value = pending(key, MISSING)
                 if value is MISSING:
@@ -91,11 +96,12 @@ class PlainStore(TypedStore):
         return get_text
 
     def _compile_put(self) -> Callable[[Any, Any], None]:
-        pending, clean, slow = self.pending, self.clean, self._put
+        pending, clean, slow, calls = self.pending, self.clean, self._put, self.calls
         key_types, free_types, fits = self.keys.types, self.values.free_types, self.values.fits
         if int in key_types:
 
             def put(key: Any, value: Any) -> None:
+                calls.puts += 1
                 if (
                     (type(value) in free_types or fits(value))
                     and type(key) in key_types
@@ -108,6 +114,7 @@ class PlainStore(TypedStore):
             return put
 
         def put_text(key: Any, value: Any) -> None:
+            calls.puts += 1
             try:
                 if (type(value) in free_types or fits(value)) and (key in pending or key in clean):
                     pending[key] = value

@@ -8,6 +8,7 @@ from struct import Struct
 from typing import Any, ClassVar
 
 from penstock import BytesStore, Serde, SessionStoreSpec, StateStore, StoreContext, TopicRows, WindowStoreSpec
+from penstock.store.calls import StoreCalls
 
 from ..rows.buckets import BucketKeys, Buckets, Row
 from ..rows.key_form import KeyForm
@@ -35,6 +36,7 @@ class RetainedStore(StateStore):
         context: StoreContext,
     ) -> None:
         self.name = spec.name
+        self.calls: StoreCalls = StoreCalls()
         self._below = below
         self._buckets = Buckets(below, context.fixed_options["bucket_ms"], self.tail_bytes)
         self.retention = Retention(below, self._buckets, spec.retention_ms, context)

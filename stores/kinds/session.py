@@ -60,9 +60,10 @@ class BucketSessionStore(RetainedStore, SessionStore[Any, Any]):
 
     def _compile_find(self) -> Callable[[Any, int, int], Entries[Windowed, Any]]:
         known, key_types, retention, slow = self._known.get, self.keys.types, self.retention, self._find
-        windowed, to_object = tuple.__new__, self._to_object
+        windowed, to_object, calls = tuple.__new__, self._to_object, self.calls
 
         def find_sessions(key: Any, earliest_session_end: int, latest_session_start: int) -> Entries[Windowed, Any]:
+            calls.gets += 1
             sessions = known(key) if type(key) in key_types else None
             if (
                 sessions is None
@@ -83,8 +84,10 @@ class BucketSessionStore(RetainedStore, SessionStore[Any, Any]):
     def _compile_put(self) -> Callable[[Windowed, Any], None]:
         known, key_types, retention, slow = self._known.get, self.keys.types, self.retention, self._put
         changed, can_wait, free_types = self._changed, self._can_wait, self.values.free_values
+        calls = self.calls
 
         def put(session: Windowed, value: Any) -> None:
+            calls.puts += 1
             if type(session) is Windowed and (type(value) in free_types or can_wait(value)):
                 key, start, end = session
                 sessions = known(key) if type(key) in key_types else None
@@ -112,9 +115,10 @@ class BucketSessionStore(RetainedStore, SessionStore[Any, Any]):
 
     def _compile_remove(self) -> Callable[[Windowed], None]:
         known, key_types, retention, slow = self._known.get, self.keys.types, self.retention, self._put
-        changed = self._changed
+        changed, calls = self._changed, self.calls
 
         def remove(session: Windowed) -> None:
+            calls.puts += 1
             if type(session) is Windowed:
                 key, start, end = session
                 sessions = known(key) if type(key) in key_types else None
@@ -194,6 +198,7 @@ class BucketSessionStore(RetainedStore, SessionStore[Any, Any]):
                     del self._known[old]
             sessions = self._known[key] = KnownSessions(self.retention.newest)
         if max(first_end - 1, self.retention.kept_after) < sessions.known_after:
+            self.calls.reads += 1
             # Somewhat earlier, so that records that are a little late need not read again.
             known_after = max(first_end - 1 - self._slack_ms, self.retention.kept_after)
             rows = []

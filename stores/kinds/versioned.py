@@ -25,6 +25,7 @@ from penstock import (
     VersionedRecord,
     VersionedStoreSpec,
 )
+from penstock.store.calls import StoreCalls
 
 from ..rows.envelope import PLAIN, unwrap, wrap
 from ..rows.escaping import escaped, unescaped
@@ -78,6 +79,7 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
         self._times: tuple[int, int] | None = None
         """The newest timestamp ever put, and the time before which history is gone; None: not read yet."""
         self._saved_times: tuple[int, int] | None = None
+        self.calls: StoreCalls = StoreCalls()
         # A closure, as the hot methods of PlainStore.
         setattr(self, "get", self._compile_get())  # noqa: B010
 
@@ -87,9 +89,10 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
         return self._get(key, as_of, to)
 
     def _compile_get(self) -> Callable[..., Any]:
-        latest, slow, key_types = self._latest.get, self._get, self._keys.types
+        latest, slow, key_types, calls = self._latest.get, self._get, self._keys.types, self.calls
 
         def get(key: Any, as_of: int | None = None, to: int | None = None) -> Any:
+            calls.gets += 1
             if as_of is None and type(key) in key_types:
                 found = latest(key)
                 if found is not None and to is None:
@@ -186,6 +189,7 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
             if kept is not None:
                 return kept
         start = escaped(raw)
+        self.calls.reads += 1
         found = _NONE
         for row, data in self._below.range(start, start + _AFTER_ALL, reverse=True):
             value = None if data == DELETED else self._values.to_object(raw, data)
@@ -197,6 +201,7 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
     # ------------------------------------------------------------------ writing
 
     def put(self, key: Any, value: Any, timestamp: int) -> int:
+        self.calls.puts += 1
         raw, kept_key = self._keys.locate(key)
         self._check_timestamp(timestamp)
         data = DELETED if value is None else self._values.to_bytes(raw, value)
@@ -205,6 +210,7 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
         return self._put(raw, kept_key, VersionedRecord(value, timestamp), data)
 
     def delete(self, key: Any, timestamp: int) -> VersionedRecord | None:
+        self.calls.puts += 1
         raw, kept_key = self._keys.locate(key)
         self._check_timestamp(timestamp)
         if self._is_late(timestamp):

@@ -71,9 +71,10 @@ class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
 
     def _compile_fetch(self) -> Callable[..., Any]:
         opened, read, slow, rows_of = self._open.get, self._read, self._fetch, self._recent.known.get
-        key_types, retention, entries_of = self.keys.types, self.retention, self._entries
+        key_types, retention, entries_of, calls = self.keys.types, self.retention, self._entries, self.calls
 
         def fetch(key: Any, time_from: Any = None, time_to: Any = None) -> Any:
+            calls.gets += 1
             if type(time_from) is int and type(key) in key_types:
                 if time_to is None:
                     window = opened(time_from)
@@ -99,8 +100,10 @@ class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
         opened, slow, changed = self._open.get, self._put, self._changed
         key_types, can_wait, retention = self.keys.types, self.values.compile_test(), self.retention
         free_types, rows_of, put_row = self.values.free_values, self._recent.known.get, self._recent.put
+        calls = self.calls
 
         def put(key: Any, value: Any, window_start: Any = None) -> None:
+            calls.puts += 1
             if (
                 (type(value) in free_types or can_wait(value))
                 and type(window_start) is int

@@ -74,6 +74,8 @@ def test_what_a_run_measures(surroundings: Surroundings, trigger: str) -> None:
     assert status.times["latency"]["0"][0] == pytest.approx(10 * 4_200, rel=0.05)
     assert counted(status, "commit") == status.commits > 0
     assert dict(status.store_changes) == {"counts": 3}
+    gets, puts, reads, _ = status.store_calls["counts"]
+    assert (gets, puts, reads) == (10, 10, 3)
     (task,) = status.tasks
     assert task.punctuations >= 1
     assert task.state_bytes is not None and task.state_bytes > 0

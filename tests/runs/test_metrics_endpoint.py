@@ -45,7 +45,7 @@ STATUS = RunStatus(
     ],
     hosts=[SlotHost(0, "node", 8, 1, 2**20, 1.5, 30, 4)],
     nodes={"count": {"in": 45, "out": 40, "dropped": {"late": 3, "null_key": 2}}},
-    phase="rebalancing", paused=[1], store_changes={"counts": 44},
+    phase="rebalancing", paused=[1], store_changes={"counts": 44}, store_calls={"counts": [9, 8, 7, 0.5]},
     times={name: {"0": measured(0.0005, 0.02, 7200)} for name in ("latency", "lateness", "commit")},
 )  # fmt: skip
 LAG = [PartitionLag("0_0", "orders", 0, False, 3, 10, 7)]
@@ -74,6 +74,10 @@ def test_the_counts_of_a_run(free_port: int) -> None:
         **states,
         ("penstock_subtopology_paused", "shop", "1"): 1,
         ("penstock_store_changes_total", "shop", "counts"): 44,
+        ("penstock_store_gets_total", "shop", "counts"): 9,
+        ("penstock_store_puts_total", "shop", "counts"): 8,
+        ("penstock_store_reads_total", "shop", "counts"): 7,
+        ("penstock_store_read_seconds_total", "shop", "counts"): 0.5,
         ("penstock_task_punctuations_total", "shop", "0_0"): 9,
         ("penstock_task_punctuations_total", "shop", "0_1"): 0,
         ("penstock_task_state_bytes", "shop", "0_0"): 4096,

@@ -42,6 +42,15 @@ def measures_of(status: RunStatus, lag: Sequence[PartitionLag]) -> Iterator[Meas
         yield made.histogram(metric, text, ["subtopology"], _by_key(status.times.get(name, {})))
     yield from _of_tasks(made, status)
     yield made.counter("store_changes", "Rows that commits wrote.", ["store"], _by_key(status.store_changes))
+    for at, (name, text) in enumerate(
+        (
+            ("store_gets", "Gets and fetches of tasks."),
+            ("store_puts", "Puts and deletions of tasks."),
+            ("store_reads", "Gets that read the store backend."),
+            ("store_read_seconds", "Time of reads of the store backend."),
+        )
+    ):
+        yield made.counter(name, text, ["store"], [((store,), n[at]) for store, n in status.store_calls.items()])
     yield from _of_nodes(made, status)
     yield from _of_hosts(made, status)
     yield made.gauge(

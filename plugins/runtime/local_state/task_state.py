@@ -139,7 +139,9 @@ class TaskState:
             index = CommitBuffer(backend, index_name(builder.name)) if kept.has_index else None
             if index is not None:
                 self._indexes[builder.name] = index
-            self.stores[builder.name] = builder.build(buffer, self._context(builder.name, index))
+            store = self.stores[builder.name] = builder.build(buffer, self._context(builder.name, index))
+            if store.calls is not None:
+                buffer.count(store.calls, self._world.seconds)
 
     def _context(self, store: str, index: CommitBuffer | None) -> StoreContext:
         kept = self._layouts.now[store]
