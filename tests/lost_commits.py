@@ -13,7 +13,7 @@ def lose_commits(log: Log, application_id: str) -> None:
     program = log.get_meta(application_id, "program")
     assert program is not None
     identity = json.loads(program)["identity"]
-    keys = ("program", f"committed-{identity}", f"committed-ids-{identity}")
+    keys = ("program", "epoch", f"committed-{identity}", f"committed-ids-{identity}")
     notes = {key: note for key in keys if (note := log.get_meta(application_id, key)) is not None}
     log.delete_commits(application_id)
     for key, note in notes.items():

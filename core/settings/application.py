@@ -29,6 +29,9 @@ class Application:
     Raises ConfigError, PluginError or TopologyError at once for anything that cannot work.
     """
 
+    epoch = ""
+    """The epoch in which it was prepared: its tasks are opened in that one alone. Empty before it is prepared."""
+
     def __init__(
         self,
         application_id: str,

@@ -20,6 +20,7 @@ from penstock import (
 )
 from penstock.plugins.runtime.locations import open_deltas, resolve
 from penstock.plugins.upgrade.coverage import Coverage
+from penstock.plugins.upgrade.epoch import begin_epoch
 from penstock.program.layouts import Layouts
 from penstock.settings.secret import hide
 
@@ -40,6 +41,7 @@ def check_location(application: Application, assignment: Assignment, log: Log, i
         return
     if moved := moved_location(application, assignment, log, identity):
         before, now = moved
+        begin_epoch(application.id, log)  # hosts that have the other place open no task from now on
         with ThreadPoolExecutor(_THREADS, "changelog-location") as pool:
             found = pool.map(lambda task: unreachable(application, assignment, log, task), stateful)
             missing = [f"task {task} (version {each[0]})" for task, each in zip(stateful, found) if each]

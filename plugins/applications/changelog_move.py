@@ -10,6 +10,7 @@ from penstock import ConfigError, IncompatibleStateError, Log, Restore, StoreBac
 from penstock.hooks import registry
 from penstock.plugins.runtime.locations import open_deltas
 from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.plugins.upgrade.epoch import begin_epoch
 from penstock.settings.secret import hide
 
 from .changelog_location import committed_state, note_location, reaches, stateful_tasks, stores_of
@@ -55,6 +56,8 @@ def move_changelog(
             f"{', '.join(prepared.gone_stores)}. No task would copy them: move with the program that names them, or "
             "give up their content first (`penstock stores drop`)"
         )
+    check_lease()
+    begin_epoch(application.id, log)  # hosts that have the old place open no task from now on
     copied, there = [], []
     for task in stateful_tasks(application, assignment):
         check_lease()

@@ -27,6 +27,7 @@ from penstock.plugins.runtime.local_state.task_state import first_version
 from penstock.plugins.runtime.locations import open_deltas
 from penstock.plugins.runtime.lost_commits import KEEPS_NO_POSITIONS
 from penstock.plugins.runtime.topic_ids import without_ids
+from penstock.plugins.upgrade.epoch import begin_epoch
 from penstock.program.nodes import decorate
 from penstock.settings.dead_letters import dead_letter_topics
 
@@ -133,6 +134,7 @@ def go_on(application: Application, log: Log, plan: FromStatePlan, check_lease: 
     """
     plan.check(application.id)
     check_lease()
+    begin_epoch(application.id, log)
     _check_kept(application, log, plan)
     remark = delete_checkpoint(application.settings, application.id)
     make_repartition_topics(application, plan.assignment, log)

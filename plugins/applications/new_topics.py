@@ -26,11 +26,11 @@ def prepare_and_continue(application: Application, log: Log, check_lease: Callab
     state cannot be kept. The caller holds the application's lease; `check_lease` raises when it was lost.
     """
     try:
-        return prepare(application, log)
+        return prepare(application, log, check_lease)
     except LostPositionsError as lost:
         if not _continue(application, log, check_lease, lost):
             raise
-    return prepare(application, log)
+    return prepare(application, log, check_lease)
 
 
 def _continue(application: Application, log: Log, check_lease: Callable[[], None], lost: LostPositionsError) -> bool:

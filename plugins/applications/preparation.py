@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from penstock import (
@@ -21,7 +21,15 @@ from penstock import (
     TopologyError,
 )
 from penstock.plugins.upgrade.check import check_saved
-from penstock.plugins.upgrade.saved_program import Note, gone_stores, read_note, saved_subtopologies, write_note
+from penstock.plugins.upgrade.epoch import begin_epoch, current_epoch, of_epoch
+from penstock.plugins.upgrade.saved_program import (
+    Note,
+    gone_stores,
+    is_same_program,
+    read_note,
+    saved_subtopologies,
+    write_note,
+)
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.support.topic_config import TopicConfig, checked_topic_config
 
@@ -139,11 +147,12 @@ def check_restored(application_id: str, log: Log) -> None:
         )
 
 
-def prepare(application: Application, log: Log) -> Prepared:
+def prepare(application: Application, log: Log, check_lease: Callable[[], None] = lambda: None) -> Prepared:
     """Check the application against its log, and create its internal topics. Raises as `check`.
 
     Also IncompatibleStateError for a changelog at another place that does not have the state, and ConfigError for
-    serdes that their registry refuses.
+    serdes that their registry refuses. `check_lease` raises when the application's lease was lost: a start that was
+    frozen must not write the note of its program over that of its successor.
     """
     checked = check(application, log)
     application, identity = checked.application, checked.now["identity"]
@@ -151,10 +160,12 @@ def prepare(application: Application, log: Log) -> Prepared:
     prepare_serdes(application)  # it may register schemas, so not for a start that is refused
     _create(checked.topics, log)
     checked.committed.note(checked.positions)
-    if checked.now != checked.before:
+    if not is_same_program(checked.now, checked.before):
+        check_lease()
         write_note(application.id, log, checked.now)
+    epoch = current_epoch(application.id, log) or begin_epoch(application.id, log)
     assignment = replace(checked.assignment, missing={})
-    return Prepared(application, assignment, identity, checked.committed, gone_stores(checked.now))
+    return Prepared(of_epoch(application, epoch), assignment, identity, checked.committed, gone_stores(checked.now))
 
 
 def check_program(application: Application, log: Log) -> Prepared:

@@ -11,6 +11,7 @@ from penstock import Application, Assignment, ConfigError, Log, SystemClock, Top
 from penstock.plugins.runtime.local_state.directories import remove_all
 from penstock.plugins.runtime.locations import open_deltas, state_directory
 from penstock.plugins.upgrade.check import waiting_records
+from penstock.plugins.upgrade.epoch import begin_epoch
 from penstock.plugins.upgrade.saved_program import saved_fingerprint
 from penstock.program.nodes import decorate
 from penstock.support.names import changelog_topic, did_you_mean
@@ -181,6 +182,7 @@ def reset(
     """
     remarks = []
     check_lease()
+    begin_epoch(application.id, log)
     remark = delete_checkpoint(application.settings, application.id)
     if remark is not None:
         remarks.append(remark)

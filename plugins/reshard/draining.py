@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import replace
 
 from penstock import IncompatibleStateError, Log, TaskId, TopicPartition, World
 from penstock.plugins.applications.committed import CommittedPartitions
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.upgrade.epoch import begin_epoch, of_epoch
 
 from .plan import ReshardPlan
 
@@ -63,11 +63,12 @@ def drained(
 ) -> Iterator[Workers]:
     """Process every record up to `ends`, and all that this writes to repartition topics; return the open tasks.
 
-    This takes the fences of all tasks. Each batch is a commit as in any run, so a killed process loses nothing. Raises
-    what tasks raise, and IncompatibleStateError for a task that is behind or beyond the ends afterwards.
+    This begins an epoch and takes the fences of all tasks, so no host of the old layout opens one from now on. Each
+    batch is a commit as in any run, so a killed process loses nothing. Raises what tasks raise, and
+    IncompatibleStateError for a task that is behind or beyond the ends afterwards.
     """
     resources = ProcessResources(world)
-    application = copy(plan.before)
+    application = of_epoch(plan.before, begin_epoch(plan.before.id, log))
     if application.settings.max_task_idle is not None:
         # No more records come: a task need not wait for any that the log does not have.
         application.settings = replace(application.settings, max_task_idle="0ms")

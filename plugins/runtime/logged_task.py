@@ -179,8 +179,9 @@ class LoggedTask(TaskRunner):
             raise error from raised
 
     def _prepare(self, wall_clock_ms: int, known: Commit | None) -> None:
-        # Take the fence first: a predecessor cannot change what is read after it.
+        # Take the fence first: a predecessor cannot change what is read after it, nor begin an epoch unseen.
         committer = self._committer = self._log.open_committer(self._application.id, str(self.id), self.partitions)
+        self._resources.check_epoch(self._application, self._log, str(self.id))
         self._inputs.read_topic_ids()
         self._last_commit.check(committer.committed or self._before, known)
         layouts = self._subtopology.layouts or Layouts.of_program(

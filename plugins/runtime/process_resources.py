@@ -10,6 +10,7 @@ from math import inf
 from pathlib import Path
 
 from penstock import Application, Log, TopicPartition, World, duration_ms
+from penstock.plugins.upgrade.epoch import EpochCheck
 from penstock.support.repeats import Repeats
 from penstock.support.system_errors import raise_open_files_limit
 from penstock.task.failures import RetryRequested
@@ -57,6 +58,7 @@ class ProcessResources:
         local state that nobody uses may be that of a neighbour that is about to start."""
         self.topic_ids = RecentIds(world.seconds)
         """The ids of the topics that open tasks read."""
+        self._epochs: dict[str, EpochCheck] = {}
         self._lock = threading.Lock()
 
     def now_ms(self) -> int:
@@ -66,6 +68,10 @@ class ProcessResources:
     def wait_ms(self, delay_ms: int) -> None:
         """Wait before a retry."""
         self.world.sleep(delay_ms / 1000)
+
+    def check_epoch(self, application: Application, log: Log, task_id: str) -> None:
+        """Raise FencedError if the application's epoch is another one now. Call it with the fence of the task."""
+        self._epochs.setdefault(application.id, EpochCheck()).check(application, log, task_id)
 
     def task_directory(self, application: Application, task_id: str) -> Path:
         """Return the directory of a task's local state; made when first used."""

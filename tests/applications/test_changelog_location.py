@@ -61,7 +61,7 @@ def test_every_task_is_moved_idle_ones_too(elsewhere: World) -> None:
 
 
 def test_a_move_that_was_killed_is_repeated(elsewhere: World) -> None:
-    left = [1]
+    left = [2]
 
     def die() -> None:
         left[0] -= 1

@@ -172,7 +172,6 @@ def test_why_a_task_is_opened(make_world: MakeWorld) -> None:
     put(world, 0, "poison")
     failed = world.batch(engine, "0_0", "0_1")["0_0"].failure
     assert failed is not None
-    world.surroundings.log.delete_commits("app")
     other = world.engine("moved")
     assert opened(world.batch(other, "0_1")) == {"0_1": "moved"}
     results = world.batch(engine, "0_1")

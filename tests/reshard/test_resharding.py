@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock import FencedError, TaskId, TopicPartition
 from penstock.plugins.reshard import accept
+from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.runtime.task_worker import TaskWorker
 
 from .programs import every_kind
 from .runs import lease, new_log, outputs, produce, resharded, run
@@ -38,3 +41,20 @@ def test_every_kind_of_store_from_4_to_7_to_3(tmp_path: Path, changelog: str) ->
     produce(always, "in", rounds(0, 30))
     run(every_kind(tmp_path / "always", changelog), always)
     assert outputs(log) == outputs(always)
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_host_of_the_old_layout_that_wakes_after_it_opens_nothing(tmp_path: Path, given_up: bool) -> None:
+    log = new_log({"in": 2, "in3": 3, "out": 1})
+    produce(log, "in", rounds(0, 2))
+    old, new = (every_kind(tmp_path, "directory:changes", topic) for topic in ("in", "in3"))
+    prepared = run(old, log)
+    late = TaskWorker(prepared, TaskId(0, 0), [TopicPartition("in", 0)], log, resources=ProcessResources())
+    resharded(new, log, 3, sources={"in": "in3"})
+    if given_up:
+        accept(new, log, lease(new, log))
+    before = outputs(log)
+    with pytest.raises(FencedError, match="of an earlier epoch"):
+        late.run_batch(log.end_offsets(late.partitions), 0)
+    late.close()
+    assert outputs(log) == before

@@ -25,6 +25,7 @@ from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.loop.upkeeps import Upkeeps
 from penstock.plugins.testing.simulation.engine_steps import by_code
 from penstock.plugins.upgrade.coverage import Coverage
+from penstock.plugins.upgrade.epoch import EpochCheck
 from penstock.program.layouts import Layouts
 from penstock.task.saved_schedules import SavedSchedules
 
@@ -187,6 +188,10 @@ PLANTED = {
     "a changelog that is moved back has what it had before": Planted(
         _IN_A_DIRECTORY,
         (Change(changelog_move, "move_changelog", "if reaches(target, commit.version):", "if list(target.proven()):"),),
+    ),
+    "a task is opened in an earlier epoch": Planted(
+        "counts, a store in the changelog and not, changelog in a directory",
+        (Change(EpochCheck, "check", "if found != application.epoch:", "if False:"),),
     ),
     "a changelog that is moved again is not synced": Planted(
         _IN_A_DIRECTORY, (Change(changelog_move, "move_changelog", "target.sync()", "pass"),)

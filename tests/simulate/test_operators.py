@@ -99,6 +99,25 @@ def test_a_move_of_the_changelog_that_is_killed_is_repeated(place: str) -> None:
     assert moved > 10
 
 
+@pytest.mark.parametrize("mode", ["batches", "continuous"])
+def test_a_host_that_was_frozen_before_a_fence_over_a_move_changes_nothing(mode: str) -> None:
+    """It takes the fence after the move, and would commit to the old place; the next host finds nothing of it there."""
+
+    def play() -> str:
+        freezes = Step("strike", host=1, fault=Fault("freezes", "takes"))
+        late = (Step("give", host=1), freezes, Step("rest", 1), Step("move"), Step("arrive"), Step("wake"))
+        history = History((*BEFORE, Step("arrive"), *late, Step("stop"), *WORK), rest_arrives=True)
+        given = {"mode": mode, "changelog": "directory:", **SERDES}
+        with closing(Simulation(counts(), {"in": RECORDS}, history, **given)) as simulation:
+            simulation.run()
+            assert numbers(simulation.outputs()) == ALL
+            return "\n".join(simulation.story)
+
+    assert "host 2 takes the fence of task 0_0" in play().partition("wakes")[2]
+    with planted(PLANTED["a task is opened in an earlier epoch"]), pytest.raises(SimulationFailure):
+        play()
+
+
 def test_equal_keys_have_equal_bytes_or_the_history_fails() -> None:
     soaked = soak(contract("Groups", program=counts_of_groups("pickle"), shrinks=False), range(10, 30))
     assert soaked.failure is not None

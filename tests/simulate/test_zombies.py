@@ -147,12 +147,12 @@ def log_loses_positions() -> list[int]:
     with DiskCluster(floor=1_000_000) as cluster:
         cluster.process("ann", host=1)
         cluster.process("ann", host=1)
-        cluster._log.delete_commits(cluster.application.id)
-        cluster._cluster.known.clear()  # the driver is another one, too
-        cluster.crash(1)
-        cluster.move("0_0", 2)
-        cluster.work(2)
-        return cluster.read_values("out")
+        with cluster._log.without_commits(cluster.application.id):
+            cluster._cluster.known.clear()  # the driver is another one, too
+            cluster.crash(1)
+            cluster.move("0_0", 2)
+            cluster.work(2)
+            return cluster.read_values("out")
 
 
 def test_a_log_that_has_lost_its_positions_is_refused() -> None:

@@ -235,16 +235,16 @@ class Cluster:
         self.restart(prepared)
 
     def stop(self) -> None:
-        """End the hosts and drivers that live, with their last commits."""
+        """End the hosts and drivers that live, with their last commits; the others are of an earlier program then."""
         drivers = [each for each in self.drivers if not each.is_frozen]
         for host in (*self.live(), *drivers):
             self.let(host, lambda host=host: host.close(commit=True))  # type: ignore[misc]
             self.end(host)
+        for host in (*self.hosts, *self.drivers):
+            host.is_of_earlier_program = True
 
     def restart(self, prepared: Prepared) -> None:
         """Start hosts after `stop`, with any program."""
-        for host in (*self.hosts, *self.drivers):
-            host.is_of_earlier_program = True
         self.prepared, self.application, self.tasks = prepared, prepared.application, prepared.tasks()
         self.begin()
 

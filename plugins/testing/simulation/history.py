@@ -92,7 +92,7 @@ _SELDOM: Mapping[str, Mapping[str, int]] = {
     },
     "opening": {"commits": 500, "fetches": 1000, "lists": 19},
     "reading": {"fetches": 6},
-    "reset": {"asks": 54, "deletes": 47, "lists": 630, "removes": 69, "sets": 35},
+    "reset": {"asks": 54, "deletes": 47, "lists": 630, "notes": 60, "removes": 69, "sets": 35},
     "restoring": {"fetches": 32, "lists": 8, "reads": 6},
     "sending": {"sends": 6},
     "snapshot": {

@@ -140,6 +140,7 @@ class Host(ABC):
         """Go on where the host froze, until the act is done or the host freezes in it again."""
         assert self._act is not None, f"{self} wakes, and has never acted"
         self._is_frozen = False
+        self._act.parent = getcurrent()  # another process may be in an act, between whose steps this one wakes
         self._act.switch()
 
     def bury(self) -> None:

@@ -111,7 +111,7 @@ class Simulation(SimulatedCluster):
             "damage": self._damage,
             "stop": lambda step: self._stop_and_start(),
             "reset": self._reset,
-            "move": lambda step: self._move_changelog(),
+            "move": self._move_changelog,
         }
 
     @property
@@ -291,10 +291,12 @@ class Simulation(SimulatedCluster):
             plan = reset.plan_reset(self.application, log, reset.to_earliest)
             reset.reset(self.application, log, plan, check_lease, world)
 
-        before, produced = self._log.resets, self.outputs()
-        while not operate(self._cluster, act) and step.amount % 2:
+        before = self._log.resets
+        while not operate(self._cluster, act, step) and step.amount % 2:
             self._timeline.pass_by(LEASE_SECONDS)
         if self._log.resets > before:
+            self._log.write_markers()  # a host that woke may have committed before
+            produced = self.outputs()
             self.lives.append(produced)
             written = [TopicPartition(name, number) for name in produced for number in range(self._partitions)]
             self._life_begins = self._log.end_offsets(written)
@@ -302,7 +304,7 @@ class Simulation(SimulatedCluster):
             self._timeline.tell("the application was reset")
         self._restart()
 
-    def _move_changelog(self) -> None:
+    def _move_changelog(self, step: Step) -> None:
         """Stop the application, and start it with its changelog in another place, to which its state is copied."""
         if not is_on_disk(self._settings) or not self._may_be_moved or self._disk.damaged:
             return
@@ -316,7 +318,7 @@ class Simulation(SimulatedCluster):
         def act(log: Log, world: World, check_lease: Callable[[], None]) -> None:
             changelog_move.move_changelog(check_program(self.application, log), log, before, check_lease, world=world)
 
-        while not operate(self._cluster, act):
+        while not operate(self._cluster, act, step):
             self._timeline.pass_by(LEASE_SECONDS)
         self._timeline.tell("the changelog was moved")
         self._restart()

@@ -1,0 +1,72 @@
+"""The epoch of an application: a name in its log that changes when its tasks are opened in another way than before.
+
+Hosts get it with the application, and compare it after they have taken a task's fence. So a change has three steps:
+begin an epoch, take the fences of the tasks, make the change. A host that took its fence before is shut out by the
+fence, and one that takes it later by the epoch.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from copy import copy
+
+from penstock import Application, FencedError, Log
+
+_META = "epoch"
+
+
+def begin_epoch(application_id: str, log: Log) -> str:
+    """Begin another epoch, and return it: hosts of earlier ones open no task from now on.
+
+    The caller holds the application's lease.
+    """
+    epoch = secrets.token_hex(8)
+    log.put_meta(application_id, _META, epoch.encode())
+    return epoch
+
+
+def current_epoch(application_id: str, log: Log) -> str:
+    """Return the present epoch; "" if the application was not prepared since it was reset."""
+    return (log.get_meta(application_id, _META) or b"").decode()
+
+
+def of_epoch(application: Application, epoch: str) -> Application:
+    """Return the application, whose tasks are opened in this epoch alone."""
+    made = copy(application)
+    made.epoch = epoch
+    return made
+
+
+class EpochCheck:
+    """Compares the epoch of one application with that in its log. Thread-safe.
+
+    Threads that wait for an answer share one: each gets a read that began after its call did.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun = self._ended = 0
+        """Numbers of reads."""
+        self._found = ""
+
+    def check(self, application: Application, log: Log, task_id: str) -> None:
+        """Raise FencedError if the application has another epoch now; one that was not prepared has none.
+
+        The caller has taken the fence of the task.
+        """
+        if not application.epoch:
+            return
+        wanted = self._begun + 1
+        with self._lock:
+            if self._ended < wanted:
+                self._begun += 1
+                self._found = current_epoch(application.id, log)
+                self._ended = self._begun
+            found = self._found
+        if found != application.epoch:
+            raise FencedError(
+                f"application {application.id!r}, task {task_id}: this process is of an earlier epoch: since it got "
+                "the application, that was reset, moved, resharded, or started with another program. Nothing was "
+                "changed; end this process, and let the present start run the task"
+            )
