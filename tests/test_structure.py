@@ -167,6 +167,7 @@ OF_THIS_MACHINE = {
     "plugins/hosts/client.py": "starts processes and waits for their sockets",
     "plugins/hosts/continuous_engine.py": "the thread that turns a TaskLoop",
     "plugins/hosts/life.py": "how long a process lives",
+    "plugins/hosts/machine_server.py": "a process of its own, and the thread of its server",
     "plugins/hosts/place.py": "sockets and locks of a process",
     "plugins/hosts/process.py": "a process, its sockets and its signals",
     "plugins/hosts/status.py": "memory and CPU of a process",

@@ -110,7 +110,8 @@ class Settings:
     """The history of the state: `directory:PATH-OR-URL` (any pyarrow.fs location), or `topic:` (compacted topics of the
     log)."""
     state_dir: Annotated[str, DIRECTORY] = "state"
-    """Local copies of the state; safe to delete while the application is stopped."""
+    """Local copies of the state; safe to delete while the application is stopped. `${NAME}` in it is an environment
+    variable of the process with the tasks."""
     store_backend: str = DEFAULTS.store_backend
     """Store backend of stores that name none."""
     key_serde: SerdeLike = DEFAULTS.key_serde

@@ -17,7 +17,7 @@ from penstock.task.visits import Visit
 from .engine import HostInfo
 from .plan import SlotPlan
 from .reports import SlotMessage, TaskResult
-from .slot_engine import SlotCargo, SlotEngine, SlotRequest
+from .slot_engine import SERVER_SECONDS, SlotCargo, SlotEngine, SlotRequest
 
 _OPENING_THREADS = 16
 _RESTORING_THREADS = 4
@@ -67,6 +67,7 @@ class ApplicationEngine(SlotEngine):
             host=self._host.status(sum(task.is_open for task in self._tasks.values())),
             lines=self._logs.take(),
             paused=plan.paused,
+            server=self._server_url(SERVER_SECONDS),
         )
 
     def close(self) -> None:

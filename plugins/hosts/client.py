@@ -50,7 +50,8 @@ class HostLostError(Exception):
 class HostSpec:
     """A host that can be found or started. `key` and `digest` are as in `Place` and of the cargo.
 
-    `set_up` is called in a new host before the cargo is unpacked, for what the cargo needs of its surroundings.
+    `set_up` is called in a new host before the cargo is unpacked, for what the cargo needs of its surroundings. `role`:
+    the host's name in messages; "": the task host of its slot.
     """
 
     key: str
@@ -62,6 +63,12 @@ class HostSpec:
     scope: str = ""
     set_up: Callable[[], None] = nothing
     lease_seconds: float = LEASE_SECONDS
+    role: str = ""
+
+    @property
+    def name(self) -> str:
+        """The host's name in messages."""
+        return self.role or f"task host of slot {self.slot}"
 
     def starting_line(self, place: Place, reason: str) -> bytes:
         """Return the line that a host reads at its start."""
@@ -70,6 +77,7 @@ class HostSpec:
             "top": place.top,
             "key": self.key,
             "slot": self.slot,
+            "name": self.name,
             "scope": self.scope,
             "digest": self.digest,
             "reason": reason,
@@ -111,7 +119,7 @@ class Client:
                 self._losses.append(error.loss)
                 if len(lost) >= _MOST_STARTS:
                     raise RuntimeUnavailableError(
-                        f"{self.spec.title}: the task host of slot {self.spec.slot} was lost {len(lost)} times in one "
+                        f"{self.spec.title}: the {self.spec.name} was lost {len(lost)} times in one "
                         f"batch: {'; '.join(lost)}. What was committed stays. A processor may end its process, or the "
                         "host needs more memory than there is (for an executor of Spark: spark.executor.memoryOverhead)"
                     ) from error
@@ -166,7 +174,7 @@ class Client:
         return message
 
     def _lost(self, how: str) -> Loss:
-        return Loss(f"the task host of slot {self.spec.slot} (process {self._process}) {how}", self._process)
+        return Loss(f"the {self.spec.name} (process {self._process}) {how}", self._process)
 
     def _connect(self, reason: str) -> socket.socket:
         """Return a connection to a host with this code and these settings; start one if there is none."""
@@ -180,7 +188,7 @@ class Client:
                 self._start(reason)
             if time.monotonic() > deadline:
                 raise RuntimeUnavailableError(
-                    f"{self.spec.title}: no task host of slot {self.spec.slot} answered within {_START_SECONDS:.0f} s "
+                    f"{self.spec.title}: no {self.spec.name} answered within {_START_SECONDS:.0f} s "
                     f"(its place is {self.place.directory})"
                 )
             time.sleep(_PAUSE)
@@ -234,21 +242,23 @@ class Client:
         if said not in ("ready", "taken"):
             raise HostLostError(
                 Loss(
-                    f"the task host of slot {spec.slot} did not start: it {how} (what it said is in the log of the "
+                    f"the {spec.name} did not start: it {how} (what it said is in the log of the "
                     "executor, standard error)"
                 )
             )
 
     def _spawn(self, reason: str) -> subprocess.Popen[bytes]:
+        spec = self.spec
+        shown = f"{spec.role}: {spec.title}" if spec.role else f"task host: {spec.title}, slot {spec.slot}"
         process = subprocess.Popen(
-            [sys.executable, "-c", BOOTSTRAP, f"penstock task host: {self.spec.title}, slot {self.spec.slot}"],
+            [sys.executable, "-c", BOOTSTRAP, f"penstock {shown}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(self.spec.starting_line(self.place, reason))
+            process.stdin.write(spec.starting_line(self.place, reason))
             process.stdin.close()
         return process
 

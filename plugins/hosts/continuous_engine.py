@@ -161,6 +161,7 @@ class ContinuousEngine(SlotEngine):
             stuck_seconds=stuck,
             stuck_in=self._stuck_in() if stuck > _MOMENT_SECONDS else "",
             paused=() if loop is None else loop.paused,
+            server=self._server_url(),
         )
 
     def _stuck_seconds(self) -> float:

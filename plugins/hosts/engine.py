@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock import World
 
+from .life import Process
 from .status import HostStatus, Meter
 
 
@@ -16,7 +18,8 @@ class HostInfo:
     """The host that runs an engine.
 
     `scope` tells hosts of the same slot apart, where the cargo does not. `reason` says why the host was started, for
-    the report of each task that it opens. `world` is what its tasks take from outside.
+    the report of each task that it opens. `world` is what its tasks take from outside. `watched`: processes that the
+    host does not outlive.
     """
 
     token: str
@@ -25,6 +28,7 @@ class HostInfo:
     reason: str
     meter: Meter
     world: World = field(default_factory=World)
+    watched: Sequence[Process] = ()
 
     def status(self, open_tasks: int) -> HostStatus:
         """Return the memory, CPU time and files that the host uses now."""

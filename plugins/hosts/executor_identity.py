@@ -15,7 +15,6 @@ LOCAL_EXECUTOR = "driver"
 """Spark's name of the executor where driver and executor are one JVM (master `local[n]`)."""
 
 _MOST_ANCESTORS = 16
-_EXECUTOR_ID = "--executor-id"
 
 
 @dataclass(frozen=True)
@@ -158,12 +157,23 @@ def _is_daemon(process: Process) -> bool:
 
 def _executor_id(command: Sequence[str]) -> str:
     """Return the value of `--executor-id`, which every cluster's executor has; a local JVM is the driver's."""
+    return _option(command, "--executor-id") or LOCAL_EXECUTOR
+
+
+def reachable_name(pids: Sequence[int]) -> str:
+    """Return the name of this machine for other machines: that of the executor among the processes, as Spark has it."""
+    found = [each for each in map(system_processes().find, pids) if each is not None]
+    return next((name for each in found if (name := _option(each.command, "--hostname"))), socket.gethostname())
+
+
+def _option(command: Sequence[str], name: str) -> str:
+    """Return the value of an option in a command line; "" if it is not there."""
     for place, each in enumerate(command):
-        if each == _EXECUTOR_ID and place + 1 < len(command):
+        if each == name and place + 1 < len(command):
             return command[place + 1]
-        if each.startswith(f"{_EXECUTOR_ID}="):
+        if each.startswith(f"{name}="):
             return each.partition("=")[2]
-    return LOCAL_EXECUTOR
+    return ""
 
 
 def system_processes() -> Processes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import socket
@@ -212,6 +213,11 @@ class Place:
             return os.path.samestat(os.fstat(lock), os.stat(self.lock))
         except OSError:
             return False
+
+
+def digest_of(*parts: str) -> str:
+    """Return a short digest of texts, the same in every process."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:

@@ -48,6 +48,7 @@ class HostProcess:
 
     def __init__(self, start: dict[str, Any]) -> None:
         self._slot: int = start["slot"]
+        self._name: str = start["name"]
         self._scope: str = start["scope"]
         self._digest: str = start["digest"]
         self._place = Place(start["key"], start["top"])
@@ -93,7 +94,7 @@ class HostProcess:
         if self._ending.is_set():
             return
         self._ending.set()
-        _log.info("task host of slot %d (process %d) ends: %s", self._slot, os.getpid(), reason)
+        _log.info("%s (process %d) ends: %s", self._name, os.getpid(), reason)
         timer = threading.Timer(_CLOSING_SECONDS, self._end_now)
         timer.daemon = True
         timer.start()
@@ -136,7 +137,9 @@ class HostProcess:
         if self._engine is None:
             pickle.loads(self._set_up)()
             cargo: Cargo = pickle.loads(self._cargo)
-            self._engine = cargo.engine(HostInfo(self._token, self._slot, self._scope, self._reason, self._meter))
+            self._engine = cargo.engine(
+                HostInfo(self._token, self._slot, self._scope, self._reason, self._meter, watched=self._watched)
+            )
             tune_garbage_collector()
         return self._engine
 

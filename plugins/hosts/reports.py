@@ -108,7 +108,7 @@ class SlotMessage:
     `executor` is the identity of the executor that got the slot's row. `elsewhere`: nothing was done, because the slot
     belongs to the executor of this identity. `failure` is one that is not of a single task: no host could be started.
     `losses`: what happened to hosts that were lost in this batch. `lines` are log lines that could not be sent
-    otherwise. `planned`: the slot's owner in the plan.
+    otherwise. `planned`: the slot's owner in the plan. `server`: the URL of the machine's server of queries; "": none.
 
     A heartbeat of the continuous mode is one, too. `run` is the run of the query that its host belongs to.
     `stuck_seconds`: how long ago the host's tasks had their last turn; `stuck_in`: the task, the node and the line of
@@ -130,6 +130,7 @@ class SlotMessage:
     stuck_in: str = ""
     stopped: bool = False
     paused: Sequence[int] = ()
+    server: str = ""
 
     def to_json(self) -> str:
         """Return this as text."""

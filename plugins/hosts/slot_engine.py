@@ -20,6 +20,11 @@ from .reports import TaskFailure, TaskResult
 if TYPE_CHECKING:
     from penstock.plugins.replicas.standbys import Standbys
 
+    from .machine_server import MachineServer
+
+SERVER_SECONDS = 5.0
+"""How long the first batch waits for the URL of the machine's server, which starts beside the tasks."""
+
 
 @dataclass(frozen=True)
 class SlotRequest:
@@ -36,7 +41,8 @@ class SlotCargo(Cargo):
 
     `log_directory`: "" where the tasks run in the driver's process. `layout`: None where the driver has one executor,
     and slots need not be claimed. `run` names the run of the query in heartbeats of the continuous mode; without it
-    none are sent, and the driver asks the host instead.
+    none are sent, and the driver asks the host instead. `server`: the cargo of the server of queries that each machine
+    has beside its hosts; b"": none.
     """
 
     kind: type[SlotEngine]
@@ -46,6 +52,7 @@ class SlotCargo(Cargo):
     log_level: int
     layout: SlotLayout | None = None
     run: str = ""
+    server: bytes = b""
 
     def engine(self, host: HostInfo) -> SlotEngine:
         return self.kind(self, host)
@@ -71,6 +78,11 @@ class SlotEngine(Engine):
         self._has_claimed = False
         self._standbys: Standbys | None = None
         self._standby_log: Log | None = None
+        self._server: MachineServer | None = None
+        if cargo.server:
+            from .machine_server import MachineServer  # few hosts need it
+
+            self._server = MachineServer(cargo.server, cargo.application, host)
 
     def _claim(self, plan: SlotPlan, executor: str) -> None:
         """Note in the log that the executor has the slot, if the plan names no owner yet."""
@@ -89,11 +101,17 @@ class SlotEngine(Engine):
             self._standby_log = open_log(self._application.settings)
             self._standbys = Standbys(self._application, self._standby_log, plan.standbys, world=self._host.world)
 
+    def _server_url(self, most_seconds: float = 0.0) -> str:
+        """Return the URL of the machine's server of queries; "" if there is none."""
+        return "" if self._server is None else self._server.url(most_seconds)
+
     def _failure(self, name: str, error: BaseException) -> TaskResult:
         return TaskResult(name, failure=TaskFailure.of(self._application.id, name, error))
 
     def close(self) -> None:
         """Close what tasks share, and the log."""
+        if self._server is not None:
+            self._server.close()
         if self._standbys is not None:
             self._standbys.close()
         if self._standby_log is not None:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from penstock import Application, ConfigError, Log, LogError
 
 from .settings import APPLICATION_SERVER
+from .task_servers import note_task_servers, task_servers
 
 _KEY = "application_server"
 
@@ -37,14 +38,24 @@ def active_server(application: Application, log: Log) -> str | None:
 
 @contextmanager
 def noted_server(application: Application, log: Log) -> Iterator[None]:
-    """Note the server of this machine for the block, in which the caller has the application's lease."""
+    """Note the server of this machine for the block, in which the caller has the application's lease.
+
+    Servers beside tasks that are noted at its beginning, by a run that was killed, or at its end are taken back.
+    """
     own = own_server(application)
     before = active_server(application, log)
     if own != before:
         log.put_meta(application.id, _KEY, (own or "").encode())
+    _take_back_task_servers(application, log)
     try:
         yield
     finally:
-        if own is not None:
-            with suppress(LogError):  # others find out when they ask it
+        with suppress(LogError):  # others find out when they ask it
+            if own is not None:
                 log.put_meta(application.id, _KEY, b"")
+            _take_back_task_servers(application, log)
+
+
+def _take_back_task_servers(application: Application, log: Log) -> None:
+    if task_servers(application.id, log):
+        note_task_servers(application.id, log, [])

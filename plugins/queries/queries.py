@@ -36,6 +36,7 @@ from .global_copies import GLOBAL, Filler, GlobalCopies
 from .local_copies import LocalCopies
 from .reading import StoreReading, kind_of
 from .stores import can_be_queried, queried_store
+from .task_servers import TaskServer, task_servers
 
 _LOOK_SECONDS = 1.0
 """Seconds between two looks at whether the application was resharded."""
@@ -46,8 +47,8 @@ class KeyMetadata:
     """Where a key is. Semantics: Kafka Streams' KeyQueryMetadata.
 
     `task` has it, and reads the partition of this number; "global" and -1 of a global store, whose keys are on every
-    machine. `lag`: how far the copy here is behind. `server`: the URL of the server on the machine where the
-    application runs, if it has one.
+    machine. `lag`: how far the copy here is behind. `server`: the URL of the server on the machine where the task runs,
+    or of one that has a replica; None if there is none.
     """
 
     task: str
@@ -261,7 +262,8 @@ class Queries:
         reading = self.reading(store, Bounds(stale_ok=True))
         task = reading.tasks_of(key)[0]
         lag, partition = reading.copies.lag(task, store), task.id.partition("_")[2]
-        return KeyMetadata(task.id, int(partition or -1), lag, self.active_server())
+        server = next((each.url for each in self.task_servers() if each.has(task.id)), None)
+        return KeyMetadata(task.id, int(partition or -1), lag, server)
 
     def active_server(self) -> str | None:
         """Return the URL of the server on the machine where the application runs, as its run noted it in the log.
@@ -269,6 +271,17 @@ class Queries:
         None if it does not run, or without the setting `application_server`. Raises LogError.
         """
         return active_server(self.application, self._log)
+
+    def task_servers(self) -> list[TaskServer]:
+        """Return the servers beside the tasks that can be reached from here, those with local state first.
+
+        Raises LogError.
+        """
+        found = [each for each in task_servers(self.application.id, self._log) if each.is_reachable]
+        url = self.active_server()
+        if url is not None and all(each.url != url for each in found):
+            found.append(TaskServer(url, ""))
+        return found
 
     @property
     def seconds(self) -> Callable[[], float]:

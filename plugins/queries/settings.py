@@ -9,7 +9,7 @@ QUERIES = Setting(
     "queries",
     optional(text("HOST:PORT")),
     None,
-    "The address on which a server beside the run answers queries of its stores, such as `127.0.0.1:8080`; None: none.",
+    "Where a server beside the run, and on each machine of a cluster, answers queries: `127.0.0.1:8080`; None: none.",
 )
 APPLICATION_SERVER = Setting(
     "application_server",

@@ -26,6 +26,8 @@ class OpenApplication:
         self.log = log
         self.lease = lease
         self.repeats = Repeats(SystemClock().now_ms)
+        self.server: str | None = None
+        """The URL of the server of its stores that the run has beside it."""
         self._internal_ids = log.topic_ids(prepared.assignment.internal)
 
     def prepare_again(self) -> None:

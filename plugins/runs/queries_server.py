@@ -8,9 +8,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from penstock import Application, ConfigError, OpensAlone, Settings
 from penstock.hooks import registry
+from penstock.plugins.queries.active_server import own_server
 from penstock.plugins.queries.settings import (
     QUERIES,
     QUERIES_ACTIONS,
@@ -23,6 +26,11 @@ from penstock.plugins.queries.settings import (
 from penstock.plugins.runtime.shipping import pack
 from penstock.stores.memory import MemoryBackend
 
+from .open_application import OpenApplication
+
+if TYPE_CHECKING:
+    from penstock.plugins.queries.http.server import ServerOptions
+
 _OPTION = "setting 'queries'"
 _AGAIN_SECONDS = 1.0
 """How long to wait before a process is started in place of one that has ended."""
@@ -32,26 +40,48 @@ _log = logging.getLogger("penstock.queries")
 
 
 @contextmanager
-def queries_server(application: Application, *, has_tasks_here: bool) -> Iterator[None]:
+def queries_server(application: Application, *, has_tasks_here: bool, name: str = "") -> Iterator[str | None]:
     """Answer queries of an application on the address of the setting `queries`, until the end of the block.
 
-    Without this setting nothing happens. `has_tasks_here`: its tasks run on this machine, so their local state can be
-    read; else, and where a store backend does not allow that, the process has replicas. It is a process of its own, so
-    that queries do not take the interpreter of the tasks. Raises ConfigError for an address that cannot be opened, or
-    that others reach without a token, and for stores that are not there; RuntimeUnavailableError where a library is
-    missing.
+    Returns the URL for other machines; without this setting nothing happens, and it is None. `has_tasks_here`: its
+    tasks run on this machine, so their local state can be read; else, and where a store backend does not allow that,
+    the process has replicas. It is a process of its own, so that queries do not take the interpreter of the tasks.
+    `name`: the name of this machine for others, unless `application_server` says it. Raises as `server_options`, and
+    ConfigError for an address that cannot be opened.
     """
-    text = QUERIES.of(application.settings)
-    if not text:
-        yield
+    options = server_options(application)
+    if options is None:
+        yield None
         return
+    from penstock.plugins.queries.http.server import ServerCargo, open_socket, url_of
+
+    with open_socket(options, _OPTION) as listening:
+        _log.info("application %r: its stores can be asked at %s", application.id, url_of(listening, options))
+        url = own_server(application) or url_of(listening, options, name)
+        is_local = has_tasks_here and can_be_read_beside(application)
+        server = _Server(listening.fileno(), pack(ServerCargo(application, options, is_local, url)))
+        try:
+            yield url
+        finally:
+            server.close()
+
+
+def server_options(application: Application) -> ServerOptions | None:
+    """Return how servers of an application's queries listen, and what they show; None without the setting `queries`.
+
+    Raises ConfigError for an address that others reach without a token, and for stores that are not there;
+    RuntimeUnavailableError where a library is missing.
+    """
+    settings = application.settings
+    text = QUERIES.of(settings)
+    if not text:
+        return None
     # Few runs have one, and these take a part of a run's start.
     from penstock.plugins.console.pages import pages
     from penstock.plugins.queries.http.guard import Address, checked_token
-    from penstock.plugins.queries.http.server import ServerCargo, ServerOptions, open_socket, url_of
+    from penstock.plugins.queries.http.server import ServerOptions
     from penstock.plugins.queries.queries import Queries
 
-    settings = application.settings
     options = ServerOptions(
         Address.of(text, _OPTION),
         checked_token(QUERIES_TOKEN.of(settings), "setting 'queries_token'"),
@@ -60,16 +90,21 @@ def queries_server(application: Application, *, has_tasks_here: bool) -> Iterato
         actions_token=checked_token(_actions_token(settings), "setting 'queries_actions_token'"),
         pages=pages if QUERIES_CONSOLE.of(settings) else None,
     )
-    is_local = has_tasks_here and _can_be_read_beside(application)
     options.names(Queries.stores_of(application))
-    cargo = pack(ServerCargo(application, options, is_local))
-    with open_socket(options, _OPTION) as listening:
-        _log.info("application %r: its stores can be asked at %s", application.id, url_of(listening, options))
-        server = _Server(listening.fileno(), cargo)
-        try:
-            yield
-        finally:
-            server.close()
+    return options
+
+
+def machine_server_cargo(application: Application) -> bytes:
+    """Return the cargo of the servers that a cluster's machines have beside their task hosts; b"" for none.
+
+    They have no pages: the driver's server has them. Raises as `server_options`.
+    """
+    options = server_options(application)
+    if options is None or not can_be_read_beside(application):
+        return b""
+    from penstock.plugins.hosts.machine_server import MachineServerCargo
+
+    return pack(MachineServerCargo(application, replace(options, pages=None, actions_token=None)))
 
 
 class WaitingServer:
@@ -81,7 +116,8 @@ class WaitingServer:
     def __init__(self, application: Application) -> None:
         self._application = application
         self._stack = ExitStack()
-        self._has_tried = self._answers = False
+        self._has_tried = False
+        self._url: str | None = None
 
     def begin(self) -> None:
         """Begin, unless it has begun. If the address is in use now, as by that driver, the run opens it later."""
@@ -89,14 +125,15 @@ class WaitingServer:
             return
         self._has_tried = True
         try:
-            self._stack.enter_context(queries_server(self._application, has_tasks_here=True))
-            self._answers = True
+            self._url = self._stack.enter_context(queries_server(self._application, has_tasks_here=True))
         except ConfigError as error:
             _log.info("application %r: queries are not answered while it waits: %s", self._application.id, error)
 
-    def of_run(self, application: Application) -> AbstractContextManager[None]:
+    def of_run(self, running: OpenApplication) -> AbstractContextManager[str | None]:
         """Return the server of the run: this one, if it has begun."""
-        return nullcontext() if self._answers else queries_server(application, has_tasks_here=True)
+        if self._url is not None:
+            return nullcontext(self._url)
+        return queries_server(running.application, has_tasks_here=True)
 
     def close(self) -> None:
         """End it; idempotent."""
@@ -119,7 +156,7 @@ def _names(text: str | None) -> list[str]:
     return [name for each in (text or "").split(",") if (name := each.strip())]
 
 
-def _can_be_read_beside(application: Application) -> bool:
+def can_be_read_beside(application: Application) -> bool:
     """Return whether another process can read the local state of all stores beside their tasks."""
     default = application.settings.store_backend
     program = application.program

@@ -52,11 +52,11 @@ def begun(
     application: Application,
     order: RunOrder,
     opening: AbstractContextManager[R],
-    serving: Callable[[Application], AbstractContextManager[None]],
+    serving: Callable[[R], AbstractContextManager[str | None]],
 ) -> Iterator[tuple[R, StopRequest, RunStatistics]]:
     """Begin a run: serve its metrics, open the application, serve its stores, write its status, and listen for a stop.
 
-    `serving`: serves the stores of an application in its block.
+    `serving`: serves the stores of an application in its block; returns the URL, None if they are not served.
     """
     lifecycle = order.lifecycle
     lifecycle.listen(application.id, STATE_LISTENER.of(application.settings))
@@ -81,7 +81,7 @@ def _surroundings(
     application: Application,
     order: RunOrder,
     opening: AbstractContextManager[R],
-    serving: Callable[[Application], AbstractContextManager[None]],
+    serving: Callable[[R], AbstractContextManager[str | None]],
     statistics: RunStatistics,
 ) -> Iterator[tuple[R, StopRequest]]:
     with (
@@ -89,7 +89,7 @@ def _surroundings(
         reporting(application, statistics.status, lambda: statistics.lag),
         opening as running,
         StatusWriter(running.log, running.application.id, statistics),
-        serving(running.application),
+        serving(running) as running.server,
         noted_server(running.application, running.log),
         StopRequest.listening(order.stop) as stop,
     ):

@@ -30,6 +30,8 @@ class Slots:
         """By slot, the sub-topologies that its host has paused."""
         self.executors: dict[int, str] = {}
         """The identity of the executor that ran each slot last."""
+        self.servers: dict[int, str] = {}
+        """The URL of the server of queries beside each slot's host, as of its last answer; "": none."""
         self.hosts: dict[int, HostStatus] = {}
         """The host of each slot, as of its last answer."""
         self.processes: dict[str, int] = {}
@@ -80,6 +82,7 @@ class Slots:
             opened.clear()
             opened |= self._early.pop(host.token, set())
         self.executors[slot] = message.executor
+        self.servers[slot] = message.server
         if host is not None:
             self._obeyed[slot] = message.paused
             self._tokens[slot], self.hosts[slot] = host.token, host
@@ -167,3 +170,4 @@ class Slots:
             self.hosts.pop(slot, None)
             self._obeyed.pop(slot, None)
             self.executors.pop(slot, None)
+            self.servers.pop(slot, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,8 +103,17 @@ def open_deltas(settings: Settings, application_id: str, task_id: str, world: Wo
 
 
 def state_directory(settings: Settings) -> Path:
-    """Return the directory of local state."""
-    return Path(resolve(settings, settings.state_dir))
+    """Return the directory of local state.
+
+    Raises ConfigError if the setting names an environment variable that this process does not have.
+    """
+    directory = os.path.expandvars(settings.state_dir)
+    if missing := re.search(r"\$\{(\w+)\}", directory):
+        raise ConfigError(
+            f"setting 'state_dir' {settings.state_dir!r}: the process with the tasks has no environment variable "
+            f"{missing[1]!r}; set it on each machine (for Spark's executors: spark.executorEnv.{missing[1]})"
+        )
+    return Path(resolve(settings, directory))
 
 
 @contextmanager

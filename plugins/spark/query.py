@@ -21,6 +21,7 @@ from penstock.plugins.hosts.continuous_engine import ContinuousEngine
 from penstock.plugins.hosts.executor_identity import find_identity, system_processes
 from penstock.plugins.hosts.life import LEASE_SECONDS
 from penstock.plugins.hosts.log_lines import HostLogReader
+from penstock.plugins.hosts.place import digest_of
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import SlotCargo
 from penstock.plugins.replicas.settings import NUM_STANDBY_REPLICAS, RACKS
@@ -34,6 +35,7 @@ from penstock.plugins.runs.planning.control import (
 from penstock.plugins.runs.planning.planner import Plan
 from penstock.plugins.runs.planning.spreading import slots
 from penstock.plugins.runs.progress import EndedBatch
+from penstock.plugins.runs.queries_server import machine_server_cargo
 from penstock.plugins.runs.query import Query
 from penstock.plugins.runs.settings import UNCAUGHT_EXCEPTION_HANDLER
 from penstock.plugins.runs.slots import Slots
@@ -45,7 +47,7 @@ from penstock.task.visits import Visit
 
 from .batches.checkpoint import Checkpoint, delete_with_spark
 from .batches.executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction
-from .batches.host_caller import HostCaller, digest_of, host_key
+from .batches.host_caller import HostCaller, host_key
 from .batches.planner_watch import PlannerWatch
 from .placement.executors import LateExecutors
 from .placement.slot_placement import SlotPlacement
@@ -53,6 +55,7 @@ from .session.sessions import is_cluster, tune
 from .session.spark_failure import SparkFailure, cause_in, explain
 from .settings import PARALLELISM
 from .watching.beats import Beats
+from .watching.noted_servers import NotedServers
 from .watching.stops import Stops
 
 if TYPE_CHECKING:
@@ -69,7 +72,8 @@ class ApplicationQuery(Query):
 
     `control` is what its source reads; `poll` returns what its workers report. With `clock_ms` and `step` the caller
     sets the source's clock and steps (see Control). `is_continuous`: hosts work on their own, and batches only renew
-    their leases. `repeats` writes log lines that may come again and again; it outlives the query.
+    their leases. `repeats` writes log lines that may come again and again; it outlives the query. `server`: the URL of
+    the driver's server of queries; on a cluster each machine has one as well then.
     """
 
     def __init__(
@@ -83,6 +87,7 @@ class ApplicationQuery(Query):
         clock_ms: int | None = None,
         step: int | None = None,
         is_continuous: bool = False,
+        server: str | None = None,
     ) -> None:
         self.is_continuous = is_continuous
         self._session = session
@@ -117,6 +122,9 @@ class ApplicationQuery(Query):
             session, Claims(log, application.id, self._layout), self.parallelism, late, repeats
         )
         self._shared_layout = self._layout if is_cluster(session.sparkContext.master) else None
+        self._noted_servers: NotedServers | None = None
+        if server is not None and self._shared_layout is not None:
+            self._noted_servers = NotedServers(application.id, log, server, self._by_slot)
         self._beats: Beats | None = None
         if is_continuous and step is None:
             self._beats = Beats(log, application.id, self._layout, repeats, is_host=self.slots.is_host)
@@ -185,6 +193,7 @@ class ApplicationQuery(Query):
             self._log_level(),
             self._shared_layout,
             self._layout.run,
+            b"" if self._noted_servers is None else machine_server_cargo(application),
         )
         spark_application = self._session.sparkContext.applicationId
         settings = application.settings
@@ -281,6 +290,8 @@ class ApplicationQuery(Query):
             batches += beat
         if self.placement.look(lambda: parallelism(self._session, self._prepared)):
             self._set_slots()
+        if self._noted_servers is not None:
+            self._noted_servers.write(self.slots)
         if failure is not None:
             raise failure
         query = self._query

@@ -88,8 +88,9 @@ def run_order(
         return _SparkRun(running, order, stop, statistics).until_done()
 
 
-def _serving(application: Application) -> AbstractContextManager[None]:
-    return queries_server(application, has_tasks_here=False)
+def _serving(running: RunningApplication) -> AbstractContextManager[str | None]:
+    name = running.session.conf.get("spark.driver.host", "")
+    return queries_server(running.application, has_tasks_here=False, name=name or "")
 
 
 class _SparkRun(RunLoop):

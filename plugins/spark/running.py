@@ -66,7 +66,9 @@ class RunningApplication(OpenApplication):
 
     def query(self, **options: Any) -> ApplicationQuery:
         """Return a new query, not started."""
-        return ApplicationQuery(self.session, self.prepared, self.log, self._late, self.repeats, **options)
+        return ApplicationQuery(
+            self.session, self.prepared, self.log, self._late, self.repeats, server=self.server, **options
+        )
 
 
 def local_changelog(settings: Settings, master: str) -> str | None:

@@ -12,6 +12,7 @@ import pytest
 from penstock import Application, ConfigError, StoreUnavailableError, TopicPartition, run
 from penstock.client import Client, QueryError
 from penstock.plugins.queries.http.forwarding import FORWARDED
+from penstock.plugins.queries.task_servers import TaskServer, note_task_servers
 from penstock.queries import Queries
 
 from ..spark import apps
@@ -116,6 +117,31 @@ def test_a_server_that_is_noted_and_does_not_answer(surroundings: Surroundings) 
             assert client.request("/v1/stores/counts/metadata", [("key", "k3")])["server"] == url
             with pytest.raises(QueryError, match="no store of this name"):
                 client.store("x").get("k3")
+
+
+def test_a_server_forwards_to_the_machine_of_a_task(surroundings: Surroundings) -> None:
+    """As on a cluster: each machine has some of the tasks, and a key is asked where its task runs."""
+    put(surroundings, 10)
+    (first, one), (second, _) = on("one", surroundings, application_server=None), on("two", surroundings)
+    run(first)
+    here = socket.gethostname()
+    with (
+        Queries.of_this_machine(first) as has, served(has, token=TOKEN) as owner,
+        Queries.of_this_machine(second) as lacks, served(lacks, token=TOKEN) as url,
+    ):  # fmt: skip
+        task = has.query_metadata_for_key("counts", "k3").task
+        note_task_servers("app", surroundings.log, [TaskServer(owner, here, (task,)), TaskServer(one, here)])
+        elsewhere = next(key for key in KEYS if has.query_metadata_for_key("counts", key).task != task)
+        wait_until(lambda: get(url, "k3") == (200, 10), "the task's machine answers")
+        assert get(url, elsewhere)[0] == 503, "the server with all tasks does not answer, and this one lacks the key"
+        assert has.query_metadata_for_key("counts", "k3").server == owner
+        assert has.query_metadata_for_key("counts", elsewhere).server == one
+        with Client(url, token=TOKEN) as client:
+            copies = client.request("/v1/stores/counts/metadata", [("key", "k3")])["copies"]
+        assert copies[0]["server"] is None and copies[0]["behind"] == 0, "of the machine with the task"
+        # A loopback address of another machine leads to this one, to whatever listens there.
+        note_task_servers("app", surroundings.log, [TaskServer(owner, "another-machine", (task,))])
+        wait_until(lambda: get(url, "k3")[0] == 503, "nobody else can be asked")
 
 
 @pytest.mark.parametrize("wrong", ["8080", "ftp://host:1", "host", "http://"])

@@ -13,7 +13,7 @@ from penstock.errors import ConfigError, LogError, PenstockError, PluginError
 from penstock.hooks import Component, registry
 from penstock.log import Log
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.locations import open_deltas, open_log
+from penstock.plugins.runtime.locations import open_deltas, open_log, state_directory
 from penstock.settings.secret import Secret
 from penstock.settings.settings import Settings
 
@@ -89,3 +89,11 @@ def test_an_error_of_a_log_that_shows_a_secret_is_shown_without_it(
     shown = "".join(traceback.format_exception(caught.value))
     assert "canary-9" not in shown.replace('"canary-9"', "")  # this test's own line is in the traceback
     assert "'acks': 'all'" in str(caught.value)
+
+
+def test_local_state_may_be_in_a_directory_of_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DISK", str(tmp_path))
+    assert state_directory(Settings(state_dir="${DISK}/state")) == tmp_path / "state"
+    assert state_directory(Settings(data_dir="/d", state_dir="state-${DISK}x")).parts[:2] == ("/", "d")
+    with pytest.raises(ConfigError, match="'NO_DISK'; set it on each machine .*spark.executorEnv.NO_DISK"):
+        state_directory(Settings(state_dir="${NO_DISK}/state"))

@@ -1,9 +1,10 @@
 """A driver in a process of its own: `python -m tests.spark.driver DATA_DIR TOPOLOGY TRIGGER [OPTION=VALUE]...`.
 
-TOPOLOGY is an expression over tests.spark.apps, e.g. "count()". Options: `master`, `path` and `module` (where else to
-find TOPOLOGY), `log`, `lease` (seconds after which a lease that is not renewed ends), `progress` (a file for a line of
-JSON after each batch), `patience` (seconds after which a slot that its executor does not run goes to another one), and
-Spark's own. Prints the run's summary as JSON.
+TOPOLOGY is an expression over tests.spark.apps, e.g. "count()"; or one for an application. Options: `master`, `path`
+and `module` (where else to find TOPOLOGY), `settings` (of the application, as JSON), `log`, `lease` (seconds after
+which a lease that is not renewed ends), `progress` (a file for a line of JSON after each batch), `patience` (seconds
+after which a slot that its executor does not run goes to another one), and Spark's own. Prints the run's summary as
+JSON.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def main(directory: str, topology: str, trigger: str, *given: str) -> None:
             with open(progress, "a") as file:
                 file.write(json.dumps({"batches": news.batches, "moves": dict(news.moves), "opened": opened}) + "\n")
 
-    application = Application("app", eval(topology, vars(module)), data_dir=directory, log=log)
+    made = eval(topology, vars(module))
+    application = made if isinstance(made, Application) else Application("app", made)
+    application = application.with_settings(data_dir=directory, log=log, **json.loads(options.pop("settings", "{}")))
     if options:
         session = make_session(master, options)
         summary = run(application, trigger, session=session, on_progress=write)

@@ -31,7 +31,10 @@ def java_options() -> str:
 
 
 class Standalone:
-    """A master on a free port of loopback, and workers of two cores. Ends with its block; SPARK_HOME must be set."""
+    """A master on a free port of loopback, and workers of two cores. Ends with its block; SPARK_HOME must be set.
+
+    The environment variable MACHINE of a worker's executors is the worker's name.
+    """
 
     def __init__(self, directory: Path, java_options: str) -> None:
         self.directory = directory
@@ -91,7 +94,7 @@ class Standalone:
             self._started.append(
                 subprocess.Popen(
                     [launcher, f"org.apache.spark.deploy.{role}", *free_ports, *arguments],
-                    env={**self._environment, "SPARK_LOCAL_IP": host},
+                    env={**self._environment, "SPARK_LOCAL_IP": host, "MACHINE": name},
                     stdout=file,
                     stderr=file,
                     cwd=self.directory,

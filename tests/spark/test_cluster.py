@@ -1,4 +1,4 @@
-"""On a standalone cluster: shipping, speculation, and executors that come and go."""
+"""On a standalone cluster: shipping, speculation, executors that come and go, and queries on them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import json
 import os
 import signal
 import socket
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from penstock import PenstockError
+from penstock.client import Client
 from penstock.plugins.hosts.executor_identity import executor_id
+from penstock.plugins.queries.copies import MOST_AGE_SECONDS
+from penstock.plugins.queries.task_servers import TaskServer, task_servers
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
+from ..processes import ROOT
 from ..rotation import by_turns
 from ..waiting import wait_until
 from .standalone import Standalone, java_options, spark_home
@@ -60,7 +67,7 @@ def can_bind(host: str) -> bool:
     return True
 
 
-@by_turns(0, 2)
+@by_turns(0, 3)
 @pytest.mark.broker
 def test_a_slot_whose_host_lingers_goes_to_a_speculative_attempt_in_the_end(master: list[str], tmp_path: Path) -> None:
     """Spark makes no second attempt on the host of the first."""
@@ -108,7 +115,7 @@ def topology():
 """
 
 
-@by_turns(1, 2)
+@by_turns(1, 3)
 def test_slots_stay_at_their_executors_and_move_when_one_is_lost_added_or_decommissioned(
     cluster: Standalone, master: list[str], surroundings: Surroundings, tmp_path: Path
 ) -> None:
@@ -197,3 +204,96 @@ def test_slots_stay_at_their_executors_and_move_when_one_is_lost_added_or_decomm
     assert [out[f"k{number}"] for number in range(partitions)] == [
         [str(each + 1) for each in range(position or 0)] for position in done
     ]
+
+
+TASKS = ["0_0", "0_1", "1_0", "1_1", "2_0", "2_1"]
+GENRES = {"jazz": ["Blue", "Red", "Green"], "rock": ["Iron", "Gold", "Tin"]}
+
+
+class Listener:
+    """Asks servers for the chart of each genre.
+
+    An answer was the last one at some time in two seconds: it has no fewer plays of a song than those before that.
+    """
+
+    def __init__(self) -> None:
+        self._seen: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
+
+    def ask(self, url: str, genre: str) -> dict[str, int] | None:
+        """Return the plays of the genre's songs; None if no version may answer now."""
+        began = time.monotonic()
+        try:
+            with Client(url, timeout="20s") as client:
+                found = client.store("chart").get(genre)
+        except PenstockError:
+            return None
+        plays = {each["title"]: each["plays"] for each in found.value} if found is not None else {}
+        ended = time.monotonic()
+        for title, number in plays.items():
+            earlier = [seen for at, seen in self._seen[title] if at < began - MOST_AGE_SECONDS]
+            assert number >= max(earlier, default=0), (title, number, url)
+            self._seen[title].append((ended, number))
+        return plays
+
+
+@by_turns(2, 3)
+def test_a_music_chart_is_asked_on_two_executors(
+    cluster: Standalone, master: list[str], surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each executor has local state of its own, and a server beside its tasks, which forwards to the other one."""
+    monkeypatch.setenv("MACHINE", "driver")
+    surroundings.create(songs=2, plays=2)
+    for genre, titles in GENRES.items():
+        surroundings.put("songs", [(title, json.dumps({"title": title, "genre": genre}), 0) for title in titles])
+    settings = {"state_dir": "state-${MACHINE}", "queries": "127.0.0.1:0", "commit_interval": "20ms"}
+    options = [
+        f"path={ROOT / 'examples'}", "module=09_music_chart", f"settings={json.dumps(settings)}",
+        "spark.cores.max=4", "spark.executor.cores=2", "spark.scheduler.minRegisteredResourcesRatio=1.0",
+    ]  # fmt: skip
+    put: Counter[str] = Counter()
+    listener = Listener()
+
+    def play() -> None:
+        for number, title in enumerate(title for titles in GENRES.values() for title in titles):
+            surroundings.put("plays", [(f"listener-{each}", title, 0) for each in range(number + 1)])
+            put[title] += number + 1
+
+    def servers() -> list[TaskServer]:
+        return [each for each in task_servers("music-chart", surroundings.log) if each.tasks is not None]
+
+    def with_servers() -> list[str]:
+        return sorted(task for each in servers() for task in each.tasks or ())
+
+    def agree(urls: list[str]) -> bool:
+        return all(
+            listener.ask(url, genre) == {title: put[title] for title in titles}
+            for url in urls
+            for genre, titles in GENRES.items()
+        )
+
+    with driver(surroundings, "application", "continuous", *master, *options) as process:
+
+        def until(condition: Callable[[], Any], what: str) -> Any:
+            found = wait_until(lambda: process.poll() is not None or condition(), what, 120)
+            assert process.poll() is None, process.communicate()[1]
+            return found
+
+        play()
+        until(lambda: len(servers()) == 2 and with_servers() == TASKS, "each executor has a server")
+        first, second = servers()
+        until(lambda: agree([first.url, second.url]), "both answer for all tasks")
+        for each in (first, second):
+            with Client(each.url) as client:
+                found = client.request("/v1/stores/chart/metadata", [("key", "jazz")])
+            owner = first if first.has(found["task"]) else second
+            assert found["server"] == owner.url and owner.url in [copy["server"] for copy in found["copies"]]
+        process.terminate()
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert task_servers("music-chart", surroundings.log) == []
+
+    def is_left() -> bool:
+        found = (each.info["cmdline"] for each in psutil.process_iter(["cmdline"]))
+        return any("music-chart" in " ".join(command or ()) for command in found)
+
+    wait_until(lambda: not is_left(), "no process is left")

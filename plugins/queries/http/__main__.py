@@ -25,7 +25,7 @@ def main() -> None:
         Queries.of_this_machine(application) if cargo.is_local else Queries.from_changelog(application, stores=names)
     )
     with queries:
-        server = Server(queries, cargo.options, listening)
+        server = Server(queries, cargo.options, listening, cargo.own)
         tune_garbage_collector()
 
         def stop_at_end() -> None:

@@ -79,6 +79,14 @@ class Answers:
         lag = _without(asdict(found.lag), "task")
         return {"task": found.task, "partition": found.partition, **lag, "server": found.server, "copies": [lag]}
 
+    def task_of(self, name: str, given: Parameters) -> str | None:
+        """Return the one task that a request is for; None if it is for several. Raises Refused, and as `tasks_of`."""
+        reading = self._reading(name, given)
+        if given.text("key") is not None and reading.task is None:
+            tasks = reading.tasks_of(self._key(reading, given, "key"))
+            return tasks[0].id if len(tasks) == 1 else None
+        return reading.task
+
     def is_shown(self, name: str) -> bool:
         """Return whether a store may be asked, with its values."""
         return name in self._names and name not in self._masked

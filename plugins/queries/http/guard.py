@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 
 from penstock import ConfigError
 
+from ..task_servers import is_loopback
 from .refusals import Refused
 
 if TYPE_CHECKING:
@@ -39,12 +39,7 @@ class Address:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine reaches it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     def check(self, option: str, *, has_token: bool) -> None:
         """Raise ConfigError for an address that others reach, without a token."""

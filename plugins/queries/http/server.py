@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -55,6 +55,10 @@ class ServerOptions:
     actions_token: str | None = None
     pages: Callable[[Queries, ServerOptions], Pages] | None = None
 
+    def at_port(self, port: int) -> ServerOptions:
+        """Return the same options with another port."""
+        return replace(self, address=replace(self.address, port=port))
+
     def names(self, known: Collection[str]) -> list[str]:
         """Return the names of the stores that can be asked. Raises ConfigError for one that is not known."""
         for name in (*(self.stores or ()), *self.excluded, *self.masked):
@@ -66,20 +70,27 @@ class ServerOptions:
 
 @dataclass(frozen=True)
 class ServerCargo:
-    """What a process beside a run is sent. `is_local`: it reads the local state of this machine; else replicas."""
+    """What a process beside a run is sent.
+
+    `is_local`: it reads the local state of this machine; else replicas. `own`: its URL for other machines.
+    """
 
     application: Application
     options: ServerOptions
     is_local: bool
+    own: str | None
 
 
 class Server:
     """Answers queries on a socket that listens, while `run` runs.
 
-    Raises ConfigError for stores that are not there, and a certificate that cannot be used.
+    `own`: its URL for other machines (None: that of the setting `application_server`). Raises ConfigError for stores
+    that are not there, and a certificate that cannot be used.
     """
 
-    def __init__(self, queries: Queries, options: ServerOptions, listening: socket.socket) -> None:
+    def __init__(
+        self, queries: Queries, options: ServerOptions, listening: socket.socket, own: str | None = None
+    ) -> None:
         import uvicorn
 
         from .answers import Answers
@@ -90,7 +101,7 @@ class Server:
         guard = Guard(options.address, options.token, options.hosts, options.actions_token)
         self._pages = None if options.pages is None else options.pages(queries, options)
         answers = Answers(queries, names, list(options.masked))
-        forwarding = Forwarding(queries, own_server(queries.application))
+        forwarding = Forwarding(queries, own_server(queries.application) if own is None else own)
         app = service(answers, guard, queries.application.id, self._pages, lambda: self._server.should_exit, forwarding)
         self._socket = listening
         config = uvicorn.Config(
@@ -149,8 +160,10 @@ def check_libraries(option: str, *libraries: str) -> None:
             )
 
 
-def url_of(listening: socket.socket, options: ServerOptions) -> str:
-    """Return the URL of a server."""
+def url_of(listening: socket.socket, options: ServerOptions, name: str = "") -> str:
+    """Return the URL of a server. `name`: of this machine, for a server that listens on all of its addresses."""
     host = options.address.host
+    if name and host in ("0.0.0.0", "::"):
+        host = name
     scheme = "http" if options.certificate is None else "https"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"

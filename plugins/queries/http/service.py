@@ -161,42 +161,49 @@ class _Service:
         except PenstockError as error:
             raise refusal(error) from error
 
-    async def _other(self, sent: Sent) -> str | None:
-        """Return the URL of the server where the application runs; None if it is this one, or has forwarded this."""
+    async def _others(self, sent: Sent, name: str, given: Parameters) -> list[str]:
+        """Return the URLs of other servers that may answer a request, which none of them has forwarded."""
         if self._forwarding is None or FORWARDED in sent.headers:
-            return None
+            return []
+        forwarding = self._forwarding
+
+        def found() -> list[str]:
+            return forwarding.others(self._answers.task_of(name, given))
+
         try:
-            found: str | None = await self._in_thread(self._forwarding.other)
+            urls: list[str] = await self._in_thread(found)
         except PenstockError:
-            return None
-        return found
+            return []
+        return urls
 
     async def _data_or_forward(
         self, sent: Sent, work: Callable[..., Data], name: str, given: Parameters, *more: Any
     ) -> Response:
-        """Answer from here; else from where the application runs; else wait until there is an answer here."""
-        if self._answers.is_shown(name) and await self._other(sent) is not None:
+        """Answer from here; else from where the tasks run; else wait until there is an answer here."""
+        if self._answers.is_shown(name) and (others := await self._others(sent, name, given)):
             assert self._forwarding is not None
             try:
                 return await self._data(work, name, given.without_wait(), *more)
             except Refused as refused:
                 if refused.status != 503:
                     raise
-            answer = await self._in_thread(self._forwarding.ask, sent)
-            if answer is not None and answer[0] != 503:
-                return Response(answer[1], answer[0], _HEADERS, "application/json")
+            for url in others:
+                answer = await self._in_thread(self._forwarding.ask, url, sent)
+                if answer is not None and answer[0] != 503:
+                    return Response(answer[1], answer[0], _HEADERS, "application/json")
         return await self._data(work, name, given, *more)
 
     async def _metadata(self, sent: Sent, name: str, given: Parameters) -> Response:
-        """Answer which task has a key, and how far the copy here is, and that where the application runs."""
+        """Answer which task has a key, and how far its copies are: here, and beside the tasks."""
         try:
             found = await self._in_thread(self._answers.metadata, name, given)
         except PenstockError as error:
             raise refusal(error) from error
         own = None if self._forwarding is None else self._forwarding.own
         copies = [{"server": own, **each} for each in found["copies"]]
-        if self._forwarding is not None and await self._other(sent) is not None:
-            answer = await self._in_thread(self._forwarding.ask, sent)
+        for url in reversed(await self._others(sent, name, given)):
+            assert self._forwarding is not None
+            answer = await self._in_thread(self._forwarding.ask, url, sent)
             if answer is not None and answer[0] == 200:
                 copies = [*json.loads(answer[1])["copies"], *copies]
         return _json({**found, "copies": copies})

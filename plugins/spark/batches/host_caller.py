@@ -10,6 +10,7 @@ from functools import partial
 from penstock.plugins.hosts.client import Client, HostSpec, nothing
 from penstock.plugins.hosts.executor_identity import ExecutorIdentity
 from penstock.plugins.hosts.life import LEASE_SECONDS, Process, started_at
+from penstock.plugins.hosts.place import digest_of
 
 _clients: dict[tuple[str, str], Client] = {}
 """This process's connections to hosts, by their keys and digests."""
@@ -77,8 +78,3 @@ def use_spark_files(root: str) -> None:
 def host_key(family: str, executor: str, slot: int, scope: str = "") -> str:
     """Return the key of a slot's host on an executor (see `Place`)."""
     return digest_of(family, executor, str(slot), scope)
-
-
-def digest_of(*parts: str) -> str:
-    """Return a short digest of texts, the same in every process."""
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]

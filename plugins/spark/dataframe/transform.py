@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from penstock import Application, Assignment, ConfigError, SystemClock, TaskId
 from penstock.plugins.applications.serdes import prepare_serdes
+from penstock.plugins.hosts.place import digest_of
 from penstock.plugins.runtime.shipping import pack
 
-from ..batches.host_caller import HostCaller, digest_of
+from ..batches.host_caller import HostCaller
 from ..placement.group_keys import group_key
 from ..session.sessions import slots_of_executor
 from .checks import check_application, check_count, check_sources
