@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -83,8 +84,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep no compiled module of a test: one that is written twice in a second would be the first one again."""
+    """Keep no compiled module of a test: one that is written twice in a second would be the first one again.
+
+    What was collected stays until the end, so the garbage collector need not look at its million objects.
+    """
     sys.dont_write_bytecode = True
+    gc.collect()
+    gc.freeze()
 
 
 def _log_levels() -> dict[str, tuple[int, bool, bool]]:

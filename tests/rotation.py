@@ -26,6 +26,12 @@ def of_today(cases: Sequence[Case], parts: int) -> list[Case]:
     return [case for number, case in enumerate(cases) if is_today(number, parts)]
 
 
+def examples(number: int) -> int:
+    """Return how many examples of a property to try: half of them in each run, which draws others, but where all tests
+    run."""
+    return number if DAY == "all" else -(-number // 2)
+
+
 def by_turns(turn: int, parts: int) -> pytest.MarkDecorator:
     """Mark a test that runs on one of so many days."""
     return pytest.mark.skipif(

@@ -14,9 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from mypy.build import default_data_dir
-from mypy.modulefinder import FindModuleCache, compute_search_paths
-from mypy.options import Options
 
 ROOT = Path(__file__).parent.parent
 CFG = configparser.ConfigParser()
@@ -174,6 +171,11 @@ def test_importing_penstock_imports_no_plugin() -> None:
 
 def test_type_checkers_find_the_editable_installation() -> None:
     """They follow no import hook, so `make view` links the tree as stubs, by which nothing is imported."""
+    # Here, because every process imports this module.
+    from mypy.build import default_data_dir
+    from mypy.modulefinder import FindModuleCache, compute_search_paths
+    from mypy.options import Options
+
     options = Options()
     options.python_executable = sys.executable
     finder = FindModuleCache(compute_search_paths([], options, default_data_dir()), None, options)

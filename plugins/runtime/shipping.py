@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import packages_distributions
 from io import BytesIO
+from operator import is_
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -21,6 +22,9 @@ from penstock.program.checks import kind_of
 _packing = threading.Lock()
 _NO_FILE = "<dynamic-code>"
 """The name that cloudpickle gives the file of all code, since its version 3.1.3."""
+_imported: tuple[object, ...] = ()
+_own: list[ModuleType] = []
+"""The modules that were imported when something was packed last, and the own ones of them."""
 
 
 def pack(cargo: Any) -> bytes:
@@ -107,26 +111,36 @@ def _by_value(cloudpickle: ModuleType) -> Iterator[None]:
 
 
 def _own_modules() -> list[ModuleType]:
-    """Return the imported modules that a worker could not import: files that belong to no installed distribution."""
-    return [
-        module
-        for name, module in list(sys.modules.items())
-        if (file := getattr(module, "__file__", None)) is not None
-        and getattr(module, "__name__", None) == name
-        and _is_own(name, file)
-    ]
+    """Return the imported modules that a worker could not import: files that belong to no installed distribution.
+
+    Thousands of modules take milliseconds to look at, so only a change of them is looked at.
+    """
+    global _imported, _own
+    imported = tuple(sys.modules.values())
+    if len(imported) != len(_imported) or not all(map(is_, imported, _imported)):
+        _imported = imported
+        _own = [
+            module
+            for name, module in list(sys.modules.items())
+            if (file := getattr(module, "__file__", None)) is not None
+            and getattr(module, "__name__", None) == name
+            and _is_own(name, file)
+        ]
+    return _own
 
 
 @cache
 def _is_own(name: str, file: str) -> bool:
     if name == "__main__" or name.partition(".")[0] == "penstock":
         return False
-    paths = sysconfig.get_paths()
-    installed = tuple(
-        {str(Path(paths[name]).resolve()) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    )
     # An editable install keeps its files elsewhere; its modules can be imported all the same.
-    return not str(Path(file).resolve()).startswith(installed) and name.partition(".")[0] not in _distributed()
+    return not str(Path(file).resolve()).startswith(_installed()) and name.partition(".")[0] not in _distributed()
+
+
+@cache
+def _installed() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple({str(Path(paths[name]).resolve()) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 @cache

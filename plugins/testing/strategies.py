@@ -15,6 +15,8 @@ are in the same, and become the same text where a program joins a key to a numbe
 _HEADERS = st.sampled_from([(("h", b"1"),), (("h", b"1"), ("h", b"")), (("trace", b"\x00\xff"), ("h", b"2"))])
 _ROUND_MS = (1_000, 10_000, 60_000)
 """Lengths of time that programs often have: so many ms."""
+_BESIDE = (0, 0, -1, 1)
+"""How many ms a record is after an edge of `around`."""
 _OF_MANY = 16
 """One record of so many is of each rare kind, and one goes on in each rare way."""
 
@@ -80,14 +82,13 @@ def streams(
         elif how in (4, 5):
             size = draw(st.sampled_from([each for each in _ROUND_MS if each <= max(jump_ms, 1_000)]))
             timestamp = _edge(stream_time, size) + draw(st.integers(-1, 1))
-        elif lengths and how in (6, 7, 8, 9):
-            size, by = draw(st.sampled_from(lengths)), draw(st.integers(-1, 1))
-            if how in (6, 7) or not found:
+        elif lengths and how in (6, 7, 8, 9, 11):
+            size, by, behind = draw(st.sampled_from(lengths)), draw(st.sampled_from(_BESIDE)), 0
+            if how in (6, 7, 11) or not found:
                 timestamp = _edge(stream_time, size) + draw(st.sampled_from([0, *lengths])) + by
             else:
                 since = draw(st.sampled_from(found)).timestamp
                 timestamp = since + (size if how == 8 else -size) + by
-                behind = 0
         if tombstones and kind in (1, 2):
             value = None
         if null_keys and kind == 3:

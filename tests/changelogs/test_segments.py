@@ -23,6 +23,7 @@ from penstock.plugins.testing.contracts.changelog_tests import restored
 from penstock.plugins.testing.contracts.histories import State
 from penstock.record import TopicPartition
 
+from ..rotation import examples
 from .s3_server import S3Server
 
 _FAR = 10**15
@@ -146,7 +147,7 @@ def test_any_changed_byte_in_the_middle_is_an_error_that_names_file_and_position
 
 
 @given(st.lists(st.sampled_from(["delta", "half", "zeros", "magic"]) | st.binary(max_size=40), min_size=1, max_size=4))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_garbage_behind_the_last_delta_is_harmless(
     tmp_path_factory: pytest.TempPathFactory, tail: list[str | bytes]
 ) -> None:

@@ -24,6 +24,8 @@ from penstock.record import Headers, OutputBatch, TopicPartition
 from penstock.store import ValueAndTimestamp, ValueTimestampHeaders
 from penstock.support.names import changelog_topic
 
+from ..rotation import examples
+
 INPUT = TopicPartition("in", 0)
 
 
@@ -157,7 +159,7 @@ def test_headers_are_those_of_the_records(log: Log, tmp_path: Path) -> None:
     other.close()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(
         st.tuples(

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from penstock import Processor, Record, RecordMetadata, Topology, key_value_store
 
-law = settings(max_examples=40)
+from ..rotation import examples
+
+law = settings(max_examples=examples(40))
 """For tests over whole topologies: each one holds many cases, and drawing it is slow."""
 
 

@@ -17,9 +17,10 @@ from penstock.errors import ConfigError, ProcessingError
 from penstock.handlers import skip
 from penstock.task.task import Task
 
+from ..rotation import examples
 from .tasks import batch, one_node, open_task, values
 
-few = settings(max_examples=50)
+few = settings(max_examples=examples(50))
 
 
 @dataclass(frozen=True)

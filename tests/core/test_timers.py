@@ -24,6 +24,7 @@ from penstock.handlers import skip
 from penstock.plugins.testing import MockProcessorContext, TopologyTestDriver
 from penstock.support.names import is_topic_name, timer_store_name
 
+from ..rotation import examples
 from .tasks import one_node, open_task
 
 CLOCKS = {"s": STREAM_TIME, "w": WALL_CLOCK_TIME}
@@ -206,7 +207,7 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(STEP, max_size=30), st.booleans())
 def test_any_history(steps: list[tuple[str, str, str, int]], reopen: bool) -> None:
     """A dict of times by clock and key, fired in order when a clock has reached them."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from penstock import Processor, Topology, key_value_store
+from penstock import Processor, Record, Topology, key_value_store
 from penstock.plugins.testing.strategies import streams
 
 from . import planted_processors as kinds
@@ -57,11 +57,17 @@ RIGHT: dict[str, Case] = {
 }
 
 
-def planted(right: str, bug: type[Processor], **options: Any) -> dict[str, Case]:
+def planted(right: str, bug: type[Processor], *, records: Any = None, **options: Any) -> dict[str, Case]:
     """Return the case of a right program with a bug in it."""
     case = RIGHT[right]
+    records = case.records if records is None else records
     made = program(bug, **options)
-    return {bug.__name__: Case(made, case.reference, case.records, bug.__doc__ or "", case.attributes)}
+    return {bug.__name__: Case(made, case.reference, records, bug.__doc__ or "", case.attributes)}
+
+
+def on_five_seconds(records: list[Record]) -> list[Record]:
+    """Return the records with times that are multiples of 5 s."""
+    return [record._replace(timestamp=record.timestamp // 5_000 * 5_000) for record in records]
 
 
 def planted_sum(bug: type[Processor], reference: Any = sums.running_sums, **options: Any) -> dict[str, Case]:
@@ -77,8 +83,8 @@ CASES: dict[str, Case] = {
     **planted_sum(sums.Mails, probe=staticmethod(lambda: sums.MAILS)),
     **planted("seldom", kinds.SeldomEdge),
     **planted("seldom", kinds.SeldomStreamTime),
-    # It shows only where a late record comes at one certain time: 40 examples, as by default, miss it now and then.
-    **{name: replace(case, attributes={"examples": 200}) for name, case in planted("windows", kinds.GraceEdge).items()},
+    # It shows only where a late record comes at one certain time, so times are coarse.
+    **planted("windows", kinds.GraceEdge, records=EDGES.map(on_five_seconds)),
     **planted("windows", kinds.NoGrace),
     **planted("windows", kinds.LastWindow),
     **planted("windows", kinds.WindowsKept),

@@ -6,9 +6,11 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import SerdeError
@@ -250,12 +252,20 @@ def failures(suite: SerdeContract, tests: str) -> Iterator[str]:
     for name in [each for each in dir(SerdeContract) if each.startswith("test_") and re.search(tests, each)]:
         test = getattr(suite, name)
         marks = [each for each in getattr(test, "pytestmark", []) if each.name == "parametrize"]
+        if hasattr(test, "hypothesis"):
+            test = without_shrinking(suite, test)
         for value in marks[0].args[1] if marks else [None]:
             try:
                 test(value) if marks else test()
             except (Exception, pytest.fail.Exception) as error:
                 parts = error.exceptions if isinstance(error, ExceptionGroup) else [error]
                 yield from (f"{name}: {type(each).__name__}: {each}" for each in parts)
+
+
+def without_shrinking(suite: SerdeContract, test: Any) -> Callable[[], None]:
+    """Return a test of the suite that ends with its first failure: which one is the smallest does not matter here."""
+    few = settings(suite._each, phases=[Phase.generate], report_multiple_bugs=False)
+    return partial(few(given(st.data())(test.hypothesis.inner_test)), suite)
 
 
 @pytest.mark.parametrize("bug", PLANTED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import median
 
 from hypothesis import given, seed, settings
@@ -79,3 +79,10 @@ def test_edges_are_met_exactly() -> None:
         assert any(apart)
     found = drawn(streams())
     assert share(found, lambda record: record.timestamp % 10_000 == 0 and record.timestamp > 0) >= 0.01
+
+
+def test_stream_time_is_exactly_where_a_window_is_over() -> None:
+    """Windows of 10 s with a grace of 5 s: a late record shows there what a program makes of the last ms."""
+    found = drawn(streams(around=["10s", "5s"], late="20s"), examples=200)
+    over = [any(time % 10_000 == 5_000 for time in accumulate((each.timestamp for each in one), max)) for one in found]
+    assert sum(over) >= len(found) // 4

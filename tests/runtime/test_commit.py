@@ -36,6 +36,7 @@ from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 
+from ..rotation import examples
 from .faults import FAULTS, INPUTS, STEPS, Crash, application, new_log, new_worker, produce, produced, stores
 
 RECORDS = st.lists(
@@ -77,7 +78,7 @@ def undisturbed(directory: Path, batches: Batches, **options: Any) -> tuple[Any,
     return result
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(30))
 @given(BATCHES, st.data())
 def test_a_crash_at_any_step_changes_nothing(directory: Path, batches: Batches, data: st.DataObject) -> None:
     backends = data.draw(st.sampled_from([("faulty", "faulty"), ("faulty", "faulty-too")]))
@@ -105,7 +106,7 @@ def test_a_crash_at_any_step_changes_nothing(directory: Path, batches: Batches, 
     worker.close()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(30))
 @given(RECORDS, RECORDS, st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.booleans()), max_size=4))
 @example([], [("x", "v", 0), ("x", "v", 0)], [(0, 1, False)])  # the log got more while the task waited
 def test_how_input_is_cut_into_batches_and_who_runs_them_is_no_difference(
@@ -133,7 +134,7 @@ def test_how_input_is_cut_into_batches_and_who_runs_them_is_no_difference(
         worker.close()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(30))
 @given(RECORDS, RECORDS, st.integers(1, 60))
 @example([("x", "v", 9), ("y", "v", 9)], [("x", "v", 1), ("x", "v", 2), ("x", "v", 3)], 1)
 def test_batches_that_end_by_time_answer_as_one_does(

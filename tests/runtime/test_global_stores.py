@@ -31,6 +31,7 @@ from penstock.plugins.testing import TopologyTestDriver
 from penstock.record import OutputBatch, TopicPartition
 from penstock.world import World
 
+from ..rotation import examples
 from .faults import produced
 
 
@@ -83,7 +84,7 @@ def contents(stores: GlobalStores) -> dict[str, str]:
     return dict(stores.stores["table"].all())  # type: ignore[attr-defined]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.none() | st.sampled_from("xy"), st.booleans()), max_size=12))
 def test_it_is_the_table_of_its_topic_at_any_time(steps: list[tuple[str, str | None, bool]]) -> None:
     expected: dict[str, str] = {}

@@ -14,6 +14,7 @@ from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, 
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.record import OutputBatch, TopicPartition
 
+from ..rotation import examples
 from .faults import produced
 from .hand_world import HandWorld
 from .test_turns import LoopByHand, world
@@ -116,7 +117,7 @@ STEP = st.one_of(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
 @example(DUE_TOGETHER, "20ms")
 @example(SLOW_TIMERS, "0ms")
 @given(st.lists(STEP, max_size=40), st.sampled_from(["0ms", "20ms", "1s"]))

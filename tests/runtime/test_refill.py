@@ -26,6 +26,7 @@ from penstock import (
 from penstock.errors import PenstockError
 from penstock.plugins.testing import TopologyTestDriver
 
+from ..rotation import examples
 from ..spark.surroundings import Surroundings
 
 TEXTS: dict[str, Any] = {"key_serde": "str", "value_serde": "str"}
@@ -84,7 +85,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(STEPS)
 def test_any_history(steps: list[Any]) -> None:
     rates: dict[str, str | None] = {}

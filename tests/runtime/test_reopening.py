@@ -12,6 +12,8 @@ from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, 
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.program.extractors import use_partition_time_on_invalid_timestamp
 
+from ..rotation import examples
+
 
 class Stateful(Processor):
     """What the kinds below share: one store of their own."""
@@ -148,7 +150,7 @@ def run(topology: Topology, steps: list[Any], *, reopen_tasks: bool, **settings:
         return seen, stores, counts
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.lists(CHAINS, min_size=1, max_size=2),
     st.booleans(),

@@ -31,6 +31,8 @@ from penstock.plugins.testing import MockProcessorContext, TopologyTestDriver
 from penstock.task.task import Task
 from tests.core.tasks import batch, one_node, open_task, values
 
+from ..rotation import examples
+
 CLOCKS = {"stream": STREAM_TIME, "wall": WALL_CLOCK_TIME}
 
 
@@ -180,7 +182,7 @@ def seen(programs: list[tuple[Any, Any, Any]], events: list[Any], reopen: bool) 
     return found
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(PROGRAMS, min_size=1, max_size=2), EVENTS)
 def test_what_is_scheduled_and_cancelled_anywhere_is_the_same_in_a_task_that_is_opened_again(
     programs: list[tuple[Any, Any, Any]], events: list[Any]

@@ -22,6 +22,8 @@ from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.record import TopicPartition
 
+from ..rotation import examples
+
 IN = TopicPartition("in", 0)
 TIMES = st.lists(st.integers(0, 100), max_size=6)
 RESETS = st.sampled_from(["earliest", "latest", "0ms", "20ms", "50ms", timedelta(milliseconds=200)])
@@ -78,7 +80,7 @@ def check(log: Log, app: Application, times: list[int], reset: object, now: int,
 
 
 @given(TIMES, RESETS, st.integers(0, 150), TIMES, st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_it_starts_at_the_first_record_that_is_new_enough(
     times: list[int], reset: object, now: int, later: list[int], by_setting: bool
 ) -> None:

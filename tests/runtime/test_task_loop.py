@@ -36,6 +36,7 @@ from penstock.plugins.runtime.retries import is_taken_over
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
 
+from ..rotation import examples
 from ..spark import apps
 from .faults import FAULTS, INPUTS, STEPS, Crash, application, new_log, new_worker, produce, produced, stores
 from .test_commit import BATCHES, Batches, directory, fresh, undisturbed  # noqa: F401
@@ -71,7 +72,7 @@ def without_wall_clock(outputs: list[Any]) -> list[Any]:
     return [each for each in outputs if not each[1].startswith("wall")]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(25))
 @given(BATCHES, st.data())
 def test_a_crash_at_any_step_changes_nothing(
     directory: Path,  # noqa: F811

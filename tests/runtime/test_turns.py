@@ -30,6 +30,7 @@ from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
 from penstock.world import World
 
+from ..rotation import examples
 from ..waiting import wait_until
 from .faults import produced
 from .hand_world import HandWorld
@@ -137,7 +138,7 @@ class Lateness:
 DURATIONS = st.lists(st.sampled_from([0, 1, 3, 20, 150, 3_000]), max_size=30)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
 @given(st.lists(DURATIONS, min_size=1, max_size=16), st.sampled_from(["20ms", "100ms", "1s"]))
 def test_a_commit_that_is_due_waits_for_one_record_and_a_moment(
     tmp_path: Path, durations: list[list[int]], interval: str

@@ -14,6 +14,8 @@ from penstock.store import BytesStore
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 
+from ..rotation import examples
+
 KEY = st.binary(max_size=2) | st.sampled_from([b"a", b"b", b"c", b"d"])
 VALUE = st.binary(max_size=3)
 
@@ -115,7 +117,7 @@ class Buffered(RuleBasedStateMachine):
 
 
 TestBuffered = Buffered.TestCase
-TestBuffered.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestBuffered.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.parametrize("begun", [True, False])

@@ -20,6 +20,7 @@ from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.kinds import known_sessions, plain
 from penstock.stores.memory import MemoryBackend
 
+from ..rotation import examples
 from .windowed_machine import CommittedStore, CountingContext, run
 
 MANY = 2**63 - 1
@@ -262,7 +263,7 @@ def test_what_a_serde_refuses_is_refused_at_once_and_changes_nothing() -> None:
     assert list(store.fetch_range(None, None)) == [(Windowed("a", 0, 10), 1)]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.lists(
         st.tuples(st.sampled_from(["put", "remove", "find", "flush"]), st.integers(0, 30), st.integers(0, 10)),

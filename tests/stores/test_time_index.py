@@ -10,6 +10,8 @@ from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 from penstock.stores.rows.time_index import IndexBuild, TimeIndex
 
+from ..rotation import examples
+
 TIME = st.integers(-5, 5) | st.sampled_from([-(2**63), 2**63 - 1, 0, 255, 256, -256])
 KEY = st.binary(max_size=2)
 Row = tuple[int, bytes]
@@ -60,7 +62,7 @@ class Indexed(RuleBasedStateMachine):
 
 
 TestIndexed = Indexed.TestCase
-TestIndexed.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestIndexed.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
 
 
 def test_a_build_goes_on_where_the_last_commit_left_it() -> None:

@@ -14,6 +14,7 @@ from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.kinds import timers
 from penstock.stores.memory import MemoryBackend
 
+from ..rotation import examples
 from .context import TestContext
 
 KEY = st.sampled_from([b"", b"a", b"b", b"ba"])
@@ -117,7 +118,7 @@ class Kept(RuleBasedStateMachine):
 
 
 TestKept = Kept.TestCase
-TestKept.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestKept.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.kinds import expiry_index
 from penstock.stores.memory import MemoryBackend
 
+from ..rotation import examples
 from .context import TestContext
 
 
@@ -383,7 +384,7 @@ class Expiring(RuleBasedStateMachine):
 
 
 TestExpiring = Expiring.TestCase
-TestExpiring.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestExpiring.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 def test_rows_of_an_earlier_copy_free_nothing_that_is_alive() -> None:

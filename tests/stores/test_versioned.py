@@ -32,6 +32,7 @@ from penstock.stores.lmdb import LmdbBackend
 from penstock.stores.memory import MemoryBackend
 from penstock.stores.rows.escaping import escaped, unescaped
 
+from ..rotation import examples
 from .context import SERDES, TestContext
 
 BACKENDS: dict[str, StoreBackendFactory] = {"memory": MemoryBackend, "lmdb": LmdbBackend}
@@ -302,7 +303,7 @@ def test_any_history(monkeypatch: pytest.MonkeyPatch, backend: str, key_serde: s
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=60 if backend == "memory" else 15,
+            max_examples=examples(60 if backend == "memory" else 15),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -20,6 +20,7 @@ from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.kinds import plain
 from penstock.stores.memory import MemoryBackend
 
+from ..rotation import examples
 from .windowed_machine import CommittedStore, CountingContext, run
 
 SIZE = 5
@@ -258,7 +259,7 @@ def test_a_wrong_value_for_a_known_window_is_refused_as_well() -> None:
     assert list(store.all()) == [(Windowed("a", 1, 60_001), 1)]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.sampled_from([3, 6, 10_000]),
     st.lists(

@@ -16,6 +16,7 @@ from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.lmdb import LmdbBackend
 from penstock.stores.memory import MemoryBackend
 
+from ..rotation import examples
 from .context import SERDES, TestContext
 
 BACKENDS: dict[str, StoreBackendFactory] = {"memory": MemoryBackend, "lmdb": LmdbBackend}
@@ -192,7 +193,7 @@ def run(machine: type[CommittedStore], name: str, **attributes: Any) -> None:
     run_state_machine_as_test(
         type(name, (machine,), attributes),
         settings=settings(
-            max_examples=30 if attributes["backend_name"] == "memory" else 8,
+            max_examples=examples(30 if attributes["backend_name"] == "memory" else 8),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

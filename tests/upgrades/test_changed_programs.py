@@ -35,6 +35,7 @@ from penstock.plugins.upgrade.saved_stores import accept_stores, drop_stores, sa
 from penstock.record import OutputBatch, TopicPartition
 
 from ..processes import opened_workers
+from ..rotation import examples
 
 
 class Count(Processor):
@@ -532,7 +533,7 @@ _starts = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(changelog=st.sampled_from(["directory:changelog", "topic:"]), starts=st.lists(_starts, max_size=8))
 def test_any_changes_of_stores_lose_nothing_and_bring_nothing_back(
     tmp_path_factory: pytest.TempPathFactory, changelog: str, starts: list[Any]

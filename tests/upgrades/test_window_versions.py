@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.plugins.dsl import TimeWindows, hopping, tumbling
 
+from ..rotation import examples
 from .dsl_programs import ON_CLOSE, Chosen, program
 from .restarts import Restarts
 
@@ -71,7 +72,7 @@ class Account:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(versions=VERSIONS)
 def test_no_window_is_lost_or_sent_twice(kind: str, versions: list[tuple[int, bool, list[tuple[str, int]]]]) -> None:
     account = Account()

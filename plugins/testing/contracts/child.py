@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from io import BytesIO
 from multiprocessing.connection import Client, Connection, Listener, Pipe
 from pathlib import Path
 from struct import Struct
@@ -67,12 +68,14 @@ class CleanChildren:
     """Starts children of a process that has nothing of this one, because a library's threads do not survive a fork.
 
     `modules` are imported in that process once, and nothing of them is called. A function that runs in a child is
-    pickled, with its arguments, so they have to be importable.
+    pickled, with its arguments, so they have to be importable. It finds the module path, the environment and the
+    directory that this process has when it starts. `hash_seed`: the PYTHONHASHSEED of the children.
     """
 
-    def __init__(self, modules: Sequence[str] = ()) -> None:
+    def __init__(self, modules: Sequence[str] = (), hash_seed: str | None = None) -> None:
         command = [sys.executable, "-c", _SERVE, json.dumps(sys.path), json.dumps(list(modules))]
-        self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        environment = None if hash_seed is None else {**os.environ, "PYTHONHASHSEED": hash_seed}
+        self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
     def __enter__(self) -> CleanChildren:
         return self
@@ -84,7 +87,7 @@ class CleanChildren:
     def started(self, run: Callable[..., None], *arguments: Any, kill: bool = False) -> Iterator[Connection]:
         """Run `run(connection, *arguments)` in a child, which ends, or is killed, with the `with` block."""
         try:
-            work = pickle.dumps((run, arguments))
+            work = pickle.dumps((sys.path, dict(os.environ), os.getcwd())) + pickle.dumps((run, arguments))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise AssertionError(
                 f"a second process cannot import what it is to run: {error}. Let `open` of the suite be a class or "
@@ -104,9 +107,9 @@ class CleanChildren:
 
 
 @cache
-def children_for(*modules: str) -> CleanChildren:
+def children_for(*modules: str, hash_seed: str | None = None) -> CleanChildren:
     """Return what starts children with these modules, until this process ends: starting Python takes long."""
-    children = CleanChildren(modules)
+    children = CleanChildren(modules, hash_seed)
     atexit.register(children.__exit__)
     return children
 
@@ -136,7 +139,12 @@ def serve(modules: Sequence[str]) -> None:
 
 def _call(work: bytes) -> Callable[[Connection], None]:
     def call(connection: Connection) -> None:
-        run, arguments = pickle.loads(work)
+        given = BytesIO(work)
+        sys.path[:], environment, directory = pickle.load(given)
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(directory)
+        run, arguments = pickle.load(given)
         run(connection, *arguments)
 
     return call

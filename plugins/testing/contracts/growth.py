@@ -26,7 +26,7 @@ def check_growth(events: Sequence[Event], make: Callable[..., TopologyTestDriver
 
     sizes: list[dict[str, int]] = []
     log = WatchedLog(1)
-    with make(processor_wrapper=noted, log=log) as driver:
+    with make(processor_wrapper=noted, log=log, commit_every=max(1, len(events))) as driver:
         sender = Sender(driver, ends, 1, by_partition=True)
         for number in range(max(_ROUNDS)):
             later = [

@@ -1,16 +1,13 @@
-"""Runs a function in a fresh Python, whose strings and objects have other hashes than here."""
+"""Runs a function in another process, whose strings and objects have other hashes than here."""
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
-_CODE = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import answer; answer()"
+from .child import answer, children_for
 
 
 def run_elsewhere(act: Callable[[Any], Any], cargo: Any, seed: str, what: str) -> Any:
@@ -21,17 +18,14 @@ def run_elsewhere(act: Callable[[Any], Any], cargo: Any, seed: str, what: str) -
         sent = cloudpickle.dumps((act, cargo))
     except Exception as error:
         raise AssertionError(f"{what} travels to other processes, and cannot be pickled: {error!r}") from error
-    command = [sys.executable, "-c", _CODE, json.dumps(sys.path)]
-    environment = {**os.environ, "PYTHONHASHSEED": seed}
-    process = subprocess.run(command, input=sent, capture_output=True, env=environment, timeout=120)
-    assert process.returncode == 0, f"{what} failed in another process: {process.stderr.decode()}"
-    return pickle.loads(process.stdout)
+    children = children_for("cloudpickle", "penstock", __name__, hash_seed=seed)
+    with children.started(_act, sent) as connection:
+        try:
+            return answer(connection)
+        except (AssertionError, EOFError) as error:
+            raise AssertionError(f"{what} failed in another process: {error or 'it ended'}") from error
 
 
-def answer() -> None:
-    """Answer what the input of this process has; in the other process."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what is printed is no answer
-    act, cargo = pickle.loads(sys.stdin.buffer.read())
-    pickle.dump(act(cargo), answers)
-    answers.close()
+def _act(connection: Connection, sent: bytes) -> None:
+    act, cargo = pickle.loads(sent)
+    connection.send(act(cargo))

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
 from typing import Any
 
 from penstock import Application
 from penstock.plugins.runtime.shipping import pack
 
 from ..driver import TopologyTestDriver
+from .child import children_for
 from .program_runs import Step, do
-
-_SERVE = f"from {__name__} import serve; serve()"
 
 
 class SecondProcess:
@@ -24,35 +23,27 @@ class SecondProcess:
 
     def __init__(self) -> None:
         seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-        )
+        self._stack = ExitStack()
+        self._connection = self._stack.enter_context(children_for(__name__, hash_seed=seed).started(_serve))
 
     def __enter__(self) -> SecondProcess:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._process.communicate()
+        self._stack.close()
 
     def do(self, application: Application, steps: Sequence[Step], options: dict[str, Any]) -> None:
         """Let a driver with `options` do steps there. Fails with the traceback of an error."""
-        assert self._process.stdin is not None and self._process.stdout is not None, "the process has no pipes"
-        pickle.dump((pack(application), list(steps), options), self._process.stdin)
-        self._process.stdin.flush()
-        failed = pickle.load(self._process.stdout)
+        self._connection.send((pack(application), list(steps), options))
+        failed = self._connection.recv()
         assert not failed, f"in a second process the program failed:\n{failed}"
 
 
-def serve() -> None:
-    """Do steps until the input ends."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a program prints is no answer
+def _serve(connection: Connection) -> None:
+    """Do steps until the connection ends."""
     while True:
         try:
-            packed, steps, options = pickle.load(sys.stdin.buffer)
+            packed, steps, options = connection.recv()
         except EOFError:
             return
         failed = ""
@@ -61,5 +52,4 @@ def serve() -> None:
                 do(driver, steps)
         except BaseException:
             failed = traceback.format_exc()
-        pickle.dump(failed, answers)
-        answers.flush()
+        connection.send(failed)

@@ -11,6 +11,8 @@ from penstock import Application
 from penstock.plugins.dsl import KStream, StreamsBuilder
 from penstock.plugins.testing import TopologyTestDriver
 
+from ...rotation import examples
+
 Stream = KStream[Any, Any]
 
 STEPS: dict[str, Any] = {
@@ -69,7 +71,7 @@ def answers(program: Program, records: list[tuple[bool, str]], optimization: str
 BOTH = [(is_more, value) for value in ("ab", "ba", "b", "aab") for is_more in (False, True)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(PROGRAMS, st.lists(st.tuples(st.booleans(), st.text("ab", max_size=3)), max_size=8))
 @example((False, [(["without a"], "count"), (["without a", "merge"], "count")]), BOTH)
 @example((False, [([], "count"), (["merge"], "count")]), BOTH)

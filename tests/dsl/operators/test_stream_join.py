@@ -13,6 +13,8 @@ from penstock import Application, TopologyError, window_store
 from penstock.plugins.dsl import JoinWindows, KStream, StreamsBuilder, within
 from penstock.plugins.testing import TopologyTestDriver
 
+from ...rotation import examples
+
 Input = tuple[str, str, int]
 """Side, key and time."""
 
@@ -68,7 +70,7 @@ def expected(kind: str, windows: JoinWindows, inputs: list[Input]) -> Counter[tu
 
 @pytest.mark.parametrize("kind", ["inner", "left", "outer"])
 @given(inputs=INPUTS, lengths=LENGTHS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_every_pair_within_the_window_and_who_has_none(
     kind: str, inputs: list[Input], lengths: tuple[int, int]
 ) -> None:
@@ -90,7 +92,7 @@ def test_a_task_that_is_opened_again_after_each_record_answers_the_same(
 
 
 @given(inputs=INPUTS, lengths=LENGTHS, grace=st.integers(1, 8))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_a_self_join_with_one_store_answers_as_with_two(
     inputs: list[Input], lengths: tuple[int, int], grace: int
 ) -> None:

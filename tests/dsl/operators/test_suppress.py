@@ -12,6 +12,8 @@ from penstock import Application, ProcessingError
 from penstock.plugins.dsl import StreamsBuilder, tumbling
 from penstock.plugins.testing import TopologyTestDriver
 
+from ...rotation import examples
+
 RECORDS = st.lists(
     st.tuples(st.sampled_from(["a", "b", "ba", "c"]), st.none() | st.integers(0, 9), st.integers(0, 60)), max_size=25
 )
@@ -47,7 +49,7 @@ def naive(records: Rows, wait: int, most: int | None) -> Rows:
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(RECORDS, st.integers(0, 40), st.none() | st.integers(1, 3), st.booleans())
 def test_a_time_limit_lets_the_last_update_go(records: Rows, wait: int, most: int | None, reopen: bool) -> None:
     made = let_go(records, until=f"{wait}ms", max_records=most, reopen=reopen)

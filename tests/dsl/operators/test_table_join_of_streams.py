@@ -12,6 +12,8 @@ from penstock import Application, TopologyError, versioned_store
 from penstock.plugins.dsl import KStream, StreamsBuilder, within
 from penstock.plugins.testing import TopologyTestDriver
 
+from ...rotation import examples
+
 Input = tuple[str, str, str | None, int]
 """Topic, key, value and time."""
 Row = tuple[Any, str, int]
@@ -67,7 +69,7 @@ def test_each_record_gets_the_value_that_the_table_has_when_it_is_processed(
 
 @pytest.mark.parametrize("kind", ["inner", "left"])
 @given(inputs=INPUTS, grace=st.none() | st.integers(0, 15))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_a_versioned_table_is_read_as_of_the_record_after_the_grace(
     kind: str, inputs: list[Input], grace: int | None
 ) -> None:

@@ -13,6 +13,7 @@ from penstock import Application, TopologyError, ValueTransformer, key_value_sto
 from penstock.plugins.dsl import StreamsBuilder, collect_of, count_of, mean_of, min_of, sum_of
 from penstock.plugins.testing import TopologyTestDriver
 
+from ...rotation import examples
 from ..interleaving import InterleavingDriver, folded
 
 
@@ -176,7 +177,7 @@ _ROWS = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(rows=_ROWS)
 def test_several_aggregates_of_groups_are_those_of_the_rows_there_are(rows: list[tuple[str, Any]]) -> None:
     builder = StreamsBuilder()

@@ -25,6 +25,8 @@ from penstock.plugins.dsl import (
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.stores.kinds.window import BucketWindowStore
 
+from ...rotation import examples
+
 Update = tuple[Any, Any, int]
 Write = Callable[[KStream[Any, Any]], KTable[Any, Any]]
 
@@ -108,7 +110,7 @@ def naive(windows: TimeWindows, records: list[Any], *, on_close: bool) -> list[U
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(TIME_WINDOWS, RECORDS, st.booleans(), DRIVERS)
 @example(tumbling("10ms", grace="0s"), [("a", 1, 10), ("a", 1, 9)], False, {})
 def test_counts_by_windows(windows: TimeWindows, records: list[Any], on_close: bool, options: dict[str, Any]) -> None:
@@ -123,7 +125,7 @@ def latest(found: list[Update]) -> dict[Windowed, Any]:
     return {window: value for window, value in rows.items() if value is not None}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 12), RECORDS, DRIVERS)
 @example(5, [("a", 1, 7), ("a", 1, 12)], {})
 def test_sliding_windows_have_all_that_is_near(length: int, records: list[Any], options: dict[str, Any]) -> None:
@@ -139,7 +141,7 @@ def test_sliding_windows_have_all_that_is_near(length: int, records: list[Any], 
     assert latest(made) == expected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 15), RECORDS, DRIVERS)
 @example(5, [("a", 1, 0), ("a", 1, 10), ("a", 1, 5)], {})
 def test_sessions_are_clusters(gap: int, records: list[Any], options: dict[str, Any]) -> None:
@@ -193,7 +195,7 @@ def naive_sessions(gap: int, grace: int, records: list[Any]) -> list[Update]:
     return found
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(1, 5), st.integers(0, 6), RECORDS, DRIVERS)
 @example(2, 0, [("a", 1, 0), ("a", 1, 2), ("b", 1, 3), ("a", 1, 1)], {})
 @example(2, 0, [("a", 1, 4), ("b", 1, 2), ("b", 1, 1)], {})
@@ -213,7 +215,7 @@ ANY_WINDOWS = st.sampled_from(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(ANY_WINDOWS, RECORDS, DRIVERS)
 @example(sessions(gap="7ms", grace="3ms"), [("a", 1, 40), ("b", 1, 30), ("b", 1, 23)], {})
 def test_a_window_that_closes_is_emitted_once_with_all_that_is_in_it(

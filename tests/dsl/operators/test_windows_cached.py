@@ -11,6 +11,8 @@ from penstock import Application
 from penstock.plugins.dsl import SessionWindows, StreamsBuilder, hopping, sessions, sliding, tumbling
 from penstock.plugins.testing import TopologyTestDriver
 
+from ...rotation import examples
+
 Sent = tuple[str, str, int]
 """(topic, key, timestamp)"""
 
@@ -53,7 +55,7 @@ def latest(windows: Any, records: list[Sent], *, several: bool, cache_bytes: int
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(WINDOWS, SENT, st.booleans())
 @example(sessions(gap="1ms", grace="1ms"), [("one", "b", 2), ("one", "a", 0)], False)
 @example(sessions(gap="1ms", grace="1ms"), [("one", "b", 2), ("one", "a", 0)], True)
