@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from penstock import RuntimeUnavailableError
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from . import rotation
+from .kafka.shared_broker import shared_broker
 
 # As users have it, whatever the tests are run with: the many processes that tests start compile no module again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -53,11 +56,11 @@ _LONG = (
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep the tests that share a JVM in one process; a module with a broker of its own names its group itself.
+    """Keep the tests that share a JVM of Spark in one process; a module with a broker of its own names its group
+    itself.
 
     There are two processes with Spark, one for tests/spark: all of these tests in one would take longest. Tests of a
-    broker wait more than they work, so each file may be in a process of its own, which has one broker for all of its
-    files.
+    broker wait more than they work, so each file may be in a process of its own.
     """
     names = getattr(item, "fixturenames", ())
     for name in _SHARED:
@@ -136,7 +139,15 @@ def runs_here(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def broker(penstock_broker: KafkaBroker) -> KafkaBroker:
-    """The Kafka broker of all tests in this process that need one. Who kills it starts it again; names are made by
-    `fresh_name`."""
-    return penstock_broker
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """The Kafka broker of all tests that need one, in all processes; names are made by `fresh_name`. Tests that stop,
+    kill or freeze a broker have one of their own. Skips them where there is no Java."""
+    directory = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        directory = directory.parent  # that of each process is below that of the run
+    with ExitStack() as stack:
+        try:
+            shared = stack.enter_context(shared_broker(directory / "broker"))
+        except RuntimeUnavailableError as error:
+            pytest.skip(str(error))
+        yield shared

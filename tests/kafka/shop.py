@@ -159,6 +159,7 @@ def again(doing: Callable[[], object]) -> None:
         try:
             doing()
         except FencedError:
+            time.sleep(0.05)  # a broker that died may still move what it had
             continue
         return
 

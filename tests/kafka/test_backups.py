@@ -109,7 +109,7 @@ def _load(log: Log, topic: str) -> Iterator[list[tuple[str, str]]]:
     ended, choice = Event(), random.Random(1)
 
     def send_all() -> None:
-        while not ended.wait(0.002):
+        while not ended.wait(0.02):
             some = [(choice.choice(_LETTERS), choice.choice(_LETTERS)) for _ in range(40)]
             send(log, some, topic)
             sent.extend(some)

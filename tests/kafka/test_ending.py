@@ -49,6 +49,12 @@ print("closed", flush=True)
 
 
 @pytest.fixture
+def broker(penstock_broker: KafkaBroker) -> KafkaBroker:
+    """One of this process, which its tests may freeze."""
+    return penstock_broker
+
+
+@pytest.fixture
 def log(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaLog]:
     monkeypatch.setattr(committers, "_LAST_ABORT_SECONDS", 0.5)
     monkeypatch.setattr(transactions, "_STUCK_SECONDS", 0.5)
