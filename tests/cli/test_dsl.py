@@ -59,12 +59,11 @@ def test_what_is_a_part_of_a_program_is_named_and_so_is_the_builder(clicks: Cons
     )
 
 
-@pytest.mark.usefixtures("runs_here")
 def test_a_builder_runs_and_its_windows_are_shown(clicks: Console) -> None:
     clicks("topics", "create", "clicks", "counts", "--partitions", "1")
     lines = '{"key": "/", "value": "a", "timestamp": 5}\n{"key": "/", "value": "b", "timestamp": 60001}\n'
     clicks("produce", "clicks", "--json-lines", stdin=lines)
-    clicks("run", "clicks:builder", "--application-id", "clicks")
+    clicks("run", "clicks:builder", "--application-id", "clicks", "--engine", "embedded")
     arguments = ["--key-serde", "windowed:str:60s", "--value-serde", "int"]
     printed = clicks("consume", "counts", "-k", *arguments).stdout.splitlines()
     assert printed == ['{"key":"/","start":0,"end":60000}\t1', '{"key":"/","start":60000,"end":120000}\t1']

@@ -287,7 +287,7 @@ def own_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.mark.parametrize("how", of_today(["SIGTERM", "driver killed", "JVM killed"], 3))
+@pytest.mark.parametrize("how", of_today(["SIGTERM", "driver killed", "JVM killed"], 4))
 def test_nothing_is_left_of_a_driver(surroundings: Surroundings, own_tmp: Path, how: str) -> None:
     surroundings.create(**{"in": 2, "out": 2})
     surroundings.put("in", records(50))

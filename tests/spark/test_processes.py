@@ -16,6 +16,7 @@ from penstock.hooks import registry
 from penstock.plugins.spark import run
 
 from ..processes import python
+from ..rotation import by_turns
 from ..waiting import wait_until
 from . import apps
 from .surroundings import Surroundings
@@ -46,6 +47,7 @@ def state_of(process: int) -> str:
         return "Z"
 
 
+@by_turns(3, 4)
 def test_a_worker_that_froze_and_wakes_after_its_successor_changes_nothing(
     surroundings: Surroundings, spark: Any, tmp_path: Path
 ) -> None:

@@ -113,7 +113,7 @@ def kill_after(directory: Path, kind: str, count: int) -> None:
 # ---------------------------------------------------------------------- exactly once
 
 
-@by_turns(0, 2)
+@by_turns(0, 4)
 def test_files_are_processed_once_through_a_kill_of_the_driver(
     session: Any, undisturbed: tuple[Rows, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -125,7 +125,7 @@ def test_files_are_processed_once_through_a_kill_of_the_driver(
     assert state(session, tmp_path) == undisturbed[1]
 
 
-@by_turns(1, 2)
+@by_turns(2, 4)
 def test_the_rate_source_is_processed_once_through_a_kill(session: Any, tmp_path: Path) -> None:
     kill_after(tmp_path, "rate", 3)
     query = start(session, rate(session), tmp_path, processingTime="0 seconds")
