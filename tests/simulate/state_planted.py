@@ -6,6 +6,7 @@ from penstock.plugins.backups.backup import _Making
 from penstock.plugins.backups.cut import Cuts
 from penstock.plugins.backups.restoring import _Restoring
 from penstock.plugins.changelogs.directory import DirectoryChangelog
+from penstock.plugins.logs.memory import _MemoryLease
 from penstock.plugins.reshard import draining, resharding
 from penstock.task.visits import Visits
 
@@ -39,6 +40,9 @@ STATE_PLANTED = {
     ),
     "a visit that a successor has made is made again": Planted(
         "visited, changelog topic:", (Change(Visits, "_is_left", "or is_over", ""),)
+    ),
+    "a process that reshards, and was frozen, switches after its successor": Planted(
+        _RESHARDED, (Change(_MemoryLease, "put_meta", "self.renew()", "pass"),)
     ),
     "a resharding overlooks records that are on their way": Planted(
         _RESHARDED, (Change(draining, "_hidden", "if ends[each] != high[each]", "if False"),)

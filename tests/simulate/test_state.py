@@ -17,6 +17,7 @@ FOUND = (
     "a backup overlooks records that are on their way",
     "a restored task reads on where the former topic was",
     "how far a visit is does not go with the commit",
+    "a process that reshards, and was frozen, switches after its successor",
     "a resharding overlooks records that are on their way",
     "a resharding that is repeated takes other ends",
     "a resharded application begins at the start of its topics",

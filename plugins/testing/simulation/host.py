@@ -197,7 +197,8 @@ class Host(ABC):
         explained |= isinstance(error, (FencedError, StaleStoreError)) or self.has_no_answer
         self.has_no_answer = False
         explained |= self.is_of_earlier_program and isinstance(error, IncompatibleStateError)
-        # A layout that was given up loses its topics, too.
+        # A layout that was given up loses its topics, too, and the records that it has not read.
+        explained |= self.is_of_earlier_program and isinstance(error, OffsetOutOfRangeError)
         missing = isinstance(error, (UnknownTopicError, ProductionError)) and "does not exist" in str(error)
         explained |= self.is_of_earlier_program and missing
         explained |= self.is_of_earlier_program and self.log.shared.resets > 0  # its topics and files are deleted

@@ -63,9 +63,9 @@ class SimulatedLog(MemoryLog):
         super().__init__(world=world)
         self.seconds = world.seconds
         self._open: dict[str, tuple[float, dict[TopicPartition, int]]] = {}
-        """By task: until when at the latest a commit's markers are not written, and its first offsets."""
+        """By transactional id: until when at the latest a commit's markers are not written, and its first offsets."""
         self._sent: dict[str, _Transaction] = {}
-        """By task: what was sent and not committed."""
+        """By transactional id: what was sent and not committed."""
         self.went_back: list[str] = []
         """Positions that a commit has set back."""
         self.versions: set[str] = set()
@@ -82,9 +82,9 @@ class SimulatedLog(MemoryLog):
         """Whether a commit's markers are not written."""
         return bool(self._open)
 
-    def write_markers(self, task_id: str | None = None) -> None:
+    def write_markers(self, transactional_id: str | None = None) -> None:
         """Let the records of a task's commit (None: of all) be read."""
-        for each in list(self._open) if task_id is None else [task_id]:
+        for each in list(self._open) if transactional_id is None else [transactional_id]:
             self._open.pop(each, None)
 
     def commit_of(
@@ -96,7 +96,8 @@ class SimulatedLog(MemoryLog):
         outputs: Sequence[OutputBatch],
     ) -> None:
         """Make a task's commit; its records cannot be read before `write_markers`."""
-        self.write_markers(task_id)
+        transactional_id = _id(application_id, task_id)
+        self.write_markers(transactional_id)
         outputs = [*self._end_transaction(committer, application_id, task_id), *outputs]
         partitions = self._partitions_of(outputs)
         before, positions = self._ends(partitions), self.committed(application_id, list(commit.positions))
@@ -106,7 +107,7 @@ class SimulatedLog(MemoryLog):
         for each in changed:
             self._partition(each).end += self.commit_markers
         if changed:
-            self._open[task_id] = self.seconds() + _MARKER_SECONDS, changed
+            self._open[transactional_id] = self.seconds() + _MARKER_SECONDS, changed
         self.went_back += [
             f"task {task_id} set its position in {each} back from {old} to {commit.positions[each]}"
             for each, old in positions.items()
@@ -126,31 +127,32 @@ class SimulatedLog(MemoryLog):
             for each in outputs:
                 self.append(each)
             return
-        sent = self._sent.get(task_id)
+        transactional_id = _id(application_id, task_id)
+        sent = self._sent.get(transactional_id)
         if sent is None or sent.committer is not committer:
-            sent = self._sent[task_id] = _Transaction(committer, self.seconds() + TRANSACTION_SECONDS)
+            sent = self._sent[transactional_id] = _Transaction(committer, self.seconds() + TRANSACTION_SECONDS)
         sent.outputs += outputs
         for partition, end in self._ends(self._partitions_of(outputs)).items():
             sent.firsts.setdefault(partition, end)
 
     def _end_transaction(self, committer: TaskCommitter, application_id: str, task_id: str) -> list[OutputBatch]:
         """Return what a task has sent for the commit that it makes."""
-        sent = self._sent.get(task_id)
+        transactional_id = _id(application_id, task_id)
+        sent = self._sent.get(transactional_id)
         if sent is None or sent.committer is not committer:
             return []
-        del self._sent[task_id]
+        del self._sent[transactional_id]
         if self.seconds() >= sent.until:
             raise FencedError(f"application {application_id!r}, task {task_id}: its transaction was given up")
         return sent.outputs
 
-    def drop(self, committer: TaskCommitter, task_id: str) -> None:
+    def drop(self, committer: TaskCommitter) -> None:
         """Drop what a task has sent and not committed."""
-        if task_id in self._sent and self._sent[task_id].committer is committer:
-            del self._sent[task_id]
+        self._sent = {key: each for key, each in self._sent.items() if each.committer is not committer}
 
-    def has_sent(self, committer: TaskCommitter, task_id: str) -> bool:
+    def has_sent(self, committer: TaskCommitter) -> bool:
         """Return whether a task has sent what it has not committed."""
-        return task_id in self._sent and self._sent[task_id].committer is committer
+        return any(each.committer is committer for each in self._sent.values())
 
     def _partitions_of(self, outputs: Sequence[OutputBatch]) -> list[TopicPartition]:
         topics = sorted({each.topic for each in outputs} & set(self.topics()))  # the commit refuses others
@@ -220,9 +222,15 @@ class SimulatedLog(MemoryLog):
         return super().fetch(partition, offset, min(end, max(offset, self._stable_end(partition))), max_bytes)
 
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
-        self.write_markers(task_id)  # a producer of the same transactional id waits for them
-        self._sent.pop(task_id, None)  # and gives up what its predecessor had sent
+        transactional_id = _id(application_id, task_id)
+        self.write_markers(transactional_id)  # a producer of this id waits for them
+        self._sent.pop(transactional_id, None)  # and gives up what its predecessor had sent
         return super().open_committer(application_id, task_id, partitions)
+
+
+def _id(application_id: str, task_id: str) -> str:
+    """Return the transactional id of a task: a layout of an application that was resharded has ids of its own."""
+    return f"{application_id}-{task_id}"
 
 
 class HostLog(Log):
@@ -377,11 +385,11 @@ class _HostCommitter(TaskCommitter):
 
     def close(self) -> None:
         # A process that has died, or that the log does not hear, leaves its transaction open.
-        if self._log.has_sent(self._inner, self._task_id):
+        if self._log.has_sent(self._inner):
             with suppress(LogError):
                 self._edge(
                     f"ends the transaction of task {self._task_id}",
-                    lambda: self._log.drop(self._inner, self._task_id),
+                    lambda: self._log.drop(self._inner),
                     True,
                 )
         self._inner.close()

@@ -24,6 +24,8 @@ _MOST_TRIES = 6
 _LOOK_SECONDS = 0.5
 _FAULTS = 0.8
 """In how many tries but the last a fault strikes the process."""
+_FROZEN = 0.2
+"""In how many of these it is frozen before it writes where the application is stored."""
 
 
 def with_reshards(history: History, random: Random, numbers: tuple[int, ...]) -> History:
@@ -132,8 +134,10 @@ class ReshardSimulation(Simulation):
                 self._faults.disarm()
                 self._disk.damaged.clear()
             elif random.random() < _FAULTS:
-                fault = Fault.of(random, on_disk=random.random() < 0.5)
-                self._faults.arm(tool, replace(fault, step="", later=random.randrange(60)))
+                fault = replace(Fault.of(random, on_disk=random.random() < 0.5), step="", later=random.randrange(60))
+                if random.random() < _FROZEN:
+                    fault = Fault("freezes", "notes the stored")
+                self._faults.arm(tool, fault)
             self._cluster.let(tool, tool.work)
             if tool.is_done:
                 self._cluster.end(tool)
