@@ -83,9 +83,11 @@ class Visits:
         if visits is None or visits is self._asked:
             return
         self._asked = visits
-        for each in visits:
-            state = self._states.get(each.visitor)
-            if each.is_stopped and state is not None and state.number == each.number and state.at is not None:
+        active = {(each.visitor, each.number) for each in visits if not each.is_stopped}
+        newest = max((each.number for each in visits), default=-1)
+        for name, state in self._states.items():
+            # One that is newer than all of these is not known to a driver that was replaced. Positions take room.
+            if state.at is not None and state.number <= newest and (name, state.number) not in active:
                 state.at, self._progress.has_changed = None, True
         left = (each for each in visits if each.visitor in self._found and self._is_left(each))
         self._left = sorted(left, key=lambda each: each.number)
