@@ -6,8 +6,7 @@ from penstock.plugins.testing.simulation import (
     Simulation,
     SimulationContract,
     SimulationFailure,
-    simulate,
     spend,
 )
 
-__all__ = ["History", "SimulatedCluster", "Simulation", "SimulationContract", "SimulationFailure", "simulate", "spend"]
+__all__ = ["History", "SimulatedCluster", "Simulation", "SimulationContract", "SimulationFailure", "spend"]

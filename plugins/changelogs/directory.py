@@ -17,7 +17,7 @@ from penstock.store import Changes
 
 from .chain import Delta, Route, latest_of
 from .file_format import SNAPSHOT, TAIL_BYTES, DamagedError, Reader, check_tail, write_delta, write_snapshot
-from .listing import Listing, checked_version, delta_name, snapshot_name
+from .listing import Listing, checked_version, delta_name, is_left_over, snapshot_name
 from .segments import Segments, further
 from .steps import Steps
 from .storage import TEMPORARY, Storage, absolute, open_storage
@@ -66,6 +66,8 @@ class DirectoryChangelog(DeltaChangelog):
         self._chunk_bytes = int(given.get("chunk_bytes", chunk_bytes))
         self._segment_bytes = int(given.get("segment_bytes", segment_bytes))
         self._segment: _Segment | None = None
+        self._ends: dict[str, str] = {}
+        """By file that this process has appended to, the last version there, as far as it is not cleaned."""
         self._writing = threading.Lock()
         """Held while a delta is written: what it is written to is not to be deleted meanwhile."""
         self._snapshot_floor_bytes = int(given.get("snapshot_floor_bytes", snapshot_floor_bytes))
@@ -107,6 +109,8 @@ class DirectoryChangelog(DeltaChangelog):
                 self._storage.write(name, [data])
             segment = _Segment(name, len(data), version) if self._storage.can_append else None
         self._segment = segment
+        if segment is not None:
+            self._ends[name] = version
         return cost
 
     def restore(self, target: str, have: str | None) -> Restore:
@@ -178,6 +182,10 @@ class DirectoryChangelog(DeltaChangelog):
         """
         with self._writing:
             self._segment = None  # a delta that is written from now on has a file of its own
+            self._ends = {
+                name: end for name, end in self._ends.items() if version_counter(end) > version_counter(version)
+            }
+            needed = set(self._ends)  # a file that is damaged does not show its later deltas
         segments = self._look()
         route = self._complete_route(version, segments)
         if route.missing is not None:
@@ -185,13 +193,13 @@ class DirectoryChangelog(DeltaChangelog):
                 "%s; nothing is cleaned until a snapshot mends it", self._broken(version, route.missing, segments)
             )
             return
-        needed = _files_of(route)
+        needed |= _files_of(route)
         needless = [
             file.name
             for file in sorted(segments.files.ours, key=lambda file: file.modified_ms)
             if file.modified_ms < now_ms - grace_ms
             and file.name not in needed
-            and (_is_left_over(file.name, version) or segments.ends_by(version, file.name))
+            and (is_left_over(file.name, version) or segments.ends_by(version, file.name))
         ]
         if not is_current():
             return
@@ -344,12 +352,6 @@ def _files_of(route: Route) -> set[str]:
     """Return the names of the files of a way to a version."""
     files = {delta.file for delta in route.deltas}
     return files if route.start is None else files | {snapshot_name(route.start)}
-
-
-def _is_left_over(name: str, version: str) -> bool:
-    """Return whether a file is temporary, and not one of a delta that follows `version`: it may be written just now."""
-    counter = name.partition("-")[0]
-    return name.endswith(TEMPORARY) and not (counter.isdigit() and int(counter) > version_counter(version))
 
 
 @dataclass

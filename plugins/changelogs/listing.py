@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from penstock import ChangelogError
+from penstock import ChangelogError, version_counter
 from penstock.world import StoredFile
 
 from .chain import Delta
@@ -78,3 +78,9 @@ def checked_version(version: str) -> str:
             f"version {version!r} cannot be a file's name: expected a number, '-', and letters, digits, '_' and '-'"
         )
     return version
+
+
+def is_left_over(name: str, version: str) -> bool:
+    """Return whether a file is temporary, and not one of a delta that follows `version`: it may be written just now."""
+    counter = name.partition("-")[0]
+    return name.endswith(TEMPORARY) and not (counter.isdigit() and int(counter) > version_counter(version))

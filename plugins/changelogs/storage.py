@@ -234,6 +234,9 @@ class LocalStorage(Storage):
     def destroy(self) -> None:
         self._made = False
         self.world.files.remove_tree(self.location)
+        above = os.path.dirname(self.location)
+        with suppress(FileNotFoundError):
+            self.world.files.sync_directory(above)
 
     def _path(self, name: str) -> str:
         return f"{self.location}/{name}"

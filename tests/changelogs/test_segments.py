@@ -288,6 +288,19 @@ def test_a_segment_with_a_version_above_stays(tmp_path: Path) -> None:
     assert [path.name for path in _files(tmp_path)] == [f"{_version(9)}.snapshot"]
 
 
+def test_a_segment_that_is_damaged_for_a_while_keeps_its_later_deltas(tmp_path: Path) -> None:
+    log = _open(tmp_path)
+    _append(log, 0, 9)
+    [path], whole = _files(tmp_path), _files(tmp_path)[0].read_bytes()
+    log.snapshot(_version(2), _entries(2))
+    _append(log, 10, 10)
+    path.write_bytes(whole[: len(whole) // 8])
+    log.clean(_version(2), 0, _FAR, _current)
+    assert path.exists()
+    path.write_bytes(whole)
+    assert restored(_open(tmp_path), _version(10), None, {}) == _state(10)
+
+
 def test_within_the_grace_period_nothing_but_the_newest_segment_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from penstock.plugins.applications import changelog_move, reset
+from penstock.plugins.applications.committed import CommittedPartitions
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.changelogs.storage import LocalStorage
 from penstock.plugins.logs import memory
@@ -22,6 +23,7 @@ from penstock.plugins.runtime.local_state.task_state import TaskState
 from penstock.plugins.runtime.logged_task import LoggedTask
 from penstock.plugins.runtime.loop.continuous_worker import ContinuousWorker
 from penstock.plugins.runtime.loop.task_loop import TaskLoop
+from penstock.plugins.runtime.loop.upkeep import Upkeep
 from penstock.plugins.runtime.loop.upkeeps import Upkeeps
 from penstock.plugins.testing.simulation.engine_steps import by_code
 from penstock.plugins.upgrade.coverage import Coverage
@@ -134,8 +136,31 @@ PLANTED = {
     "an error of a closed task's upkeep counts": Planted(
         "counts, with replicas, long chains", (Change(Upkeeps, "end_steps", "task.upkeep is not upkeep", "False"),)
     ),
+    "a zombie cleans what its successor needs": Planted(
+        _LONG_CHAINS,
+        (
+            Change(TaskState, "clean_changelog", "and is_current()", ""),
+            Change(DirectoryChangelog, "clean", "if not is_current():", "if False:"),
+            Change(
+                DirectoryChangelog,
+                "clean",
+                "and (is_left_over(file.name, version) or segments.ends_by(version, file.name))",
+                "",
+            ),
+        ),
+    ),
+    "a snapshot has the name of a later version": Planted(
+        _LONG_CHAINS,
+        (Change(Upkeep, "_write", "version = content.commit.version", "version = self._state.version"),),
+    ),
+    "two processes give a version the same name": Planted(
+        _IN_A_DIRECTORY, (Change(TaskState, "new_version", "self._world.token(4)", "'00000000'"),)
+    ),
+    "nobody notices that the log has lost positions": Planted(
+        _IN_A_DIRECTORY, (Change(CommittedPartitions, "check", "if lost:", "if False:"),)
+    ),
     "a task works on that its own commit has closed": Planted(
-        "reminders", (Change(TaskLoop, "_work", "if task.rests or not task.is_open:", "if task.rests:"),)
+        "reminders, slowly", (Change(TaskLoop, "_work", "if task.rests or not task.is_open:", "if task.rests:"),)
     ),
     "a schedule that was made outside init is not saved": Planted(
         "schedules", (Change(SavedSchedules, "end", 'if "/" in text:', "if False:"),)

@@ -186,6 +186,14 @@ class Reminds(Keeps):
         self.context.forward(Record(what, count, 1))
 
 
+class RemindsSlowly(Reminds):
+    """The same; a timer of the wall clock takes longer than a turn may."""
+
+    def on_timer(self, key: str, at: int) -> None:
+        super().on_timer(key, at)
+        spend(1.1 if key.endswith("wall") else 0.0)
+
+
 class Schedules(Keeps):
     """Counts; for some values it schedules a function of the stream time that counts its calls."""
 
@@ -508,6 +516,12 @@ CONTRACTS = {
     "reminders": contract(
         "Reminders",
         program=lambda: topology(Reminds, key_value_store("kept")),
+        reference=reminders,
+        compared="in any order",
+    ),
+    "reminders, slowly": contract(
+        "RemindersSlowly",
+        program=lambda: topology(RemindsSlowly, key_value_store("kept")),
         reference=reminders,
         compared="in any order",
     ),

@@ -10,6 +10,8 @@ import pytest
 from penstock import ConfigError, UnknownTopicError
 from penstock.plugins.runtime.logged_task import LoggedTask
 from penstock.plugins.testing.simulation.history import Fault
+from penstock.plugins.testing.simulation.host_world import HostWorld
+from penstock.plugins.testing.simulation.timeline import Timeline
 from penstock.testing.simulation import SimulatedCluster, SimulationFailure
 
 from .planted import Change, Planted, planted
@@ -266,3 +268,11 @@ def test_a_task_moves_to_a_standby(is_frozen: bool) -> None:
         cluster.settle()
         assert cluster.read_values("out") == [1, 2]
         cluster.check_state()
+
+
+def test_what_a_host_waits_for_is_done_before_its_other_calls() -> None:
+    world, done = HostWorld(Timeline()), list[str]()
+    pool = world.world.threads(2, "pool")
+    other, waited = (pool.submit(done.append, name) for name in ("other", "waited for"))
+    world.world.wait([waited])
+    assert done == ["waited for"] and not other.done()

@@ -83,6 +83,17 @@ def test_a_directory_that_another_machine_made_outlasts_that_machine(random: Ran
     assert len(restored(opened(disk, 2), f"{appended[-1]}-v", None, {})["s"]) == 3
 
 
+def test_a_changelog_that_was_destroyed_does_not_come_back() -> None:
+    """A reset deletes the commits that name its versions next."""
+    for seed in range(8):
+        disk = Disk(Timeline(), Random(seed))
+        changelog = opened(disk, 0)
+        append_from(changelog, 0, 2)
+        changelog.destroy()
+        disk.lose(0)
+        assert disk.files() == [], seed
+
+
 def test_what_is_not_synced_is_lost_torn_or_kept() -> None:
     found = set[bytes | None]()
     for seed in range(200):

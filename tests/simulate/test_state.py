@@ -23,7 +23,7 @@ FOUND = (
     "a resharded application begins at the start of its topics",
 )
 """The planted faults that a few seeds show."""
-_SEEDS = 12
+_SEEDS = 16
 
 
 @pytest.mark.parametrize("name", of_today(list(CONTRACTS), 3))

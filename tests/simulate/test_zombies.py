@@ -8,15 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from penstock import duration_ms
-from penstock.plugins.changelogs.directory import DirectoryChangelog
-from penstock.plugins.runtime.local_state.task_state import TaskState
-from penstock.plugins.runtime.loop.upkeep import Upkeep
 from penstock.plugins.runtime.opening import LastCommit
 from penstock.plugins.testing.simulation.faults import UPKEEP
 from penstock.plugins.testing.simulation.history import Fault
 from penstock.testing.simulation import SimulatedCluster, SimulationFailure
 
-from .planted import Change, Planted, planted
+from .planted import PLANTED, Change, Planted, planted
 from .programs import counts
 
 
@@ -104,40 +101,29 @@ def a_commit_overtakes_a_snapshot() -> None:
         cluster.check_state()
 
 
-PLANTED = {
-    a_zombie_cleans: (
-        Change(TaskState, "clean_changelog", "and is_current()", ""),
-        Change(DirectoryChangelog, "clean", "if not is_current():", "if False:"),
-        Change(
-            DirectoryChangelog,
-            "clean",
-            "and (_is_left_over(file.name, version) or segments.ends_by(version, file.name))",
-            "",
-        ),
-    ),
-    a_commit_overtakes_a_snapshot: (
-        Change(Upkeep, "_write", "version = content.commit.version", "version = self._state.version"),
-    ),
-    a_zombie_writes_a_delta: (Change(TaskState, "new_version", "self._world.token(4)", "'00000000'"),),
+HISTORIES = {
+    a_zombie_cleans: "a zombie cleans what its successor needs",
+    a_commit_overtakes_a_snapshot: "a snapshot has the name of a later version",
+    a_zombie_writes_a_delta: "two processes give a version the same name",
 }
-"""What protects the successor, taken out."""
+"""By history, the planted fault that takes out what protects the successor."""
 
 
-@pytest.mark.parametrize("history", PLANTED, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda each: each.__name__)
 def test_a_successor_keeps_its_state(history: Callable[[], None]) -> None:
     history()
 
 
-@pytest.mark.parametrize("history", PLANTED, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda each: each.__name__)
 def test_a_successor_loses_its_state_without_what_protects_it(history: Callable[[], None]) -> None:
-    with planted(Planted("", PLANTED[history])), pytest.raises(SimulationFailure):
+    with planted(PLANTED[HISTORIES[history]]), pytest.raises(SimulationFailure):
         history()
 
 
 @pytest.mark.parametrize("kept", range(3))
 def test_either_of_counters_and_fence_keeps_a_zombie_from_cleaning(kept: int) -> None:
     """The fence is asked before the files are listed and after; counters protect where a host freezes behind it."""
-    some = tuple(each for number, each in enumerate(PLANTED[a_zombie_cleans]) if number != kept)
+    some = tuple(each for number, each in enumerate(PLANTED[HISTORIES[a_zombie_cleans]].changes) if number != kept)
     with planted(Planted("", some)):
         a_zombie_cleans()
 

@@ -5,6 +5,6 @@ from .failure import SimulationFailure
 from .history import History
 from .host import spend
 from .simulated_cluster import SimulatedCluster
-from .simulation import Simulation, simulate
+from .simulation import Simulation
 
-__all__ = ["History", "SimulatedCluster", "Simulation", "SimulationContract", "SimulationFailure", "simulate", "spend"]
+__all__ = ["History", "SimulatedCluster", "Simulation", "SimulationContract", "SimulationFailure", "spend"]

@@ -17,14 +17,14 @@ from penstock.plugins.runtime.task_worker import TaskWorker
 
 from ..topic_reader import TopicReader
 from .backup_host import BackupHost, PruneHost
-from .history import Fault, History, Step
+from .history import SELDOM, Fault, History, Step
 from .host import with_state_in
 from .host_world import HostWorld
 from .log import TRANSACTION_SECONDS, HostLog, SimulatedLog
 from .simulation import Simulation
 from .tool_host import ToolHost
 
-BACK_UP, PRUNE = "back up", "prune"
+BACK_UP, PRUNE = "backup", "prune"
 _SHARE, _PRUNES = 0.5, 0.05
 """How many steps of a history are followed by one of a backup, or by a prune."""
 _FAULTS = 0.08
@@ -43,9 +43,15 @@ def with_backups(history: History, random: Random) -> History:
         drawn = random.random()
         if drawn < _SHARE:
             kind = PRUNE if drawn < _PRUNES else BACK_UP
-            fault = Fault.of(random, on_disk=True) if random.random() < _FAULTS else None
+            fault = _fault(random, kind) if random.random() < _FAULTS else None
             steps.append(Step(kind, random.randrange(8), random.randrange(64), fault))
     return replace(history, steps=tuple(steps))
+
+
+def _fault(random: Random, kind: str) -> Fault:
+    """Return a fault that strikes a process which makes a backup, or prunes, in the middle of that."""
+    fault = Fault.of(random, on_disk=True)
+    return fault if fault.step in ("", SELDOM) else replace(fault, step=kind)
 
 
 class BackupSimulation(Simulation):
@@ -82,6 +88,8 @@ class BackupSimulation(Simulation):
                 self._cluster.work(host)
                 while step.amount % 3 and host.world.calls and not host.is_frozen:
                     self._cluster.run_call(host, 0)
+            if step.amount % 4 == 0:
+                self._write_markers()  # as mostly at once, on a real log
             self._go_on(resting[0], step)
         elif step.amount % 2:
             self._start_tool(step, BackupHost)

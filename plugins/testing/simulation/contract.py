@@ -21,6 +21,7 @@ from .in_memory import in_memory
 from .reshards import ReshardSimulation, with_reshards
 from .shrinking import Case, shrink
 from .simulation import Simulation, is_on_disk
+from .takeovers import with_takeovers
 
 _KEYS = ("ann", "bob", "cid", "dot")
 _MOST_RECORDS = 20
@@ -137,7 +138,7 @@ class SimulationContract:
         random = Random(seed)
         drawn = cls.records(random)
         records = drawn if isinstance(drawn, Mapping) else {_only_source(cls): drawn}  # type: ignore[arg-type]  # mypy: no class has a hash
-        history = History.of(random, on_disk=is_on_disk(cls.options))
+        history = with_takeovers(History.of(random, on_disk=is_on_disk(cls.options)), Random(f"takeovers {seed}"))
         if cls.options.get("backups"):
             history = with_backups(history, Random(~seed))
         if numbers := cls.options.get("reshard"):

@@ -8,9 +8,11 @@ from types import CodeType
 from typing import Any
 
 from penstock.plugins.applications import changelog_move, reset
+from penstock.plugins.backups import backup, pruning
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.changelogs.topic import TopicChangelog
 from penstock.plugins.replicas import Replica
+from penstock.plugins.reshard import resharding
 from penstock.plugins.runtime import commit
 from penstock.plugins.runtime.commit import PendingCommit, TaskCommits
 from penstock.plugins.runtime.local_state.global_stores import GlobalStores
@@ -43,6 +45,9 @@ _METHODS: dict[str, tuple[tuple[Any, str], ...]] = {
     "working": ((TaskWorker, "try_batch"), (TaskLoop, "turn")),
     "reset": ((reset, "reset"),),
     "move of the changelog": ((changelog_move, "move_changelog"),),
+    "backup": ((backup, "back_up"),),
+    "prune": ((pruning, "prune"),),
+    "reshard": ((resharding, "reshard"), (resharding, "accept"), (resharding, "undo")),
 }
 STEPS = (*_METHODS, "planning and closing")
 """The steps, the inner ones first: a snapshot is written in the middle of a batch."""

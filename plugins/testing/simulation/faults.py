@@ -124,7 +124,8 @@ class Faults:
         elif fault.kind == DELAYED:
             self._timeline.pass_by(_DELAYS[fault.amount % len(_DELAYS)])
         elif fault.kind == "loses the log":
-            host.has_no_answer = what.startswith("asks whether")
+            if what.startswith(asks := "asks whether task "):
+                host.unanswered.add(what.removeprefix(asks).partition(" ")[0])
             raise LogError(f"the simulated log is away for {host}") from SimulatedOutage()
         elif fault.kind == "is refused by its disk":
             host.refusals = _REFUSED[fault.amount % len(_REFUSED)] - 1

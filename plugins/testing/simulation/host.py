@@ -93,8 +93,8 @@ class Host(ABC):
         self._is_frozen = False
         self.is_of_earlier_program = False
         """Whether another program was deployed since it started."""
-        self.has_no_answer = False
-        """Whether the log was away when it asked whether a task is its own: an error may be of a successor then."""
+        self.unanswered: set[str] = set()
+        """Tasks of which it asked whether they are its own while the log was away: an error may be of a successor."""
         self.refusals = 0
         """How many of its next operations its disk refuses."""
         self.purgeable: dict[TopicPartition, int] = {}
@@ -194,8 +194,8 @@ class Host(ABC):
         while cause is not None and cause.__cause__ is not None:
             cause = cause.__cause__
         explained = isinstance(cause, (SimulatedOutage, SimulatedDiskError))
-        explained |= isinstance(error, (FencedError, StaleStoreError)) or self.has_no_answer
-        self.has_no_answer = False
+        explained |= isinstance(error, (FencedError, StaleStoreError)) or task in self.unanswered
+        self.unanswered.discard(task)
         explained |= self.is_of_earlier_program and isinstance(error, IncompatibleStateError)
         # A layout that was given up loses its topics, too, and the records that it has not read.
         explained |= self.is_of_earlier_program and isinstance(error, OffsetOutOfRangeError)

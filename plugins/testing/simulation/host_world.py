@@ -78,10 +78,13 @@ class HostWorld(Clock):
         self._timeline.pass_by(seconds)
 
     def _wait(self, given: Collection[Future[Any]], seconds: float | None = None, /) -> None:
-        """Run this host's calls, the oldest first, until those that are waited for are done."""
+        """Run this host's calls, first of all those that are waited for, until these are done.
+
+        Others would run inside this one, and could not wait for it.
+        """
         while not all(each.done() for each in given):
             if self.calls:
-                self.run(0)
+                self.run(next((number for number, call in enumerate(self.calls) if call.future in given), 0))
             elif seconds is not None:
                 self._timeline.pass_by(seconds)
                 return

@@ -30,6 +30,7 @@ from .log import TRANSACTION_SECONDS
 from .operator_host import LEASE_SECONDS, operate
 from .simulated_application import simulated
 from .simulated_cluster import SimulatedCluster
+from .takeovers import TAKE_OVER, take_over
 
 _PASSES = (0.1, 0.001, 0.005, 0.02, 0.05, 0.3, 1.0, 70.0)
 """Seconds that may pass at once."""
@@ -112,6 +113,7 @@ class Simulation(SimulatedCluster):
             "stop": lambda step: self._stop_and_start(),
             "reset": self._reset,
             "move": self._move_changelog,
+            TAKE_OVER: lambda step: take_over(self._cluster, step, self._between),
         }
 
     @property
@@ -352,6 +354,10 @@ class Simulation(SimulatedCluster):
         self._timeline.pass_by(seconds)
         self._timeline.tell(f"{seconds:g} s have passed")
 
+    def _between(self, seconds: float) -> None:
+        self._pass_by(seconds)
+        self._arrive(1)
+
     def _arrive(self, count: int) -> None:
         arriving, self._waiting = self._waiting[:count], self._waiting[count:]
         for topic, record in arriving:
@@ -377,21 +383,3 @@ class Simulation(SimulatedCluster):
 def is_on_disk(options: Mapping[str, Any]) -> bool:
     """Return whether the changelog of these options is in files."""
     return str(options.get("changelog", "")).startswith("directory:")
-
-
-def simulate(
-    program: Topology | TopologyBuilder | Application,
-    records: Mapping[str, Sequence[Record]],
-    random: Random,
-    **options: Any,
-) -> tuple[dict[str, list[Record]], list[str]]:
-    """Run a random history; return the outputs by topic, and the story. `options` are those of `SimulatedCluster`.
-
-    Raises SimulationFailure.
-    """
-    simulation = Simulation(program, records, History.of(random, on_disk=is_on_disk(options)), **options)
-    try:
-        simulation.run()
-        return simulation.outputs(), simulation.story
-    finally:
-        simulation.close()
