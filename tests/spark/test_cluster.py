@@ -237,7 +237,7 @@ class Listener:
 
 
 @by_turns(2, 3)
-def test_a_music_chart_is_asked_on_two_executors(
+def test_a_music_chart_is_asked_on_two_executors_of_which_one_is_killed(
     cluster: Standalone, master: list[str], surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each executor has local state of its own, and a server beside its tasks, which forwards to the other one."""
@@ -287,6 +287,22 @@ def test_a_music_chart_is_asked_on_two_executors(
                 found = client.request("/v1/stores/chart/metadata", [("key", "jazz")])
             owner = first if first.has(found["task"]) else second
             assert found["server"] == owner.url and owner.url in [copy["server"] for copy in found["copies"]]
+        [all_tasks] = [each for each in task_servers("music-chart", surroundings.log) if each.tasks is None]
+
+        os.kill(max(cluster.executors().items(), key=lambda each: int(each[0]))[1], signal.SIGKILL)
+        answered = 0
+
+        def answers_and_moved() -> bool:
+            nonlocal answered
+            play()
+            left = [each.url for each in servers()]
+            for url in {first.url, second.url, all_tasks.url, *left}:
+                answered += sum(listener.ask(url, genre) is not None for genre in GENRES)
+            return with_servers() == TASKS and left != [first.url, second.url]
+
+        until(answers_and_moved, "the tasks of the killed executor have a server again")
+        assert answered
+        until(lambda: agree([each.url for each in servers()]), "all answer for all tasks again")
         process.terminate()
         _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
