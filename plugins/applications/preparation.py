@@ -160,8 +160,10 @@ def prepare(application: Application, log: Log, check_lease: Callable[[], None] 
     prepare_serdes(application)  # it may register schemas, so not for a start that is refused
     _create(checked.topics, log)
     checked.committed.note(checked.positions)
-    if not is_same_program(checked.now, checked.before):
+    if checked.now != checked.before:
         check_lease()
+        if not is_same_program(checked.now, checked.before):
+            begin_epoch(application.id, log)
         write_note(application.id, log, checked.now)
     epoch = current_epoch(application.id, log) or begin_epoch(application.id, log)
     assignment = replace(checked.assignment, missing={})

@@ -9,7 +9,6 @@ from typing import Any
 
 from penstock import Log
 
-from .epoch import begin_epoch
 from .older import check_note
 
 _META = "program"
@@ -44,7 +43,7 @@ def read_note(application_id: str, log: Log) -> Note:
 
 
 def is_same_program(note: Note, other: Note) -> bool:
-    """Return whether two notes are of one program and incarnation; fields that are empty may be left out."""
+    """Return whether two notes are of one program and incarnation; its second start writes some fields more."""
     return _compared(note) == _compared(other)
 
 
@@ -57,8 +56,7 @@ def _compared(note: Note) -> Note:
 
 
 def write_note(application_id: str, log: Log, note: Note) -> None:
-    """Begin an epoch, and write the note. The caller holds the application's lease."""
-    begin_epoch(application_id, log)
+    """Write the note. The caller holds the application's lease."""
     log.put_meta(application_id, _META, json.dumps(note).encode())
 
 

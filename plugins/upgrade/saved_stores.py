@@ -9,6 +9,7 @@ from penstock import Application, ConfigError, Log
 from penstock.support.names import changelog_topic, did_you_mean
 
 from .check import missed
+from .epoch import begin_epoch
 from .saved_program import drop_store, read_note, saved_subtopologies, write_note
 
 
@@ -61,6 +62,7 @@ def accept_stores(application_id: str, log: Log, names: Sequence[str]) -> None:
     for name in names:
         _check_known(application_id, name, list(parked), "parked store")
         parked[name]["accepted"] = True
+    begin_epoch(application_id, log)
     write_note(application_id, log, note)
 
 
@@ -79,6 +81,7 @@ def drop_stores(application: Application, log: Log, names: Sequence[str], check_
         _check_known(application.id, name, list(known), "store")
         drop_store(note, known[name], name)
     check_lease()
+    begin_epoch(application.id, log)
     write_note(application.id, log, note)
     # If this process is killed before a topic is deleted, the tasks empty that topic.
     topics = log.topics()
