@@ -75,5 +75,7 @@ def _takes_argument(name: str, method: Callable[..., Any]) -> bool:
 
 def visitors_of(kind: type) -> Mapping[str, Visitor]:
     """Return the visitors of a processor's class, by the names of the methods."""
-    found = {name: getattr(getattr(kind, name, None), _MARK, None) for name in dir(kind) if not name.startswith("__")}
+    names = (name for name in dir(kind) if not name.startswith("__"))
+    # Statically: an attribute of the class may be a closed store, which refuses every look at it.
+    found = {name: inspect.getattr_static(getattr(kind, name, None), _MARK, None) for name in names}
     return {name: each for name, each in found.items() if isinstance(each, Visitor)}
