@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, key_value_store
@@ -116,29 +116,34 @@ class Lateness:
             self._watch(each, name, task)
 
     def _watch(self, each: LoopByHand, name: str, task: Any) -> None:
-        begin, work, time = task.begin_commit, task.work, each.time
+        begin, work, commit_due, time = task.begin_commit, task.work, task.commit_due, each.time
 
         def noting_work(*arguments: Any) -> Any:
             before = time.now
             done = work(*arguments)
             if done:
                 self._since.setdefault(name, before)
-            if task.commit_due() > time.now:
-                self._not_due[name] = time.now
             return done
+
+        def noting_due() -> float:
+            due: float = commit_due()
+            if due > time.now:
+                self._not_due[name] = time.now
+            return due
 
         def noting_begin() -> Any:
             if (since := self._since.pop(name, None)) is not None:
                 self.worst = max(self.worst, time.now - max(since, task._due, self._not_due.get(name, 0.0)))
             return begin()
 
-        task.work, task.begin_commit = noting_work, noting_begin
+        task.work, task.begin_commit, task.commit_due = noting_work, noting_begin, noting_due
 
 
 DURATIONS = st.lists(st.sampled_from([0, 1, 3, 20, 150, 3_000]), max_size=30)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
+@example([[3_000, 150, 3_000], [150, 150, 3_000]], "1s")
 @given(st.lists(DURATIONS, min_size=1, max_size=16), st.sampled_from(["20ms", "100ms", "1s"]))
 def test_a_commit_that_is_due_waits_for_one_record_and_a_moment(
     tmp_path: Path, durations: list[list[int]], interval: str
