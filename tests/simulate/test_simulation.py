@@ -84,6 +84,10 @@ for name in ("counts", "reminders", "joined", "counts, long chains"):
 """
 
 
+def test_the_newest_snapshot_may_stay_beside_the_deltas_before_it() -> None:
+    CONTRACTS["reminders, in files"].play(501004)  # it is completed when the next version is committed, and all ends
+
+
 def test_the_same_seed_makes_the_same_history_in_any_process() -> None:
     found = [
         subprocess.run(

@@ -19,14 +19,18 @@ _LATER_MS = 24 * 3_600_000
 def left_for_ever(application: Application, task: str, version: str, disk: Disk, outside: HostWorld) -> list[str]:
     """Clean a task's changelog for its last version; return the files that stay and that no version needs.
 
-    Orphans may stay until the task has passed their counters.
+    Orphans may stay until the task has passed their counters, and the newest snapshot until the next one is written,
+    though the deltas before it may be there as well: those of its version can be in one file with later ones.
     """
     with closing(open_deltas(application.settings, application.id, task, outside.world)) as changelog:
         changelog.clean(version, 0, outside.now_ms() + _LATER_MS, lambda: True)
         place = application.settings.changelog.partition(":")[2].partition("?")[0]
         own = disk.files(f"/{place.rpartition('://')[2]}/{application.id}/{task}")
+        newest = max((path for path in own if path.endswith(".snapshot")), key=os.path.basename, default=None)
         return [
-            path for path in own if not _may_stay(path, version, disk) and _does_without(changelog, version, path, disk)
+            path
+            for path in own
+            if path != newest and not _may_stay(path, version, disk) and _does_without(changelog, version, path, disk)
         ]
 
 
