@@ -11,6 +11,11 @@ QUICK := tests/core tests/dsl tests/stores
 GUARANTEE ?= exactly_once
 BENCHES ?= core-count core-windowed-count spark-local-count spark-local-windowed-count spark-local-session-count spark-local-filter-map
 
+# Tests make tens of thousands of directories and small files: in memory, where Linux has room for them.
+IN_MEMORY := $(shell test "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $$4 }')" -gt 8000000 2>/dev/null && \
+	! grep -q ' /dev/shm [^ ]* [^ ]*noexec' /proc/mounts && \
+	awk '/^MemAvailable/ && $$2 > 12000000 { print "/dev/shm" }' /proc/meminfo)
+
 .PHONY: all help venv java view lint format types quick test test-all soak docs demo demo-kafka bench bench-kafka clean
 .DEFAULT_GOAL := all
 
@@ -66,7 +71,8 @@ quick: $(STAMP)  ## tests of core, the DSL and the stores, in a minute or two, w
 
 test: $(STAMP) java  ## tests of everything, in JOBS processes: twice two cores, for many of them wait
 	@$(BIN)/penstock warmup --if-missing || echo "Spark will take longer to start"
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(PYTEST)
+	@export TMPDIR=$$(mktemp -d "$(or $(TMPDIR),$(IN_MEMORY),/tmp)/t.XXXXXX") && \
+		$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(PYTEST) && rm -rf "$$TMPDIR"
 
 test-all: export TESTS_OF_DAY = all
 test-all: test  ## all tests, and what `make test` has a part of each day
