@@ -56,6 +56,8 @@ class OnAnEngine:
         self._settings = settings if session is not None else {**settings, "engine": "embedded"}
         self.ran: set[str] = set()
         """The ids of the applications that ran."""
+        self.topics: set[str] = set()
+        """The topics that were made for them; the applications made their internal ones."""
 
     def __call__(self, application: Application, topic: str, rows: Iterable[Row]) -> dict[str, list[Record]]:
         application = application.with_settings(**self._settings)
@@ -64,6 +66,7 @@ class OnAnEngine:
         with opened(application) as log:
             for name in (topic, *application.program.sink_topics()):
                 log.create_topic(name, 2)
+                self.topics.add(name)
         for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
             with opened(application) as log:
                 log.append(serialized(application, topic, part))

@@ -45,13 +45,14 @@ def run_anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run
         return
     location = request.getfixturevalue("broker").bootstrap
     log = KafkaLog(location)
-    before = set(log.topics())
     runner = OnAnEngine(**settings, log=f"kafka:{location}", processing_guarantee=ON_KAFKA[request.param])
     yield runner
     for application in runner.ran:
         log.delete_commits(application)
-    for topic in set(log.topics()) - before:
-        log.delete_topic(topic)
+    own = tuple(f"{application}-" for application in runner.ran)
+    for topic in log.topics():
+        if topic in runner.topics or topic.startswith(own):
+            log.delete_topic(topic)
     log.close()
 
 
