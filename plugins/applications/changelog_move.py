@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
-from penstock import ConfigError, IncompatibleStateError, Log, Restore, StoreBackend, StoreBackendFactory, World
+from penstock import (
+    Application,
+    ConfigError,
+    IncompatibleStateError,
+    Log,
+    Restore,
+    Settings,
+    StoreBackend,
+    StoreBackendFactory,
+    World,
+)
 from penstock.hooks import registry
 from penstock.plugins.runtime.locations import open_deltas
 from penstock.plugins.runtime.temporary import TemporaryDirectory
@@ -36,10 +46,11 @@ def move_changelog(
     """Copy the committed state of every task from the changelog `source` (NAME:LOCATION) to the one in the settings.
 
     The caller holds the application's lease. A task's state appears as a whole, and a state that is in the new place is
-    not copied again, so a move that was killed can be repeated. Nothing is deleted. `on_task` is called with each task
-    that was copied. `world`: the changelogs' files; None: the machine's. Raises ConfigError when `source` is not a
-    changelog of the same kind, ChangelogError when it lacks a state, too, and IncompatibleStateError when there are
-    `gone_stores`, which would stay behind.
+    not copied again, so a move that was killed can be repeated. Nothing is deleted but what the new place has, from
+    before a reset, of tasks without a commit. `on_task` is called with each task that was copied. `world`: the
+    changelogs' files; None: the machine's. Raises ConfigError when `source` is not a changelog of the same kind,
+    ChangelogError when it lacks a state, too, and IncompatibleStateError when there are `gone_stores`, which would stay
+    behind.
     """
     application, assignment = prepared.application, prepared.assignment
     name = application.settings.changelog.partition(":")[0]
@@ -58,11 +69,13 @@ def move_changelog(
         )
     check_lease()
     begin_epoch(application.id, log)  # hosts that have the old place open no task from now on
-    copied, there = [], []
+    copied, there, lost = [], [], prepared.committed.lost(assignment)
     for task in stateful_tasks(application, assignment):
         check_lease()
         commit = committed_state(application, assignment, log, task)
         if commit is None:
+            if task not in lost:
+                _forget_earlier_life(from_settings, application, str(task), world)
             continue
         with closing(open_deltas(application.settings, application.id, str(task), world)) as target:
             if reaches(target, commit.version):
@@ -81,6 +94,20 @@ def move_changelog(
     check_lease()
     note_location(application, log, prepared.identity)
     return Moved(tuple(copied), tuple(there))
+
+
+def _forget_earlier_life(from_settings: Settings, application: Application, task: str, world: World | None) -> None:
+    """Delete what the new place has of a task that has no commit: the place was left before the application was reset.
+
+    A start would take it for the state of a commit that the log has lost. What the present place proves stays.
+    """
+    with (
+        closing(open_deltas(from_settings, application.id, task, world)) as origin,
+        closing(open_deltas(application.settings, application.id, task, world)) as target,
+    ):
+        if target.proven() and not origin.proven():
+            target.destroy()
+            target.sync()
 
 
 @contextmanager

@@ -84,6 +84,10 @@ for name in ("counts", "reminders", "joined", "counts, long chains"):
 """
 
 
+def test_a_move_back_after_a_reset_forgets_what_the_place_had_before() -> None:
+    CONTRACTS["regrouped, in files"].play(712717)
+
+
 def test_the_newest_snapshot_may_stay_beside_the_deltas_before_it() -> None:
     CONTRACTS["reminders, in files"].play(501004)  # it is completed when the next version is committed, and all ends
 
