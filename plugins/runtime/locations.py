@@ -107,13 +107,16 @@ def state_directory(settings: Settings) -> Path:
 
     Raises ConfigError if the setting names an environment variable that this process does not have.
     """
-    directory = os.path.expandvars(settings.state_dir)
-    if missing := re.search(r"\$\{(\w+)\}", directory):
-        raise ConfigError(
-            f"setting 'state_dir' {settings.state_dir!r}: the process with the tasks has no environment variable "
-            f"{missing[1]!r}; set it on each machine (for Spark's executors: spark.executorEnv.{missing[1]})"
-        )
-    return Path(resolve(settings, directory))
+
+    def value(variable: re.Match[str]) -> str:
+        if (found := os.environ.get(variable[1])) is None:
+            raise ConfigError(
+                f"setting 'state_dir' {settings.state_dir!r}: the process with the tasks has no environment variable "
+                f"{variable[1]!r}; set it on each machine (for Spark's executors: spark.executorEnv.{variable[1]})"
+            )
+        return found
+
+    return Path(resolve(settings, re.sub(r"\$\{(\w+)\}", value, settings.state_dir)))
 
 
 @contextmanager

@@ -95,5 +95,6 @@ def test_local_state_may_be_in_a_directory_of_the_process(monkeypatch: pytest.Mo
     monkeypatch.setenv("DISK", str(tmp_path))
     assert state_directory(Settings(state_dir="${DISK}/state")) == tmp_path / "state"
     assert state_directory(Settings(data_dir="/d", state_dir="state-${DISK}x")).parts[:2] == ("/", "d")
+    assert state_directory(Settings(data_dir="/d", state_dir="$DISK")).name == "$DISK", "only ${NAME} is a variable"
     with pytest.raises(ConfigError, match="'NO_DISK'; set it on each machine .*spark.executorEnv.NO_DISK"):
         state_directory(Settings(state_dir="${NO_DISK}/state"))
