@@ -12,7 +12,7 @@ GUARANTEE ?= exactly_once
 BENCHES ?= core-count core-windowed-count spark-local-count spark-local-windowed-count spark-local-session-count spark-local-filter-map
 
 # Tests make tens of thousands of directories and small files: in memory, where Linux has room for them.
-IN_MEMORY := $(shell test "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $$4 }')" -gt 8000000 2>/dev/null && \
+IN_MEMORY = $(shell test "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $$4 }')" -gt 8000000 2>/dev/null && \
 	! grep -q ' /dev/shm [^ ]* [^ ]*noexec' /proc/mounts && \
 	awk '/^MemAvailable/ && $$2 > 12000000 { print "/dev/shm" }' /proc/meminfo)
 
