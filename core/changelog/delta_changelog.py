@@ -44,9 +44,10 @@ class DeltaChangelog(TaskChangelog):
 
     @abstractmethod
     def proven(self) -> set[str]:
-        """Return the versions that a commit certainly named: those that a delta follows, and those with a snapshot.
+        """Return the versions that a commit certainly named: those with a snapshot, and those before a delta.
 
-        The newest delta is no proof: its commit may have failed.
+        The newest delta is no proof: its commit may have failed. A delta without the version before it is no proof
+        either: a host that was frozen while `destroy` ran may append one afterwards.
         """
 
     @abstractmethod

@@ -88,8 +88,9 @@ class MemoryChangelog(DeltaChangelog):
         self._last = max(self._last or version, version, key=version_counter)  # deltas may have been appended since
 
     def proven(self) -> set[str]:
-        followed = {delta.previous for delta in self._history.deltas.values() if delta.previous is not None}
-        return followed | set(self._history.snapshots)
+        deltas = self._history.deltas
+        followed = {each.previous for each in deltas.values() if each.previous is not None}
+        return (followed & deltas.keys()) | set(self._history.snapshots)
 
     def beginnings(self) -> set[str]:
         return {delta.version for delta in self._history.deltas.values() if delta.previous is None}

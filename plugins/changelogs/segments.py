@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from functools import cached_property
@@ -155,11 +156,16 @@ class Segments:
     # ------------------------------------------------------------ all versions
 
     def followed(self) -> set[str]:
-        """Return the versions that a delta follows."""
-        names = [each.file for _, each in self._longer]
-        found = {each.previous for each in self.files.deltas.values()}
-        found.update(reader.previous for name in names for reader in self._readers(name))
-        return {each for each in found if each is not None}
+        """Return the versions that a delta follows and that are there, or may have been where a file is damaged."""
+        files = self.files
+        there = {*files.deltas, *files.damaged, *files.snapshots}
+        found = {each.previous for each in files.deltas.values()}
+        for _, each in self._longer:
+            for reader in self._readers(each.file):
+                found.add(reader.previous)
+                there.add(reader.version)
+        lost = min((each.after for each in self._damages.values()), default=sys.maxsize)
+        return {each for each in found if each is not None and (each in there or version_counter(each) > lost)}
 
     def commits_of(self, version: str) -> Iterator[Commit]:
         """Yield the commits of a version that deltas keep; damaged ones are left out."""

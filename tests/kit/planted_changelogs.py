@@ -331,6 +331,11 @@ class ProvesTheNewest(MemoryChangelog):
         return super().proven() | set(self._history.deltas)
 
 
+class ProvesWhatIsNotThere(MemoryChangelog):
+    def proven(self) -> set[str]:
+        return super().proven() | {each.previous for each in self._history.deltas.values() if each.previous}
+
+
 class OneDeltaForEachCounter(MemoryChangelog):
     """What is appended later replaces what was appended with the same counter."""
 

@@ -37,6 +37,7 @@ PLANTED: list[tuple[Any, ...]] = [
     (planted.KeepsTheCommitBeforeTheSnapshot, "test_a_later_commit_of_a_version_is_kept", "of a snapshot's commit"),
     (planted.KeepsTheFirstCommit, "test_a_later_commit_of_a_version_is_kept", "with the highest positions"),
     (planted.ProvesTheNewest, "test_a_changelog_keeps_commits", "the newest delta proves nothing"),
+    (planted.ProvesWhatIsNotThere, "test_a_changelog_keeps_commits", "a late one after `destroy`"),
     (planted.OneDeltaForEachCounter, "test_a_late_orphan_changes_nothing", "no way to version"),
     (planted.TakesAnyLowerCopy, "test_a_late_orphan_changes_nothing", "from 000000000001-z"),
     (planted.CleansWithoutGrace, "test_nothing_is_deleted_within_the_grace_period", "no way to version"),

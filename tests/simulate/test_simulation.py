@@ -92,6 +92,10 @@ def test_the_newest_snapshot_may_stay_beside_the_deltas_before_it() -> None:
     CONTRACTS["reminders, in files"].play(501004)  # it is completed when the next version is committed, and all ends
 
 
+def test_a_delta_that_a_host_writes_after_a_reset_proves_nothing() -> None:
+    CONTRACTS["regrouped, in files"].play(712744)
+
+
 def test_the_same_seed_makes_the_same_history_in_any_process() -> None:
     found = [
         subprocess.run(

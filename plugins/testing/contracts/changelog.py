@@ -287,8 +287,16 @@ class ChangelogContract(ContentTests, DamageTests):
         expect(log.kept("1-v"), commit_of("1-v", 4), "the commit that a snapshot keeps")
         log.append({}, "1-v", "2-v")
         expect(log.kept("1-v"), commit_of("1-v", 4), "a delta may be appended without a commit")
+        late = self.open(tmp_path)
+        late.restore("2-v", None)
         log.destroy()
         expect((log.proven(), log.beginnings(), log.kept("1-v")), (set(), set(), None), "after destroy")
+        late.append({}, "2-v", "3-late", commit_of("3-late", 5))
+        rule = "a delta proves nothing where the version before it is not there: a late one after `destroy`"
+        expect(self.open(tmp_path).proven(), set(), rule)
+        log.append({}, None, "0-new")
+        log.append({}, "0-new", "1-new")
+        expect(self.open(tmp_path).proven(), {"0-new"}, "a new chain beside a late delta")
 
     def test_a_destroyed_one_never_was(self, tmp_path: Path) -> None:
         """No version and no snapshot is left, a new chain can begin, and other changelogs are unchanged."""

@@ -165,8 +165,8 @@ class SqliteHistory(DeltaChangelog):
         return previous, entries, sum_of_rows
 
     def proven(self) -> set[str]:
-        """Return the versions that a delta follows, and those with a snapshot."""
-        followed = self._run("SELECT previous FROM part WHERE previous IS NOT NULL")
+        """Return the versions that are here and that a delta follows, and those with a snapshot."""
+        followed = self._run("SELECT previous FROM part WHERE previous IN (SELECT version FROM part)")
         return {version for (version,) in followed} | self._versions(is_snapshot=True)
 
     def beginnings(self) -> set[str]:
