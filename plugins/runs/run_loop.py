@@ -6,11 +6,11 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
-from penstock import Application, LeaseTakenError, SystemClock, TopicPartition
+from penstock import Application, LeaseTakenError, SystemClock, TaskId, TopicPartition, TopologyError
 from penstock.plugins.applications.lag import PartitionLag, find_lag
 from penstock.plugins.applications.pausing import read_paused
 from penstock.plugins.applications.preparation import resolve
@@ -119,6 +119,8 @@ class RunLoop(ABC):
         self._reports: list[TaskReport] = []
         """Reports since the last progress."""
         self._next_lag = self._next_assignment = self._next_pauses = 0.0
+        self._found: Mapping[TaskId, tuple[TopicPartition, ...]] | str | None = None
+        """The tasks that the last look at the topics found, or its error."""
         self._worked_at = self._began
         self._next_maintenance = self._began + _MAINTENANCE_SECONDS
         self._is_reassigning = False
@@ -261,13 +263,29 @@ class RunLoop(ABC):
                 _log.info("there is room for more processes: starting again with more slots")
             self._is_reassigning = True
         if now >= self._next_assignment:
-            running = self._running
+            self._look_at_topics(now)
+
+    def _look_at_topics(self, now: float) -> None:
+        """Start again with other tasks when topics or partitions have changed. Raises TopologyError for missing ones.
+
+        Only what two looks find alike counts: a list of topics may lack some for a moment.
+        """
+        running = self._running
+        found: Mapping[TaskId, tuple[TopicPartition, ...]] | str
+        try:
             found = resolve(running.application, running.log).tasks
-            ended = time.monotonic()
-            self._next_assignment = ended + max(_REASSIGN_SECONDS, _COST_SHARE * (ended - now))
-            if found != running.prepared.assignment.tasks:
-                _log.info("topics or their partitions have changed: starting again with other tasks")
-                self._is_reassigning = True
+        except TopologyError as error:
+            found = str(error)
+            if found == self._found:
+                raise
+        ended = time.monotonic()
+        changed = found != running.prepared.assignment.tasks
+        if changed and found == self._found:
+            _log.info("topics or their partitions have changed: starting again with other tasks")
+            self._is_reassigning = True
+        self._found = found
+        rest = _REASSIGN_SECONDS / 5 if changed else _REASSIGN_SECONDS
+        self._next_assignment = ended + max(rest, _COST_SHARE * (ended - now))
 
     def _look_at_pauses(self, query: Query) -> None:
         """Read which sub-topologies are paused, and which visits were asked for; tell the query what has changed."""

@@ -19,6 +19,7 @@ import pytest
 from penstock import (
     Application,
     ConfigError,
+    Log,
     LogError,
     ProcessingError,
     Processor,
@@ -342,6 +343,30 @@ def test_a_topic_that_comes_later_is_read(
         surroundings.put("in-2", records(4))
         wait_until(lambda: has_written(surroundings, 7) or running.state == "failed")
     assert has_written(surroundings, 7)
+
+
+def test_a_topic_counts_as_gone_when_two_lists_lack_it(
+    surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve, lacking, looks = run_loop.resolve, {1, 3}, 0
+
+    def look(application: Application, log: Log) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks in lacking or not lacking:
+            raise TopologyError("the log has no topic 'in' (source 'in')")
+        return resolve(application, log)
+
+    monkeypatch.setattr(run_loop, "_REASSIGN_SECONDS", 0.05)
+    monkeypatch.setattr(run_loop, "resolve", look)
+    running = application(surroundings).start("continuous")
+    wait_until(lambda: looks > 4 or running.state == "failed")
+    surroundings.put("in", records(3))
+    wait_until(lambda: has_written(surroundings, 3) or running.state == "failed")
+    assert running.state != "failed"
+    lacking.clear()
+    with pytest.raises(TopologyError, match="no topic 'in'"):
+        running.wait(60)
 
 
 def test_a_processor_that_does_not_return_is_named(surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,9 +93,11 @@ class Topics:
         if not fresh and time.monotonic() < self._counted_at + _CACHE_SECONDS:
             return self._counts
         listed = self._admin.list_topics("listing topics")
-        self._counts = {name: len(topic.partitions) for name, topic in listed.topics.items() if topic.error is None}
+        counts = {name: len(topic.partitions) for name, topic in listed.topics.items() if topic.error is None}
+        # Another thread may replace them by those that it was given before.
+        self._counts = counts
         self._counted_at = time.monotonic()
-        return self._counts
+        return counts
 
     def count(self, topic: str) -> int:
         """Return the number of partitions of a topic. Raises UnknownTopicError."""
