@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -80,12 +80,13 @@ class CaseDriver:
             self._application: Application = application
             self._log: Log = open_log(application.settings)
             self._stack.callback(self._log.close)
-            if kafka is not None:
-                self._stack.callback(self._forget, set(self._log.topics()))
             program = self._application.program
             written = {output["topic"] for output in case["expected"]["outputs"]}
             self._sinks = sorted((set(program.sink_topics()) | written) - set(program.internal_topics))
-            create_topics(self._log, dict.fromkeys((*program.topics(), *self._sinks), 1), kafka)
+            made = dict.fromkeys((*program.topics(), *self._sinks), 1)
+            if kafka is not None:
+                self._stack.callback(self._forget, made.keys())
+            create_topics(self._log, made, kafka)
             self._clock_ms: int = case.get("config", {}).get("initial_wall_clock_ms", 0)
             self._dropped = 0
             self._read = dict.fromkeys(self._sinks, 0)
@@ -176,11 +177,12 @@ class CaseDriver:
     def dropped_records(self) -> int:
         return self._dropped
 
-    def _forget(self, before: set[str]) -> None:
-        """Leave the broker as it was."""
+    def _forget(self, made: Collection[str]) -> None:
+        """Delete the topics of the case and of its application. Other tests use the broker at the same time."""
         self._log.delete_commits(self._application.id)
-        for topic in set(self._log.topics()) - before:
-            self._log.delete_topic(topic)
+        for topic in self._log.topics():
+            if topic in made or topic.startswith(f"{self._application.id}-"):
+                self._log.delete_topic(topic)
 
     def close(self) -> None:
         self._stack.close()

@@ -32,6 +32,7 @@ from penstock import (
 from penstock.errors import PluginError, RuntimeUnavailableError
 from penstock.plugins.applications import lease
 from penstock.plugins.applications.lease import LeaseKeeper
+from penstock.plugins.applications.preparation import resolve
 from penstock.plugins.applications.run_status import RunStatus
 from penstock.plugins.applications.status_topic import StatusTopic
 from penstock.plugins.embedded import query
@@ -348,7 +349,7 @@ def test_a_topic_that_comes_later_is_read(
 def test_a_topic_counts_as_gone_when_two_lists_lack_it(
     surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    resolve, lacking, looks = run_loop.resolve, {1, 3}, 0
+    lacking, looks = {1, 3}, 0
 
     def look(application: Application, log: Log) -> Any:
         nonlocal looks
