@@ -201,14 +201,17 @@ class LmdbBackend(StoreBackend):
                 keys.delete(transaction, database, key)
             elif cursor.key() == HEAD + key or cursor.set_key(HEAD + key):
                 cursor.delete()
-        puts = [(HEAD + key, value) for key, value in changes if value is not None and len(key) < SHORT]
-        if puts:
+        first = next((key for key, value in changes if value is not None and len(key) < SHORT), None)
+        consumed = 0
+        if first is not None:
             # Keys above all others, as in a restore, are appended: faster, and the pages get full.
-            append = not cursor.last() or cursor.key() < puts[0][0]
+            append = not cursor.last() or cursor.key() < HEAD + first
+            # No list of them: a restore has tens of thousands.
+            puts = ((HEAD + key, value) for key, value in changes if value is not None and len(key) < SHORT)
             consumed, added = cursor.putmulti(puts, append=append)
             if added != consumed:
                 raise StoreError(f"store {store!r}: the changes to write are not sorted by key, each key once")
-        if len(gone) + len(puts) < len(changes):
+        if len(gone) + consumed < len(changes):
             for key, value in changes:
                 if value is not None and len(key) >= SHORT:
                     keys.put(transaction, database, key, value)
