@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import BinaryIO, NamedTuple
 
 from penstock import ChangelogError, Work
@@ -138,4 +139,4 @@ def _merged(group: list[Changes]) -> Changes:
     for changes in group:
         for store, rows in changes.items():
             merged.setdefault(store, {}).update(rows)
-    return {store: sorted(latest.items()) for store, latest in merged.items()}
+    return {store: sorted(latest.items(), key=itemgetter(0)) for store, latest in merged.items()}

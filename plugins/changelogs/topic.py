@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from zlib import crc32
 
 from penstock import ChangelogError, Log, LogChangelog, OutputBatch, Restore, TopicPartition, Work
@@ -177,7 +178,7 @@ class TopicChangelog(LogChangelog):
             for rows in self._read(store, starts[store], ends[store], progress):
                 if rows:
                     part += 1
-                    yield {store: sorted(rows.items())}, f"{RESTORING}{target}:{part}"
+                    yield {store: sorted(rows.items(), key=itemgetter(0))}, f"{RESTORING}{target}:{part}"
         yield {}, target
         progress.end()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
 from penstock import LogChangelog, Restore, TaskChangelog
@@ -85,4 +86,4 @@ def _size(rows: Iterable[Change]) -> int:
 
 
 def _sorted(rows: dict[str, dict[bytes, bytes | None]]) -> Changes:
-    return {store: sorted(changed.items()) for store, changed in rows.items()}
+    return {store: sorted(changed.items(), key=itemgetter(0)) for store, changed in rows.items()}
