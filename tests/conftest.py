@@ -76,14 +76,35 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the long ones: what shares the session first, then what starts JVMs."""
-    items.sort(
-        key=lambda item: (
+    """Begin with the long ones: what shares the session first, then what starts JVMs.
+
+    Tests of a broker wait more than they work: their groups are spread over all others but the last, so that at each
+    time some processes work while others wait.
+    """
+    groups = [_waiting_group(item) for item in items]
+    waiting = list(dict.fromkeys(filter(None, groups)))
+    others = groups.count(None)
+    seen = 0  # of the others
+
+    def place(item: pytest.Item) -> tuple[bool, bool, float]:
+        nonlocal seen
+        group = _waiting_group(item)
+        seen += group is None
+        return (
             "spark" not in getattr(item, "fixturenames", ()),
-            not any(item.get_closest_marker(name) for name in _SHARED),
-            item.path.name not in _LONG,
+            item.get_closest_marker("spark") is None and item.path.name not in _LONG,
+            seen / others if group is None else 0.85 * waiting.index(group) / len(waiting),
         )
-    )
+
+    items.sort(key=place)
+
+
+def _waiting_group(item: pytest.Item) -> str | None:
+    """Return the group of a test of a broker that starts no Spark."""
+    marker = item.get_closest_marker("xdist_group")
+    if marker is None or item.get_closest_marker("broker") is None or item.get_closest_marker("spark") is not None:
+        return None
+    return str(marker.args[0])
 
 
 def pytest_collection_finish() -> None:
