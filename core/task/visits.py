@@ -19,7 +19,7 @@ from ..visitors import Visitor
 from .failures import RECORD_ERRORS
 from .progress import Progress
 
-_PORTION = 500
+PORTION = 500
 """About how many entries are visited between two turns of the records."""
 _PREFIX = 256
 """So many bytes of a row's key are saved, for a commit has little room: rows that agree in them are of one portion."""
@@ -64,6 +64,7 @@ class Visits:
         self._found: dict[str, _Found] = {}
         self._states = dict(saved_visits(saved))
         self._asked: Sequence[Visit] | None = None
+        self._portion = PORTION
         self._left: list[Visit] = []
 
     def add(self, node: ProcessorNode, processor: object, stores: Mapping[str, StateStore]) -> None:
@@ -78,8 +79,12 @@ class Visits:
                 )
             self._found[visitor_name(node, name)] = _Found(node.name, getattr(inner, name), visitor, store)
 
-    def ask(self, visits: Sequence[Visit] | None) -> None:
-        """Note the visits that are asked for, of all tasks; None: nothing is known of them."""
+    def ask(self, visits: Sequence[Visit] | None, portion: int = PORTION) -> None:
+        """Note the visits that are asked for, of all tasks; None: nothing is known of them.
+
+        `portion`: about how many entries are visited between two turns of the records.
+        """
+        self._portion = portion
         if visits is None or visits is self._asked:
             return
         self._asked = visits
@@ -130,7 +135,7 @@ class Visits:
         more = (visit.argument,) if found.visitor.takes_argument else ()
         prefix, done = b"", 0
         for row, key, value in entries:
-            if done and row[:_PREFIX] != prefix and (done >= _PORTION or progress.must_end):
+            if done and row[:_PREFIX] != prefix and (done >= self._portion or progress.must_end):
                 return row[:_PREFIX]
             prefix, done = row[:_PREFIX], done + 1
             if value is None:

@@ -45,6 +45,18 @@ class VisitStatus:
         return self.visit.is_stopped or (self.done == self.tasks > 0)
 
 
+def program_visitors(application: Application) -> dict[str, tuple[int, Visitor]]:
+    """Return all visitors by their names, each with the number of its sub-topology; makes each processor once."""
+    found = {}
+    for subtopology in application.program.subtopologies:
+        for node in subtopology.nodes:
+            made = make_processor(node) if isinstance(node, ProcessorNode) else None
+            if isinstance(node, ProcessorNode) and isinstance(made, Processor):
+                for name, each in check_visitors_of(node, type(made)).items():
+                    found[visitor_name(node, name)] = subtopology.id, each
+    return found
+
+
 def asked_visits(application_id: str, log: Log) -> list[Visit]:
     """Return the visits that were asked for, the oldest first; none if there is no note."""
     saved = log.get_meta(application_id, _META)
@@ -58,7 +70,7 @@ def ask_for_visit(application: Application, log: Log, visitor: str, now_ms: int,
     from it. `argument` is JSON data. Raises ConfigError for a visitor that the program does not have, and for an
     argument that it does not take.
     """
-    known = _visitors(application)
+    known = program_visitors(application)
     name = _full_name(application, visitor, list(known))
     _, found = known[name]
     if argument is not None and not found.takes_argument:
@@ -80,7 +92,7 @@ def stop_visits(application: Application, log: Log, visitor: str) -> int:
     Raises ConfigError as `ask_for_visit`.
     """
     asked = asked_visits(application.id, log)
-    name = _full_name(application, visitor, [*_visitors(application), *(each.visitor for each in asked)])
+    name = _full_name(application, visitor, [*program_visitors(application), *(each.visitor for each in asked)])
     stopped = [
         each.visit.number
         for each in visit_statuses(application, log)
@@ -95,7 +107,7 @@ def visit_statuses(application: Application, log: Log, tasks: Tasks | None = Non
     asked = asked_visits(application.id, log)
     if not asked:
         return []
-    known = _visitors(application)
+    known = program_visitors(application)
     states = _states(application, log, resolve(application, log).tasks if tasks is None else tasks)
     found = []
     for visit in asked:
@@ -127,18 +139,6 @@ def _states(application: Application, log: Log, tasks: Tasks) -> Mapping[TaskId,
     for task, partitions in tasks.items():
         commit = log.last_commit(application.id, str(task), partitions)
         found[task] = saved_visits(b"" if commit is None else commit.engine_state)
-    return found
-
-
-def _visitors(application: Application) -> dict[str, tuple[int, Visitor]]:
-    """Return all visitors by their names, each with the number of its sub-topology; makes each processor once."""
-    found = {}
-    for subtopology in application.program.subtopologies:
-        for node in subtopology.nodes:
-            made = make_processor(node) if isinstance(node, ProcessorNode) else None
-            if isinstance(node, ProcessorNode) and isinstance(made, Processor):
-                for name, each in check_visitors_of(node, type(made)).items():
-                    found[visitor_name(node, name)] = subtopology.id, each
     return found
 
 

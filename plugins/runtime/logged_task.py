@@ -29,7 +29,7 @@ from penstock.plugins.upgrade.older import check_layout
 from penstock.program.layouts import Layouts
 from penstock.task.failures import RetryRequested
 from penstock.task.task import Task
-from penstock.task.visits import Visit
+from penstock.task.visits import PORTION, Visit
 
 from .commit import TaskCommits
 from .histogram import Histogram
@@ -87,7 +87,7 @@ class LoggedTask(TaskRunner):
         self._begin_counting()
         self._latency, self._lateness = Histogram(), Histogram()
         self._why_closed = FIRST
-        self._visits: Sequence[Visit] | None = None
+        self._visits: tuple[Sequence[Visit] | None, int] = None, PORTION
         self._before: Commit | None = None  # the last commit in topics that have been made again since
 
     @property
@@ -104,11 +104,11 @@ class LoggedTask(TaskRunner):
         """Return when (ms) the open task's next wall-clock punctuator is due; None if there is none."""
         return None if self.task is None else self.task.next_wall_clock_punctuation()
 
-    def ask(self, visits: Sequence[Visit] | None) -> None:
-        """Let the task make the visits that were asked for; None: nothing is known of them."""
-        self._visits = visits
+    def ask(self, visits: Sequence[Visit] | None, portion: int = PORTION) -> None:
+        """Let the task make the visits that were asked for; None: nothing is known of them. See `Visits.ask`."""
+        self._visits = visits, portion
         if self.task is not None:
-            self.task.visits.ask(visits)
+            self.task.visits.ask(visits, portion)
 
     @property
     def opening(self) -> Stretch | None:
@@ -239,7 +239,7 @@ class LoggedTask(TaskRunner):
             refusals=self._refusals,
             stopwatch=self._phases.now,
         )
-        task.visits.ask(self._visits)
+        task.visits.ask(*self._visits)
         if self._has_adopted:
             task.progress.note_change()
         self._begin_counting()

@@ -32,16 +32,19 @@ class TaskWorker(LoggedTask):
         ends: Mapping[TopicPartition, int],
         wall_clock_ms: int,
         known: Commit | None = None,
+        *,
+        visit_seconds: float = inf,
     ) -> TaskReport:
         """Process every input partition up to its planned end, call punctuators that are due, and commit.
 
-        A log whose last commit is older than `known`, or that has none, is refused. Raises FencedError when another
-        process took the task over; the handlers' errors; and what log, changelog and stores raise. After an error only
-        the last commit counts, and this object can be used again.
+        `visit_seconds`: for how long it visits entries after that, a portion at least. A log whose last commit is older
+        than `known`, or that has none, is refused. Raises FencedError when another process took the task over; the
+        handlers' errors; and what log, changelog and stores raise. After an error only the last commit counts, and this
+        object can be used again.
         """
         while True:
             try:
-                return self.try_batch(ends, wall_clock_ms, known)
+                return self.try_batch(ends, wall_clock_ms, known, visit_seconds=visit_seconds)
             except RetryRequested as retry:
                 self._resources.wait_ms(retry.delay_ms)
 

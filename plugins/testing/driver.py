@@ -27,6 +27,7 @@ from penstock import (
 )
 from penstock.plugins.applications.preparation import make_changelog_topics
 from penstock.plugins.applications.serdes import prepare_serdes
+from penstock.plugins.applications.visits import asked_visits
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.shipping import pack
@@ -47,9 +48,10 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
     The same Task, commits, changelog and restore as on Spark, with a log and stores in memory; stores that name a
     backend use it. Each piped record is processed and committed, then every record that it caused in repartition
     topics, the oldest first. With `commit_every`, a task processes up to so many records that wait, and then commits:
-    records that `pipe_many` sends at once, and those in repartition topics. Every topic has `partitions` partitions, or
-    what a mapping says (others: 1). The wall clock starts at `initial_wall_clock_ms` and moves only by
-    `advance_wall_clock`. `settings` override the application's (for a bare Topology, the defaults).
+    records that `pipe_many` sends at once, and those in repartition topics; a visit commits after so many entries.
+    Every topic has `partitions` partitions, or what a mapping says (others: 1). The wall clock starts at
+    `initial_wall_clock_ms` and moves only by `advance_wall_clock`. `settings` override the application's (for a bare
+    Topology, the defaults).
 
     With `reopen_tasks`, every task is closed after each step and opened again from what is committed, in a new process
     as far as the program can see: it is pickled and unpickled as for task hosts, so a processor that keeps state in
@@ -338,11 +340,20 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
             self._processes.end()  # it may have filled global stores
 
     def _run(self, task: TaskId, ends: Mapping[TopicPartition, int]) -> TaskReport:
+        """Run a batch, and one more for each further portion of a visit; return the report of the first."""
+        report, is_visiting = self._run_batch(task, ends)
+        while is_visiting:
+            _, is_visiting = self._run_batch(task, {})
+        return report
+
+    def _run_batch(self, task: TaskId, ends: Mapping[TopicPartition, int]) -> tuple[TaskReport, bool]:
         worker = self._processes.running().worker(task, self._tasks[task], len(self._tasks))
-        report = self._count_nodes(worker.run_batch(ends, self._clock.now_ms()))
+        worker.ask(asked_visits(self.application.id, self.log), self._commit_every)
+        report = self._count_nodes(worker.run_batch(ends, self._clock.now_ms(), visit_seconds=0.0))
+        is_visiting = worker.task is not None and worker.task.visits.are_due
         if self._reopen:
             self._processes.end()
-        return report
+        return report, is_visiting
 
     def _count_nodes(self, report: TaskReport) -> TaskReport:
         for name, counts in report.nodes.items():

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock import Application, Clock, Log, NodeMetrics, TaskId, TopicPartition, World
-from penstock.plugins.applications.visits import asked_visits
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.stores.memory import MemoryBackend
@@ -140,7 +139,6 @@ class Process:
             worker = self._workers[task] = TaskWorker(
                 self.application, task, partitions, self._log, resources=self.resources, task_count=task_count
             )
-        worker.ask(asked_visits(self.application.id, self._log))
         return worker
 
     def update_globals(self) -> None:

@@ -11,6 +11,7 @@ from penstock.plugins.testing.strategies import streams
 
 from . import planted_processors as kinds
 from . import planted_programs as sums
+from . import planted_visitors as visitors
 from .planted_programs import counting
 
 
@@ -44,6 +45,7 @@ def program(
 
 LATE, EDGES = streams(late="8s"), streams(late="20s", around=["10s", "5s"])
 BOTH = {"users": streams(max_size=12), "clicks": streams(max_size=12)}
+VISIT = {"visit_arguments": {"count.double": 2}}
 CLOCK = {"sees_clock": True, "wall_clock": "3m"}
 
 RIGHT: dict[str, Case] = {
@@ -54,6 +56,7 @@ RIGHT: dict[str, Case] = {
     "joins": Case(program(kinds.Joins, ["users", "clicks"]), kinds.joins, BOTH),
     "routes": Case(program(kinds.Routes, sinks=["even", "odd"]), kinds.routes, LATE),
     "tags": Case(program(kinds.Tags), kinds.tags, LATE),
+    "doubles": Case(lambda: counting(visitors.Doubles), sums.running_sums, LATE, attributes=VISIT),
 }
 
 
@@ -74,6 +77,11 @@ def planted_sum(bug: type[Processor], reference: Any = sums.running_sums, **opti
     """Return the case of a processor with a bug that keeps sums; `options`: those of `counting`, and the probe."""
     probe = {name: options.pop(name) for name in ("probe",) if name in options}
     return {bug.__name__: Case(lambda: counting(bug, **options), reference, LATE, bug.__doc__ or "", probe)}
+
+
+def planted_visitor(bug: type[Processor], attributes: Mapping[str, Any]) -> Case:
+    """Return the case of a processor whose visitor has a bug; `attributes`: more of the suite."""
+    return Case(lambda: counting(bug), sums.running_sums, LATE, bug.__doc__ or "", {**VISIT, **attributes})
 
 
 CASES: dict[str, Case] = {
@@ -99,5 +107,6 @@ CASES: dict[str, Case] = {
     **planted("routes", kinds.RoutesDeletions, sinks=["even", "odd"]),
     **planted("tags", kinds.TagsOfASet),
     **planted("tags", kinds.AllTags),
+    **{bug.__name__: planted_visitor(bug, given) for bug, given in visitors.VISITORS.items()},
 }
 """Programs with one bug each."""

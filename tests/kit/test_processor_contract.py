@@ -18,6 +18,7 @@ from penstock.settings.topology_builder import TopologyBuilder
 
 from .planted_cases import CASES, RIGHT, Case
 from .planted_programs import SUMS, Sum, counting, running_sums, sums_with_headers
+from .planted_visitors import VISITORS, Doubles
 
 LATE = streams(late="5s")
 SEEDS = range(int(os.environ.get("PENSTOCK_PLANTED_SEEDS", "1")))
@@ -35,6 +36,7 @@ FINDS = {
     **dict.fromkeys(("RoutesByTask", "OnlyInTheSecondTask", "OldUsersOnly"), "test_any_batches"),
     "HashOfTheKey": "test_a_second_process_continues",
     "Unlogged": "test_tasks_move",
+    **{bug.__name__: "test_visits_are_interrupted" for bug in VISITORS},
 }
 """The one test that finds it, which is tried first, since the others take long."""
 
@@ -126,6 +128,15 @@ def test_two_topics_need_two_strategies() -> None:
 
     with pytest.raises(ConfigError, match=r"reads the topics \['one', 'two'\]: let `records` be a mapping"):
         Suite().test_it_answers_as_the_reference()
+
+
+def test_a_visitor_with_an_argument_needs_one() -> None:
+    class Suite(ProcessorContract):
+        program = staticmethod(lambda: counting(Doubles))
+        reference = staticmethod(running_sums)
+
+    with pytest.raises(ConfigError, match=r"visitors \['count.double'\] of the program take an argument"):
+        Suite().test_visits_are_interrupted()
 
 
 def test_a_program_without_topics_by_name_is_refused() -> None:

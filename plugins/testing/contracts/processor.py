@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
+from math import inf
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
@@ -19,10 +20,12 @@ from .growth import check_growth
 from .program_runs import Ends, Event, History, Sender, WatchedLog, do, merged
 from .second_process import SecondProcess
 from .trying import try_examples
+from .visits_in_parts import Visit, answers_by_key, stored, visits_of
 
 _MOST_PARTITIONS, _MOST_TOGETHER, _MOST_CLOCK_STEPS = 3, 8, 6
 _ELSEWHERE, _GROWING = 8, 5
 """Number of examples of tests whose examples take long."""
+_TOGETHER_IN_A_VISIT, _MOST_COMMITS = 1_000_000, 1_000
 _WRONG_INPUT = (
     "streams() has tombstones, null keys and headers unless they are switched off: "
     "streams(tombstones=False, null_keys=False, headers=False)"
@@ -77,6 +80,9 @@ class ProcessorContract:
     fake service. What is done again when records are processed again is a failure."""
     bounded: ClassVar[bool] = True
     """Whether state stays bounded when the same records come again and again, with a year between them."""
+
+    visit_arguments: ClassVar[Mapping[str, Any]] = {}
+    """The arguments of visitors that take one, by NODE.METHOD: JSON data."""
 
     examples: ClassVar[int] = 40
     """How many streams each test tries."""
@@ -155,6 +161,30 @@ class ProcessorContract:
 
             self._try(check, _ELSEWHERE)
 
+    def test_visits_are_interrupted(self) -> None:
+        """A visitor called with a key at a time, through crashes and new processes, leaves what one go leaves."""
+        visitors = visits_of(self._application, self.visit_arguments)
+
+        def check(data: st.DataObject) -> None:
+            history, visit = self._history(data), data.draw(st.sampled_from(visitors))
+            place, partitions = data.draw(st.integers(0, 10)), data.draw(st.integers(1, 2))
+            reopens = data.draw(st.booleans()) and type(self).probe is None  # a probe sees one process
+            run = partial(self._visited, history, visit, place, partitions=partitions)
+            parts, outside = run(log=WatchedLog(partitions), reopen_tasks=reopens)
+            whole, expected = run(commit_every=_TOGETHER_IN_A_VISIT)
+            if not reopens:  # else each key is visited in a process of its own
+                parts, whole = parts | outside, whole | expected
+            for name in whole | parts:
+                assert whole.get(name) == parts.get(name), (
+                    f"{name} is {whole.get(name)!r} when {visit[0]} visits all keys in one go, and {parts.get(name)!r} "
+                    "when crashes and new processes come between two keys, as on Spark. Only stores and outputs go "
+                    "back with the commit, and nothing else is there in the next process: let a visitor decide by its "
+                    f"key, the value and stores alone. The visit comes after {place} tenths of {history}"
+                )
+
+        if visitors:
+            self._try(check)
+
     def test_state_does_not_grow_for_ever(self) -> None:
         """The same records again and again, a year apart: entries have to be deleted, or to expire."""
         if self.bounded:
@@ -221,6 +251,27 @@ class ProcessorContract:
             do(driver, sender.steps(history))
             how = ", ".join(f"{name} {value}" for name, value in {"partitions": partitions, **given}.items())
             self._compare(driver, sender, f"{how}; {history}")
+
+    def _visited(
+        self, history: History, visit: Visit, place: int, log: WatchedLog | None = None, **given: Any
+    ) -> tuple[dict[str, object], dict[str, object]]:
+        """Return what a run with a visit leaves in topics and stores, and outside; with a `log` the visit crashes."""
+        probe = type(self).probe
+        before = 0 if probe is None else len(probe())
+        with self._isolated(log=log, **given) as driver:
+            steps = list(self._sender(driver, given["partitions"]).steps(history))
+            half = len(steps) * place // 10
+            do(driver, steps[:half])
+            if log is not None:
+                log.crashes, log.commits_left = True, _MOST_COMMITS + 20 * half
+            do(driver, [("visit", visit)])
+            if log is not None:
+                log.crashes, log.commits_left = False, inf
+            do(driver, steps[half:])
+            outside = driver._processes.running().outside()
+            if probe is not None:
+                outside = {"what the probe returns": list(probe())[before:]}
+            return answers_by_key(driver, self._ends.sinks, self.by_partition) | stored(driver), outside
 
     def _effects(self, history: History, crashes: bool, **given: Any) -> dict[str, object]:
         """Return what a run leaves outside stores and topics, by name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple
 
 from penstock import Application, Commit, ConfigError, ManualClock, OutputBatch, Record, TaskCommitter
@@ -15,7 +16,7 @@ from ..driver_log import AutoCreatingLog
 Event = tuple[str, Record]
 """A record and its topic."""
 Step = tuple[str, Any]
-"""What a driver does: ("send", batches), ("clock", ms) or ("move", None)."""
+"""What a driver does: ("send", batches), ("clock", ms), ("visit", (visitor, argument)) or ("move", None)."""
 
 
 class ClockStep(NamedTuple):
@@ -153,6 +154,8 @@ def do(driver: TopologyTestDriver, steps: Iterable[Step]) -> None:
                 driver.pipe_raw(*given)
             elif kind == "clock":
                 driver.advance_wall_clock(f"{given}ms")
+            elif kind == "visit":
+                driver.visit(*given)
             else:
                 driver.move()
         except Crash:
@@ -174,12 +177,13 @@ class Crash(Exception):
 class WatchedLog(AutoCreatingLog):
     """A memory log that notes commits, and in which every other one crashes while it `crashes`.
 
-    Topics have `partitions` partitions.
+    Topics have `partitions` partitions. After `commits_left` commits of a visit, each raises AssertionError.
     """
 
     def __init__(self, partitions: int) -> None:
         super().__init__(lambda topic: partitions, ManualClock(0))
         self.crashes = False
+        self.commits_left = inf
         self.engine_state_bytes: dict[str, int] = {}
         """By task: bytes of the last commit's engine state."""
         self._has_crashed = False
@@ -189,6 +193,11 @@ class WatchedLog(AutoCreatingLog):
         make = committer.commit
 
         def commit(commit: Commit, outputs: Sequence[OutputBatch]) -> None:
+            self.commits_left -= 1
+            assert self.commits_left >= 0, (
+                "a visit does not end: it puts keys that it visits as well, again and again. Put keys that come before "
+                "the visited one in the order of their bytes, or leave what is done already alone"
+            )
             self._has_crashed = self.crashes and not self._has_crashed
             if self._has_crashed:
                 raise Crash
