@@ -147,6 +147,12 @@ class Visits:
                 self._failed(found.node, error)
         return None
 
+    def counts(self) -> dict[str, tuple[int, int, int]]:
+        """Return by visitor: number of its last visit (-1: none yet), 1 if that is over, and the entries visited."""
+        none = VisitProgress(-1)
+        states = {name: self._states.get(name, none) for name in self._found}
+        return {name: (each.number, int(each.at is None), each.visited) for name, each in states.items()}
+
     def state(self) -> dict[str, Any]:
         """Return how far all visits are, as a part of the engine state."""
         states = {name: [each.number, _text(each.at), each.visited] for name, each in sorted(self._states.items())}

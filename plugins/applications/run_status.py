@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from penstock.plugins.runtime.local_state.restoring import RestoreProgress
 from penstock.plugins.runtime.report import Counts, DetailedCounts
+from penstock.task.visits import Visit
 
 LOST_AFTER_SECONDS = 20.0
 """A driver that has written no status for so long has lost its lease, too."""
@@ -28,7 +29,7 @@ class TaskStatus(Counts):
     restore. `restore_seconds`: time spent opening it. `records_per_second`: records in, over the last minute.
     `last_commit_ms`: when the driver heard of its last commit. `punctuations`: how many punctuators were called.
     `state_bytes`: the size of its local state on disk, up to half a minute old. `restoring`: how far its state is
-    restored, while that lasts.
+    restored, while that lasts. `visits`: by visitor, as in TaskReport.
     """
 
     task: str
@@ -42,6 +43,31 @@ class TaskStatus(Counts):
     punctuations: int = 0
     state_bytes: int | None = None
     restoring: RestoreProgress | None = None
+    visits: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class VisitOfRun:
+    """The latest visit of a visitor, as far as the run's tasks have said. `state`: "not over", "over" or "stopped".
+
+    `asked_ms`: when it was asked for. `done` of `tasks` tasks are over, and `visited` entries were visited in all.
+    """
+
+    visitor: str
+    asked_ms: int
+    state: str
+    tasks: int
+    done: int
+    visited: int
+
+    @classmethod
+    def of(cls, visit: Visit, tasks: Iterable[TaskStatus]) -> VisitOfRun:
+        """Return how far a visit is."""
+        counts = [each.visits[visit.visitor] for each in tasks if visit.visitor in each.visits]
+        done = sum((number, is_over) >= (visit.number, 1) for number, is_over, _ in counts)
+        visited = sum(visited for number, _, visited in counts if number == visit.number)
+        state = "stopped" if visit.is_stopped else "over" if done == len(counts) > 0 else "not over"
+        return cls(visit.visitor, visit.number, state, len(counts), done, visited)
 
 
 @dataclass(frozen=True)
@@ -93,7 +119,7 @@ class RunStatus(DetailedCounts):
     earlier release. `paused`: the sub-topologies that are paused. `turned_ms`: when the run's loop made its last turn;
     None before the first. `times`: by name as in TaskReport, and then by sub-topology, the data of a histogram.
     `store_changes`: rows that commits wrote, by store. `store_calls`: numbers of gets, of puts and of reads of the
-    store backend, and seconds of these reads, by store.
+    store backend, and seconds of these reads, by store. `visits`: the latest of each visitor that was asked for.
     """
 
     application_id: str
@@ -118,6 +144,7 @@ class RunStatus(DetailedCounts):
     times: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     store_changes: Mapping[str, int] = field(default_factory=dict)
     store_calls: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    visits: Sequence[VisitOfRun] = ()
 
     def state(self, now_ms: int) -> str:
         """Return "running", "stopped", "failed", or "lost": its driver should have written since."""
@@ -164,7 +191,12 @@ class RunStatus(DetailedCounts):
     def from_json(cls, text: str) -> RunStatus:
         """Return the status that `to_json` made; another release may have written fewer fields, or more."""
         data = json.loads(text)
-        for name, kind in (("tasks", TaskStatus), ("hosts", SlotHost), ("events", Event)):
+        for name, kind in (
+            ("tasks", TaskStatus),
+            ("hosts", SlotHost),
+            ("events", Event),
+            ("visits", VisitOfRun),
+        ):
             data[name] = tuple(_made(kind, each) for each in data.get(name, ()))
         data["paused"] = tuple(data.get("paused", ()))
         data["tasks"] = tuple(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock import PenstockError, SystemClock
-from penstock.plugins.console.wording import age, ago, length, opening
+from penstock.plugins.console.wording import age, ago, length, opening, visiting
 
 from .command import Command
 from .options import application_options, follow_options, followed, timeout_option
@@ -134,6 +134,7 @@ def _sentences(run: RunStatus, lag: int, now_ms: int) -> list[str]:
         f"{run.application_id}: {first}",
         f"driver {run.driver}, trigger {run.trigger}",
         f"paused: sub-topology {', '.join(map(str, run.paused))}" if run.paused and state == "running" else "",
+        visiting(run) if state == "running" else "",
         " · ".join(filter(None, parts)),
         " · ".join(filter(None, troubles)),
     ]

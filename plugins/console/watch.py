@@ -16,6 +16,8 @@ from penstock.plugins.applications.status_topic import StatusTopic
 from penstock.plugins.runtime.histogram import added
 from penstock.plugins.runtime.locations import open_log
 
+from .wording import visiting
+
 INTERVAL_SECONDS = 5.0
 """Seconds between two looks: drivers write their status as often."""
 MOST_SAMPLES = 720
@@ -94,12 +96,13 @@ class View:
 
     @property
     def phase(self) -> str:
-        """The state in more words: of a run that goes on, whether it rebalances or stops, and what is paused."""
+        """The state in more words: of a run that goes on, whether it rebalances or stops, what is paused, visits."""
         run = self.run
         if run is None or self.state != RUNNING:
             return self.state
         paused = f", sub-topology {', '.join(map(str, run.paused))} paused" if run.paused else ""
-        return f"{run.phase or self.state}{paused}"
+        visits = f", {visiting(run)}" if visiting(run) else ""
+        return f"{run.phase or self.state}{paused}{visits}"
 
     @property
     def trouble(self) -> str:

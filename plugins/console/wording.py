@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.plugins.applications.run_status import TaskStatus
+from penstock.plugins.applications.run_status import RunStatus, TaskStatus
 
 _BARS = "▁▂▃▄▅▆▇█"
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
@@ -77,6 +77,15 @@ def opening(task: TaskStatus) -> str:
     share = "" if restoring.share is None else f" {restoring.share:.0%}"
     left = "" if restoring.seconds_left is None else f", {length(restoring.seconds_left)} to go"
     return f"restoring{share}, {restoring.entries_per_second:,.0f}/s{left}"
+
+
+def visiting(run: RunStatus) -> str:
+    """Return how far the visits of a run are that are not over; "" if there are none."""
+    return ", ".join(
+        f"visit {each.visitor}: {each.done} of {each.tasks} tasks, {each.visited:,} entries"
+        for each in run.visits
+        if each.state == "not over"
+    )
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:

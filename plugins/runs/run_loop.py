@@ -292,7 +292,7 @@ class RunLoop(ABC):
         began, running, lifecycle = time.monotonic(), self._running, self._lifecycle
         lifecycle.looks_at_pauses.clear()
         paused = read_paused(running.application.id, running.log).of(running.application)
-        visits = asked_visits(running.application.id, running.log)
+        visits = self._statistics.visits = asked_visits(running.application.id, running.log)
         if visits != list(query.visits):
             query.visit(visits)
         now = time.monotonic()

@@ -11,12 +11,13 @@ from dataclasses import replace
 from penstock import Clock, SystemClock
 from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.applications.lease import driver_name
-from penstock.plugins.applications.run_status import Event, RunStatus, SlotHost, TaskStatus
+from penstock.plugins.applications.run_status import Event, RunStatus, SlotHost, TaskStatus, VisitOfRun
 from penstock.plugins.hosts.executor_identity import host_name
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.histogram import added
 from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.report import DetailedCounts, TaskReport
+from penstock.task.visits import Visit
 
 from .lifecycle import Lifecycle
 from .progress import EndedBatch, RunSummary
@@ -49,6 +50,8 @@ class RunStatistics:
         self.stopped_by: str | None = None
         self.lag: Sequence[PartitionLag] = ()
         """The lag as of the last look."""
+        self.visits: Sequence[Visit] = ()
+        """Those that were asked for, as of the last look, the oldest first."""
         self._trigger = trigger
         self._clock = clock or SystemClock()
         self._seconds = seconds
@@ -111,6 +114,7 @@ class RunStatistics:
             last_commit_ms=now_ms if report.commits else task.last_commit_ms,
             punctuations=task.punctuations + report.punctuations,
             state_bytes=task.state_bytes if report.state_bytes is None else report.state_bytes,
+            visits=report.visits,
         )
         self._store_changes.update(report.store_changes)
         for store, calls in report.store_calls.items():
@@ -133,6 +137,7 @@ class RunStatistics:
         with self._lock:
             slots, rates = self._slots, self._rates()
             ended = self._ended_ms is not None
+            latest = {each.visitor: each for each in self.visits}
             phases = {name: round(seconds, 3) for name, seconds in self.counts.phases.items()}
             return RunStatus(
                 self.application_id,
@@ -149,6 +154,7 @@ class RunStatistics:
                 times={name: dict(of) for name, of in self._times.items()},
                 store_changes=dict(self._store_changes),
                 store_calls=dict(self._store_calls),
+                visits=[VisitOfRun.of(each, self._tasks.values()) for each in latest.values()],
                 batches=self.batches,
                 records_per_second=sum(rates.values()),
                 workers_lost=self.workers_lost + (0 if slots is None else slots.lost),

@@ -360,6 +360,7 @@ class LoggedTask(TaskRunner):
                 for name, each in state.stores.items()
                 if each.calls is not None and (taken := each.calls.take())
             },
+            visits=task.visits.counts(),
         )
         self._phases.clear()
         self._records_before, self._decoded_before, self._opened = records, decoded, ""

@@ -79,7 +79,7 @@ class TaskReport(DetailedCounts):
     by name: `latency` from a record's timestamp to the end of its processing, `lateness` against the stream time (both
     by the last record of each stretch of records), and `commit`. `store_changes`: rows that commits wrote, by store.
     `store_calls`: what `StoreCalls.take` returned, by store. `state_bytes`: the size of the local state on disk, where
-    that was measured.
+    that was measured. `visits`: what `Visits.counts` returned.
     """
 
     task_id: str
@@ -93,6 +93,7 @@ class TaskReport(DetailedCounts):
     punctuations: int = 0
     state_bytes: int | None = None
     store_calls: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    visits: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def opened(self) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from penstock import SystemClock
 from penstock.log import Log
-from penstock.plugins.applications.run_status import Event, RunStatus, TaskStatus
+from penstock.plugins.applications.run_status import Event, RunStatus, TaskStatus, VisitOfRun
 from penstock.plugins.applications.status_topic import StatusTopic
 from penstock.plugins.cli.options import open_log
 from penstock.settings.settings import Settings
@@ -61,6 +61,18 @@ def test_where_each_task_runs_and_how_far_it_is_behind(words: Console, log: Log)
     # The driver has not heard of these tasks yet.
     assert next(row for row in rows if row[:1] == ["1_0"])[1:4] == ["-", "-", "0"]
     assert lines[-1].split(maxsplit=1) == ["1m5s", "1 task opened again (host lost): 0_0"]
+
+
+def test_visits_that_are_not_over(words: Console, log: Log) -> None:
+    visits = [VisitOfRun("keep.scale", 1, "not over", 8, 3, 1_234), VisitOfRun("keep.check", 2, "over", 8, 8, 5)]
+    StatusTopic(log, "counting").write(status(visits=visits))
+    lines = words("status", TARGET).stdout.splitlines()
+    assert lines[2] == "visit keep.scale: 3 of 8 tasks, 1,234 entries"
+    found = words.json("status", TARGET, "--json")["visits"]
+    assert [(each["visitor"], each["state"], each["done"]) for each in found] == [
+        ("keep.scale", "not over", 3),
+        ("keep.check", "over", 8),
+    ]
 
 
 def test_an_application_that_does_not_run_says_since_when_and_why(words: Console, log: Log) -> None:

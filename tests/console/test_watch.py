@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock import LogError, ManualClock
-from penstock.plugins.applications.run_status import RunStatus, SlotHost, TaskStatus
+from penstock.plugins.applications.run_status import RunStatus, SlotHost, TaskStatus, VisitOfRun
 from penstock.plugins.applications.status_topic import StatusTopic
 from penstock.plugins.console.watch import Interval, Rate, Watch, Watching
 
@@ -54,6 +54,9 @@ def test_rates_are_between_two_statuses_of_one_run(surroundings: Surroundings) -
     assert (view.samples[-1].memory_bytes, view.samples[-1].state_bytes) == (700, 30)
     topic.write(status(8_000, 300, phase="rebalancing", paused=[1, 2]))
     assert watch.look().phase == "rebalancing, sub-topology 1, 2 paused"
+    visits = [VisitOfRun("keep.scale", 1, "not over", 8, 3, 1234), VisitOfRun("keep.check", 2, "over", 8, 8, 5)]
+    topic.write(status(8_000, 300, phase="running", visits=visits))
+    assert watch.look().phase == "running, visit keep.scale: 3 of 8 tasks, 1,234 entries"
     topic.write(status(9_000, 10, started_ms=8_000, number=2))
     assert watch.look().interval == Interval(), "the next run counts from 0"
     clock.advance("1m")

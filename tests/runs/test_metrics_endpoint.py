@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import ConfigError, MeasureKind, RuntimeUnavailableError, Settings
 from penstock.plugins.applications.lag import PartitionLag
-from penstock.plugins.applications.run_status import RunStatus, SlotHost, TaskStatus
+from penstock.plugins.applications.run_status import RunStatus, SlotHost, TaskStatus, VisitOfRun
 from penstock.plugins.runs.lifecycle import STATES
 from penstock.plugins.runs.metrics.collector import RunCollector
 from penstock.plugins.runs.metrics.endpoint import metrics_endpoint
@@ -45,7 +45,8 @@ STATUS = RunStatus(
     ],
     hosts=[SlotHost(0, "node", 8, 1, 2**20, 1.5, 30, 4)],
     nodes={"count": {"in": 45, "out": 40, "dropped": {"late": 3, "null_key": 2}}},
-    phase="rebalancing", paused=[1], store_changes={"counts": 44}, store_calls={"counts": [9, 8, 7, 0.5]},
+    phase="rebalancing", paused=[1], visits=[VisitOfRun("keep.scale", 1_600, "not over", 2, 1, 30)],
+    store_changes={"counts": 44}, store_calls={"counts": [9, 8, 7, 0.5]},
     times={name: {"0": measured(0.0005, 0.02, 7200)} for name in ("latency", "lateness", "commit")},
 )  # fmt: skip
 LAG = [PartitionLag("0_0", "orders", 0, False, 3, 10, 7)]
@@ -73,6 +74,8 @@ def test_the_counts_of_a_run(free_port: int) -> None:
         ("penstock_start_time_seconds", "shop"): 1.5,
         **states,
         ("penstock_subtopology_paused", "shop", "1"): 1,
+        ("penstock_visit_tasks_left", "shop", "keep.scale"): 1,
+        ("penstock_visit_entries", "shop", "keep.scale"): 30,
         ("penstock_store_changes_total", "shop", "counts"): 44,
         ("penstock_store_gets_total", "shop", "counts"): 9,
         ("penstock_store_puts_total", "shop", "counts"): 8,

@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import ManualClock
+from penstock.plugins.applications.run_status import RunStatus, VisitOfRun
 from penstock.plugins.hosts.reports import SlotMessage, TaskResult
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runs.progress import EndedBatch
 from penstock.plugins.runs.slots import Slots
 from penstock.plugins.runs.statistics import RunStatistics
 from penstock.plugins.runtime.report import TaskReport
+from penstock.task.visits import Visit
 
 TASKS = {0: ["0_0"], 1: ["0_1", "0_2"]}
 
@@ -59,6 +61,24 @@ def test_where_tasks_run_and_what_they_did() -> None:
     assert [(host.slot, host.process, host.rss_bytes) for host in status.hosts] == [(0, 70, 2**20), (1, 71, 2**20)]
     run.clock.advance("61s")
     assert run.statistics.status().records_per_second == 0
+
+
+def test_how_far_visits_are() -> None:
+    run = Run()
+    run.statistics.visits = [Visit(7, "keep.scale"), Visit(8, "keep.check"), Visit(9, "keep.scale")]
+    run.take(report("0_0", visits={"keep.scale": (9, 0, 5), "keep.check": (8, 1, 6)}))
+    run.take(report("0_1", visits={"keep.scale": (7, 1, 3), "keep.check": (-1, 0, 0)}))
+    run.take(report("0_2", visits={"keep.scale": (9, 1, 2), "keep.check": (10, 0, 1)}))
+    found = RunStatus.from_json(run.statistics.status().to_json()).visits
+    assert found == (
+        VisitOfRun("keep.scale", 9, "not over", tasks=3, done=1, visited=7),
+        VisitOfRun("keep.check", 8, "not over", tasks=3, done=2, visited=6),
+    )
+    run.statistics.visits = [Visit(9, "keep.scale", is_stopped=True)]
+    assert [each.state for each in run.statistics.status().visits] == ["stopped"]
+    run.statistics.visits = [Visit(9, "keep.scale")]
+    run.take(*(report(task, visits={"keep.scale": (9, 1, 5)}) for task in ("0_0", "0_1", "0_2")))
+    assert run.statistics.status().visits == [VisitOfRun("keep.scale", 9, "over", tasks=3, done=3, visited=15)]
 
 
 def test_losses_and_tasks_that_are_opened_again_are_events() -> None:

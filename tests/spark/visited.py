@@ -1,4 +1,7 @@
-"""An application with a visitor, for tests of engines: it writes each key that it visits, and may be killed at one."""
+"""An application with a visitor, for tests of engines: it writes each key that it visits, and may be killed at one.
+
+`prefix`: what the names of its topics begin with, on a log that tests share.
+"""
 
 from __future__ import annotations
 
@@ -40,22 +43,22 @@ class Visited(Processor):
         self.context.commit()  # so that a portion has one key: a kill finds a visit in the middle
 
 
-def topology(**options: Any) -> Topology:
+def topology(prefix: str = "", **options: Any) -> Topology:
     stores = [key_value_store("kept"), key_value_store("visits")]
-    made = Topology().add_source("in", "in").add_processor("keep", Visited, "in", stores=stores, **options)
-    return made.add_sink("out", "out", "keep")
+    made = Topology().add_source("in", f"{prefix}in")
+    made.add_processor("keep", Visited, "in", stores=stores, **options)
+    return made.add_sink("out", f"{prefix}out", "keep")
 
 
-def put_all(surroundings: Surroundings) -> None:
-    surroundings.create(**{"in": 2, "out": 2})
-    surroundings.put("in", [(key, "v", number) for number, key in enumerate(KEYS)])
+def put_all(surroundings: Surroundings, prefix: str = "") -> None:
+    surroundings.create(**{f"{prefix}in": 2, f"{prefix}out": 2})
+    surroundings.put(f"{prefix}in", [(key, "v", number) for number, key in enumerate(KEYS)])
 
 
-def are_kept(surroundings: Surroundings, application: Application) -> bool:
+def are_kept(surroundings: Surroundings, application: Application, prefix: str = "") -> bool:
     """Return whether every record is processed."""
-    partitions = surroundings.partitions("in")
-    committed = surroundings.log.committed(application.id, partitions)
-    return sum(at or 0 for at in committed.values()) == len(KEYS)
+    partitions = surroundings.partitions(f"{prefix}in")
+    return surroundings.log.committed(application.id, partitions) == surroundings.log.end_offsets(partitions)
 
 
 def ask(surroundings: Surroundings, application: Application, number: int) -> Callable[[], bool]:

@@ -27,6 +27,18 @@ def measures_of(status: RunStatus, lag: Sequence[PartitionLag]) -> Iterator[Meas
     yield made.gauge(
         "subtopology_paused", "1 for each paused sub-topology.", ["subtopology"], [((p,), 1) for p in status.paused]
     )
+    yield made.gauge(
+        "visit_tasks_left",
+        "Tasks in which the latest visit is not over.",
+        ["visitor"],
+        [((v.visitor,), 0 if v.state == "stopped" else v.tasks - v.done) for v in status.visits],
+    )
+    yield made.gauge(
+        "visit_entries",
+        "Entries that the latest visit has visited.",
+        ["visitor"],
+        [((v.visitor,), v.visited) for v in status.visits],
+    )
     yield made.counter("batches", "Batches of Spark that ended.", [], [((), status.batches)])
     yield made.counter(
         "workers_lost", "Task hosts replaced, and queries started again.", [], [((), status.workers_lost)]
