@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -191,6 +191,15 @@ class LogCommits(ABC):
     @abstractmethod
     def put_meta(self, application_id: str, key: str, value: bytes) -> None:
         """Keep a few bytes for an application beside its commits, e.g. partition counts; durable when it returns."""
+
+    @abstractmethod
+    def change_meta(self, application_id: str, key: str, change: Callable[[bytes | None], bytes]) -> None:
+        """Replace what `put_meta` kept by what `change` returns for it, in one step; durable when it returns.
+
+        For notes that several processes change: none of them loses what another one wrote by `change_meta`. `change`
+        gets the bytes as `get_meta` returns them, may be called several times, and must not use the log. What it raises
+        is raised here, and then nothing has changed; after any other error it is unknown whether it has.
+        """
 
 
 class LogLeases(ABC):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from penstock import Application, ConfigError, Log
@@ -25,9 +25,7 @@ class Paused:
 
 def read_paused(application_id: str, log: Log) -> Paused:
     """Return what is paused; nothing if there is no note."""
-    saved = log.get_meta(application_id, _META)
-    numbers = [] if saved is None else json.loads(saved)["subtopologies"]
-    return Paused(None if numbers is None else frozenset(numbers))
+    return _paused(log.get_meta(application_id, _META))
 
 
 def pause(application: Application, log: Log, subtopologies: Collection[int] = ()) -> Paused:
@@ -37,22 +35,37 @@ def pause(application: Application, log: Log, subtopologies: Collection[int] = (
     program does not have.
     """
     _check(application, subtopologies)
-    before = read_paused(application.id, log).subtopologies
-    more = None if not subtopologies or before is None else before | frozenset(subtopologies)
-    return _write(application, log, more)
+
+    def more(before: Paused) -> Paused:
+        if not subtopologies or before.subtopologies is None:
+            return Paused(None)
+        return Paused(before.subtopologies | frozenset(subtopologies))
+
+    return _change(application, log, more)
 
 
 def resume(application: Application, log: Log, subtopologies: Collection[int] = ()) -> Paused:
     """Resume some sub-topologies, or all without a number; return what is paused now. Raises as `pause`."""
     _check(application, subtopologies)
-    before = read_paused(application.id, log).of(application)
-    return _write(application, log, before - frozenset(subtopologies) if subtopologies else frozenset())
+    rest = frozenset(subtopologies) or _numbers(application)
+    return _change(application, log, lambda before: Paused(before.of(application) - rest))
 
 
-def _write(application: Application, log: Log, subtopologies: frozenset[int] | None) -> Paused:
-    numbers = None if subtopologies is None else sorted(subtopologies)
-    log.put_meta(application.id, _META, json.dumps({"subtopologies": numbers}).encode())
-    return Paused(subtopologies)
+def _paused(saved: bytes | None) -> Paused:
+    numbers = [] if saved is None else json.loads(saved)["subtopologies"]
+    return Paused(None if numbers is None else frozenset(numbers))
+
+
+def _change(application: Application, log: Log, change: Callable[[Paused], Paused]) -> Paused:
+    now = Paused()
+
+    def changed(saved: bytes | None) -> bytes:
+        nonlocal now
+        now = change(_paused(saved))
+        return json.dumps({"subtopologies": None if now.subtopologies is None else sorted(now.subtopologies)}).encode()
+
+    log.change_meta(application.id, _META, changed)
+    return now
 
 
 def _check(application: Application, subtopologies: Collection[int]) -> None:

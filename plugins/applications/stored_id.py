@@ -21,7 +21,8 @@ class StoredAs:
 
     `id`: its commits, internal topics and state have this id. `before`: that of the layout before, "" once it was given
     up. `sources`: by source topic that was replaced, the one that is read instead; `left`: those that were replaced
-    earlier. `starts`: the positions with which the tasks began, by topic and partition.
+    earlier. `starts`: the positions with which the tasks began, by topic and partition. `unused`: the id of a layout
+    that was given up, while not all of it is deleted.
     """
 
     id: str
@@ -29,6 +30,7 @@ class StoredAs:
     sources: Mapping[str, str] = field(default_factory=dict)
     left: Sequence[str] = ()
     starts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    unused: str = ""
 
 
 def read_stored(application_id: str, log: Log) -> StoredAs:

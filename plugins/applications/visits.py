@@ -59,8 +59,7 @@ def program_visitors(application: Application) -> dict[str, tuple[int, Visitor]]
 
 def asked_visits(application_id: str, log: Log) -> list[Visit]:
     """Return the visits that were asked for, the oldest first; none if there is no note."""
-    saved = log.get_meta(application_id, _META)
-    return [] if saved is None else [Visit(*each) for each in json.loads(saved)]
+    return _asked(log.get_meta(application_id, _META))
 
 
 def ask_for_visit(application: Application, log: Log, visitor: str, now_ms: int, argument: Any = None) -> Visit:
@@ -77,12 +76,18 @@ def ask_for_visit(application: Application, log: Log, visitor: str, now_ms: int,
         raise ConfigError(
             f"visitor {name!r} takes no argument: write its method with (self, key, value, argument) to get one"
         )
-    kept = [each.visit for each in visit_statuses(application, log) if not each.is_over]
-    before: list[Visit | VisitProgress] = [*asked_visits(application.id, log)]
-    for states in _states(application, log, resolve(application, log).tasks).values():
-        before += states.values()
-    visit = Visit(max([now_ms, *(each.number + 1 for each in before)]), name, argument)
-    _write(application, log, [*kept, visit])
+    over = _over(application, log)
+    states = _states(application, log, resolve(application, log).tasks)
+    newest = max((each.number for of_task in states.values() for each in of_task.values()), default=-1)
+    visit = Visit(now_ms, name, argument)
+
+    def add(saved: bytes | None) -> bytes:
+        nonlocal visit
+        asked = _asked(saved)
+        visit = Visit(max(now_ms, newest + 1, *(each.number + 1 for each in asked)), name, argument)
+        return json.dumps([*(each for each in asked if each.number not in over), visit]).encode()
+
+    log.change_meta(application.id, _META, add)
     return visit
 
 
@@ -93,12 +98,16 @@ def stop_visits(application: Application, log: Log, visitor: str) -> int:
     """
     asked = asked_visits(application.id, log)
     name = _full_name(application, visitor, [*program_visitors(application), *(each.visitor for each in asked)])
-    stopped = [
-        each.visit.number
-        for each in visit_statuses(application, log)
-        if each.visit.visitor == name and not each.is_over
-    ]
-    _write(application, log, [each._replace(is_stopped=each.is_stopped or each.number in stopped) for each in asked])
+    over, stopped = _over(application, log), set[int]()
+
+    def stop(saved: bytes | None) -> bytes:
+        nonlocal stopped
+        asked = _asked(saved)
+        stopped = {each.number for each in asked if each.visitor == name and each.number not in over}
+        now = [each._replace(is_stopped=each.is_stopped or each.number in stopped) for each in asked]
+        return json.dumps(now).encode()
+
+    log.change_meta(application.id, _META, stop)
     return len(stopped)
 
 
@@ -130,6 +139,15 @@ def check_no_visits(application: Application, log: Log, tasks: Tasks) -> None:
         )
 
 
+def _over(application: Application, log: Log) -> set[int]:
+    """Return the numbers of the visits that are over, for ever."""
+    return {each.visit.number for each in visit_statuses(application, log) if each.is_over}
+
+
+def _asked(saved: bytes | None) -> list[Visit]:
+    return [] if saved is None else [Visit(*each) for each in json.loads(saved)]
+
+
 def _is_over(state: VisitProgress, visit: Visit) -> bool:
     return state.number > visit.number or (state.number == visit.number and state.at is None)
 
@@ -155,7 +173,3 @@ def _full_name(application: Application, given: str, known: Sequence[str]) -> st
         f"application {application.id!r} has no visitor {given!r}; {advice}. A visitor is a method of a processor that "
         "is marked with @visitor(STORE)"
     )
-
-
-def _write(application: Application, log: Log, visits: Sequence[Visit]) -> None:
-    log.put_meta(application.id, _META, json.dumps(visits).encode())

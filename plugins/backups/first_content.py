@@ -13,6 +13,7 @@ from penstock import (
     ConfigError,
     IncompatibleStateError,
     KeyValueStore,
+    Lease,
     ListStore,
     Log,
     SessionStore,
@@ -47,13 +48,13 @@ def fill_store(
     log: Log,
     store: str,
     rows: Callable[[], Iterable[Row]],
-    check_lease: Callable[[], None] = lambda: None,
+    lease: Lease,
     *,
     task: str | None = None,
 ) -> int:
     """Fill an empty store, each row in the task of its key, or all in one `task`; return the number of rows.
 
-    The caller holds the application's lease. `rows` is called twice: all of them are looked at before the first one is
+    `lease` is that of the application. `rows` is called twice: all of them are looked at before the first one is
     written. The application need not have run before; then it begins at the positions of now, as `offset_reset` says.
     Until the end it refuses to start; after a kill, repeat it. Raises ConfigError for a kind of store that it cannot
     fill, IncompatibleStateError where the store has content, and what the log, the changelog and the serdes raise.
@@ -65,15 +66,14 @@ def fill_store(
     mark = f"import of {store}".encode()
     saved = log.get_meta(application.id, RESTORING)
     if saved == mark:
-        drop_stores(application, log, [store], check_lease)
+        drop_stores(application, log, lease, [store])
         log.put_meta(application.id, RESTORING, b"")
     prepared = prepare(application, log)
     filling = _Filling(prepared, log, number, builder, task)
     try:
         count = filling.check(rows())
-        check_lease()
-        log.put_meta(application.id, RESTORING, mark)
-        filling.fill(rows(), check_lease)
+        lease.put_meta(application.id, RESTORING, mark)
+        filling.fill(rows(), lease.renew)
         log.put_meta(application.id, RESTORING, b"")
     finally:
         filling.close()

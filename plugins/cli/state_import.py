@@ -55,7 +55,7 @@ def import_store(target: str, store: str, file: Path, form: str | None, task: st
     with leased(application) as (stored, log, lease):
         _, builder = declared_store(stored, store)
         read = _of_parquet if form == "parquet" else _of_lines
-        written = fill_store(stored, log, store, lambda: read(file, stored, builder), lease.renew, task=task)
+        written = fill_store(stored, log, store, lambda: read(file, stored, builder), lease, task=task)
     note(f"{count(written, 'entry', 'entries')} of {store}")
 
 

@@ -89,7 +89,7 @@ def drop(target: str, names: Sequence[str], yes: bool, **where: Any) -> None:
     application = find_application(target, **where)
     with leased(application) as (application, log, lease):
         confirm(f"Drop the content of {', '.join(names)} in {application.id}?", yes)
-        drop_stores(application, log, names, lease.renew)
+        drop_stores(application, log, lease, names)
     note(f"{', '.join(names)} of {application.id}: dropped; a store of that name starts empty")
 
 
@@ -107,8 +107,8 @@ def accept(target: str, names: Sequence[str], **where: Any) -> None:
     from penstock.plugins.upgrade.saved_stores import accept_stores
 
     application = find_application(target, **where)
-    with leased(application) as (application, log, _):
-        accept_stores(application.id, log, names)
+    with leased(application) as (application, log, lease):
+        accept_stores(application.id, log, lease, names)
     note(f"{', '.join(names)} of {application.id}: comes back as it was when a program names it again")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -161,6 +161,10 @@ class MemoryLog(Log):
     def put_meta(self, application_id: str, key: str, value: bytes) -> None:
         with self._lock:
             self._meta[application_id, key] = value
+
+    def change_meta(self, application_id: str, key: str, change: Callable[[bytes | None], bytes]) -> None:
+        with self._lock:
+            self._meta[application_id, key] = change(self._meta.get((application_id, key)))
 
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
         with self._lock:

@@ -6,7 +6,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +95,19 @@ def reshard(
 
 
 def accept(application: Application, log: Log, lease: Lease, *, world: World | None = None) -> bool:
-    """Give the layout before up, under the lease, and delete what it has; return whether there was one.
+    """Give the layout before up, under the lease, then delete what it has; return whether there was one.
 
     A call that was killed is repeated. Raises FencedError when the lease was lost.
     """
     stored = read_stored(application.id, log)
-    if not stored.before:
+    if stored.before:
+        # First: nobody goes back to it from now on, so a process that was frozen may delete it at any time.
+        stored = replace(stored, before="", unused=stored.before)
+        write_stored(application.id, lease, stored)
+    if not stored.unused:
         return False
-    delete_layout(application.settings, log, stored.before, world or World(), lease.renew)
-    write_stored(application.id, lease, StoredAs(**{**asdict(stored), "before": ""}))
+    delete_layout(application.settings, log, stored.unused, world or World(), lease.renew)
+    write_stored(application.id, lease, replace(stored, unused=""))
     return True
 
 
@@ -153,12 +157,15 @@ class _Begun:
 
 
 def _begin(plan: ReshardPlan, log: Log, world: World, lease: Lease) -> _Begun:
-    """Note the ends up to which the old layout processes; those of an interrupted run of this plan stay."""
+    """Note the ends up to which the old layout processes; those of an interrupted run of this plan stay.
+
+    Deletes what interrupted commands have left of layouts that nobody uses.
+    """
     check_no_visits(plan.before, log, plan.tasks.tasks)
     noted = read_note_beside(plan.id, log, _META)
     ends = _noted_ends(plan, log, noted) or fixed_ends(plan, log)
-    if noted and noted["id"] != plan.stored.id:
-        delete_layout(plan.before.settings, log, noted["id"], world, lease.renew)
+    for unused in {plan.stored.unused, noted.get("id", "")} - {"", plan.stored.id}:
+        delete_layout(plan.before.settings, log, unused, world, lease.renew)
     number = noted["number"] + 1 if noted else 2
     while _is_taken(layout_id := f"{plan.id}-layout-{number}", log):
         number += 1

@@ -11,15 +11,15 @@ import secrets
 import threading
 from copy import copy
 
-from penstock import Application, FencedError, Log
+from penstock import Application, FencedError, Lease, Log
 
 _META = "epoch"
 
 
-def begin_epoch(application_id: str, log: Log) -> str:
+def begin_epoch(application_id: str, log: Log | Lease) -> str:
     """Begin another epoch, and return it: hosts of earlier ones open no task from now on.
 
-    The caller holds the application's lease.
+    The caller holds the application's lease; `log`: that lease, where it may have been lost.
     """
     epoch = secrets.token_hex(8)
     log.put_meta(application_id, _META, epoch.encode())

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from penstock import Log
+from penstock import Lease, Log
 
 from .older import check_note
 
@@ -55,8 +55,8 @@ def _compared(note: Note) -> Note:
     return {"parked": {}, "gone": {}, **note, "layouts": layouts}
 
 
-def write_note(application_id: str, log: Log, note: Note) -> None:
-    """Write the note. The caller holds the application's lease."""
+def write_note(application_id: str, log: Log | Lease, note: Note) -> None:
+    """Write the note. The caller holds the application's lease; `log`: that lease, where it may have been lost."""
     log.put_meta(application_id, _META, json.dumps(note).encode())
 
 

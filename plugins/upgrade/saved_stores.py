@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock import Application, ConfigError, Log
+from penstock import Application, ConfigError, Lease, Log
 from penstock.support.names import changelog_topic, did_you_mean
 
 from .check import missed
@@ -52,26 +52,26 @@ def saved_stores(application_id: str, log: Log) -> list[SavedStore]:
     return sorted(found, key=lambda each: (each.subtopology, each.name))
 
 
-def accept_stores(application_id: str, log: Log, names: Sequence[str]) -> None:
+def accept_stores(application_id: str, log: Log, lease: Lease, names: Sequence[str]) -> None:
     """Let parked stores come back with their old content, whatever they have missed.
 
-    Raises ConfigError for a store that is not parked. The caller holds the application's lease.
+    Raises ConfigError for a store that is not parked, and FencedError when the application's lease was lost; then
+    nothing has changed.
     """
     note = read_note(application_id, log)
     parked = note.get("parked", {})
     for name in names:
         _check_known(application_id, name, list(parked), "parked store")
         parked[name]["accepted"] = True
-    begin_epoch(application_id, log)
-    write_note(application_id, log, note)
+    begin_epoch(application_id, lease)
+    write_note(application_id, lease, note)
 
 
-def drop_stores(application: Application, log: Log, names: Sequence[str], check_lease: Callable[[], None]) -> None:
+def drop_stores(application: Application, log: Log, lease: Lease, names: Sequence[str]) -> None:
     """Drop the content of stores: a store of such a name starts empty from now on, on every machine.
 
     This is one write to the log. The tasks delete their content when they are opened next. Raises ConfigError for a
-    store that the application did not save. The caller holds the application's lease; `check_lease` raises when it was
-    lost.
+    store that the application did not save, and FencedError when the application's lease was lost.
     """
     note = read_note(application.id, log)
     known = (
@@ -80,14 +80,13 @@ def drop_stores(application: Application, log: Log, names: Sequence[str], check_
     for name in names:
         _check_known(application.id, name, list(known), "store")
         drop_store(note, known[name], name)
-    check_lease()
-    begin_epoch(application.id, log)
-    write_note(application.id, log, note)
+    begin_epoch(application.id, lease)
+    write_note(application.id, lease, note)
     # If this process is killed before a topic is deleted, the tasks empty that topic.
     topics = log.topics()
     for topic in (changelog_topic(application.id, name) for name in names):
         if topic in topics and topics[topic].internal:
-            check_lease()
+            lease.renew()
             log.delete_topic(topic)
 
 

@@ -21,6 +21,7 @@ from penstock.plugins.upgrade.saved_program import read_note
 from penstock.plugins.upgrade.saved_stores import drop_stores
 
 from ..bad_input.world import Total, World, totals
+from ..leases import brief_lease
 from ..waiting import wait_until
 
 
@@ -54,7 +55,7 @@ def read_one_topic_more(world: World, log: Log) -> None:
 
 
 def drop(world: World, log: Log) -> None:
-    drop_stores(world.application, log, ["totals"], check_lease)
+    drop_stores(world.application, log, brief_lease(log, "shop"), ["totals"])
 
 
 def _workers(prepared: Prepared, log: Log) -> list[TaskWorker]:

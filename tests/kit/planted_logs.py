@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import count
@@ -200,6 +200,11 @@ class AddsPositionsToThoseBefore(MemoryLog):
 class NotesOfAllApplications(MemoryLog):
     def get_meta(self, application_id: str, key: str) -> bytes | None:
         return next((value for (_, name), value in self._meta.items() if name == key), None)
+
+
+class ChangesNotesInTwoSteps(MemoryLog):
+    def change_meta(self, application_id: str, key: str, change: Callable[[bytes | None], bytes]) -> None:
+        self.put_meta(application_id, key, change(self.get_meta(application_id, key)))
 
 
 # ---------------------------------------------------------------- records in memory

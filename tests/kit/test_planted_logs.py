@@ -32,6 +32,7 @@ PLANTED: list[tuple[Any, ...]] = [
     (planted.ForgetsNoNotes, "test_forgetting_an_application", "."),
     (planted.AddsPositionsToThoseBefore, "test_an_application_is_told_where_to_begin", "."),
     (planted.NotesOfAllApplications, "test_notes_of_an_application", "."),
+    (planted.ChangesNotesInTwoSteps, "test_no_change_of_a_note_is_lost", "."),
     (planted.TombstonesAreEmpty, "test_a_record_keeps_every_part", "."),
     (planted.HeadersOfTheFirst, "test_a_record_keeps_every_part", "."),
     (planted.HeadersIfTheFirstHasSome, "test_a_record_keeps_every_part", "."),

@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from penstock import FencedError, Lease
+from penstock import FencedError, Log
 from penstock.plugins.applications.stored_id import read_stored
-from penstock.plugins.reshard import plan_reshard, reshard
+from penstock.plugins.reshard import accept, plan_reshard, reshard, undo
 from penstock.plugins.runtime.locations import open_log
 
+from ..leases import Freezing
 from .runs import lease, outputs, produce, resharded, run
 from .test_sources import always, appending, rows
 
 
-class Freezing(Lease):
-    """A lease whose process is frozen before it writes a note: `meanwhile` others act."""
-
-    def __init__(self, inner: Lease, key: str, meanwhile: Callable[[], object]) -> None:
-        self._inner = inner
-        self._key = key
-        self._meanwhile = meanwhile
-
-    def renew(self) -> None:
-        self._inner.renew()
-
-    def put_meta(self, application_id: str, key: str, value: bytes) -> None:
-        if key == self._key:
-            self._meanwhile()
-        self._inner.put_meta(application_id, key, value)
-
-    def release(self) -> None:
-        self._inner.release()
+def begun(where: str, directory: Path) -> Log:
+    """Return a log with an application that has run."""
+    log = open_log(appending(directory).with_settings(log=f"{where}:{directory / 'log'}").settings)
+    for topic, partitions in (("in", 4), ("new", 7), ("out", 1)):
+        log.create_topic(topic, partitions)
+    produce(log, "in", rows(0, 3))
+    run(appending(directory), log)
+    return log
 
 
 @pytest.mark.parametrize("where", ["memory", "local"])
 def test_it_does_not_switch_after_the_application_has_gone_on(where: str, tmp_path: Path) -> None:
-    log = open_log(appending(tmp_path).with_settings(log=f"{where}:{tmp_path / 'log'}").settings)
-    for topic, partitions in (("in", 4), ("new", 7), ("out", 1)):
-        log.create_topic(topic, partitions)
-    produce(log, "in", rows(0, 3))
-    run(appending(tmp_path), log)
-    app = appending(tmp_path, "new")
+    log, app = begun(where, tmp_path), appending(tmp_path, "new")
 
     def go_on() -> None:
         successor = log.lease("shop", "the application", 10_000)
@@ -58,5 +43,23 @@ def test_it_does_not_switch_after_the_application_has_gone_on(where: str, tmp_pa
     resharded(app, log, 7, sources={"in": "new"})
     produce(log, "new", rows(5, 6))
     run(app, log)
+    assert outputs(log) == always(tmp_path, 6)
+    log.close()
+
+
+@pytest.mark.parametrize("where", ["memory", "local"])
+def test_it_deletes_nothing_of_a_layout_that_others_went_back_to(where: str, tmp_path: Path) -> None:
+    log, app = begun(where, tmp_path), appending(tmp_path, "new")
+    resharded(app, log, 7, sources={"in": "new"})
+
+    def go_back() -> None:
+        successor = log.lease("shop", "the application", 10_000)
+        undo(app, log, successor)
+        successor.release()
+
+    with pytest.raises(FencedError, match="a test"):
+        accept(app, log, Freezing(lease(app, log), "stored-as", go_back))
+    produce(log, "in", rows(3, 6))
+    run(appending(tmp_path), log)
     assert outputs(log) == always(tmp_path, 6)
     log.close()

@@ -35,6 +35,7 @@ from penstock.stores.rows.envelope import PLAIN, wrap
 from penstock.stores.rows.time_index import IndexBuild, TimeIndex
 from penstock.support.names import index_name, is_topic_name
 
+from ..leases import brief_lease
 from ..upgrades.test_changed_programs import World
 
 LONG = "x" * 249
@@ -159,13 +160,13 @@ def test_a_store_that_changes_its_backend_has_a_new_index(world: Indexes) -> Non
 
 def test_an_index_goes_with_its_store(world: Indexes) -> None:
     assert world.run_with("a", Builder(backend="lmdb")) == ["s built 0, has a"]
-    drop_stores(world.application(Builder()), world.log, ["s"], lambda: None)
+    drop_stores(world.application(Builder()), world.log, brief_lease(world.log), ["s"])
     assert world.run_with("b", Builder(backend="lmdb")) == ["s built 0, has b"]
     # A parked store keeps its index.
     assert world.run_with("c", Builder("t")) == ["t built 0, has c"]
     with pytest.raises(IncompatibleStateError, match=r"store 's.penstock-index': the index of store 's' is kept"):
         world.run(Builder("s.penstock-index"), records=0)
-    accept_stores("app", world.log, ["s"])
+    accept_stores("app", world.log, brief_lease(world.log), ["s"])
     assert world.run_with("d", Builder("t"), Builder(backend="lmdb")) == ["t built 0, has c d", "s built 0, has b d"]
 
 

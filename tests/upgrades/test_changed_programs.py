@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock import (
     Application,
+    FencedError,
     IntSerde,
     Processor,
     Record,
@@ -30,10 +31,12 @@ from penstock.plugins.runtime.local_state import backends
 from penstock.plugins.runtime.local_state.backends import Backends
 from penstock.plugins.runtime.local_state.task_state import TaskState
 from penstock.plugins.testing.contracts.log_tests import read
+from penstock.plugins.upgrade.epoch import current_epoch
 from penstock.plugins.upgrade.saved_program import is_same_program, read_note
 from penstock.plugins.upgrade.saved_stores import accept_stores, drop_stores, saved_stores
 from penstock.record import OutputBatch, TopicPartition
 
+from ..leases import Freezing, brief_lease
 from ..processes import opened_workers
 from ..rotation import examples
 
@@ -296,15 +299,31 @@ def test_a_store_that_is_accepted_comes_back_as_it_was(world: World) -> None:
     world.run(counts())
     world.lose_host()  # also what is parked survives it
     world.run(counts())
-    accept_stores("app", world.log, ["more"])
+    accept_stores("app", world.log, brief_lease(world.log), ["more"])
     world.lose_host()
     assert world.run(counts(), more()) == "counts=20 more=10"
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+def test_a_command_that_was_frozen_changes_no_store_after_its_lease(world: World, accepts: bool) -> None:
+    world.run(counts(), more())
+    world.run(counts())
+    before = read_note("app", world.log), current_epoch("app", world.log)
+    frozen = Freezing(
+        brief_lease(world.log), "epoch", lambda: world.log.lease("app", "another start", 10_000).release()
+    )
+    with pytest.raises(FencedError, match="a test"):
+        if accepts:
+            accept_stores("app", world.log, frozen, ["more"])
+        else:
+            drop_stores(world.application(), world.log, frozen, ["more"])
+    assert (read_note("app", world.log), current_epoch("app", world.log)) == before
 
 
 def test_what_is_parked_is_part_of_a_snapshot(world: World) -> None:
     world.run(counts(), more())
     world.run(counts(logged=False))  # a new history begins
-    accept_stores("app", world.log, ["more"])
+    accept_stores("app", world.log, brief_lease(world.log), ["more"])
     world.lose_host()
     assert world.run(counts(logged=False), more(), records=1) == "counts=1 more=6"
 
@@ -315,7 +334,7 @@ def test_a_store_that_is_dropped_starts_empty_everywhere(world: World, logged: b
     elsewhere = world.directory / "elsewhere"
     shutil.copytree(world.directory / "state", elsewhere)
     world.run(counts())
-    drop_stores(world.application(), world.log, ["more"], lambda: None)
+    drop_stores(world.application(), world.log, brief_lease(world.log), ["more"])
     assert world.run(counts(), more(logged=logged)) == "counts=15 more=5"
     # Another host has a copy from before, with the content that was dropped.
     world.lose_host()
@@ -329,7 +348,7 @@ def test_what_is_dropped_may_come_back_as_something_else(world: World) -> None:
     """Also a store in use: another serde, as many tasks as one likes."""
     world.run(counts())
     assert [each.name for each in saved_stores("app", world.log)] == ["counts"]
-    drop_stores(world.application(), world.log, ["counts"], lambda: None)
+    drop_stores(world.application(), world.log, brief_lease(world.log), ["counts"])
     assert saved_stores("app", world.log) == []
     assert world.run(counts(key_serde="str", timestamped=False)) == "counts=5"
 
@@ -347,7 +366,7 @@ def test_a_store_whose_changelog_topic_was_deleted_can_be_dropped(tmp_path: Path
         IncompatibleStateError, match="'app-more-changelog' is gone.*`penstock stores drop MODULE:ATTR more`"
     ):
         world.run(*stores, records=0)
-    drop_stores(world.application(), world.log, ["more"], lambda: None)
+    drop_stores(world.application(), world.log, brief_lease(world.log), ["more"])
     world.run(*stores, records=0)
     world.lose_host()
     assert world.run(counts(), more(), records=1) == f"counts={11 if parked else 6} more=1"
@@ -359,7 +378,7 @@ def test_a_first_store_that_is_rolled_back(world: World) -> None:
     world.run(counts())
     world.run()
     assert [(each.parked, each.missed) for each in saved_stores("app", world.log)] == [(True, ("in-0 from 10 to 15",))]
-    drop_stores(world.application(), world.log, ["counts"], lambda: None)
+    drop_stores(world.application(), world.log, brief_lease(world.log), ["counts"])
     world.run()
     assert world.run(counts()) == "counts=5"
     world.lose_host()
@@ -469,7 +488,7 @@ def test_a_sub_topology_that_is_rolled_back_and_comes_again(world: World) -> Non
     # missed.
     with pytest.raises(IncompatibleStateError, match=r"'totals' was parked.*in-0 from 5 to 10"):
         start(world, with_totals(world), records=0)
-    accept_stores("app", world.log, ["totals"])
+    accept_stores("app", world.log, brief_lease(world.log), ["totals"])
     world.lose_host()
     assert start(world, with_totals(world))[-1] == "totals=10"
 
@@ -511,9 +530,9 @@ def test_what_is_parked_of_a_sub_topology_that_is_gone_keeps_the_changelog_where
     world.changelog = "directory:new"
     with pytest.raises(IncompatibleStateError, match="parked.*: totals.*stores drop"):
         move(world, world.application(counts()))
-    accept_stores("app", world.log, ["totals"])
+    accept_stores("app", world.log, brief_lease(world.log), ["totals"])
     assert move(world, with_totals(world)).copied == ("0_0", "1_0")
-    drop_stores(world.application(), world.log, ["totals"], lambda: None)
+    drop_stores(world.application(), world.log, brief_lease(world.log), ["totals"])
     assert move(world, world.application(counts())).there == ("0_0",)
     assert start(world, world.application(counts()))[-1] == "counts=15"
 
@@ -550,9 +569,9 @@ def test_any_changes_of_stores_lose_nothing_and_bring_nothing_back(
         stores = [key_value_store(name, backend=how[0], logged=how[1]) for name, how in kept.items() if how is not None]
         back = [each.name for each in saved_stores("app", world.log) if each.parked and each.missed and kept[each.name]]
         if choice == "accept":
-            accept_stores("app", world.log, back)
+            accept_stores("app", world.log, brief_lease(world.log), back)
         else:
-            drop_stores(world.application(), world.log, back, lambda: None)
+            drop_stores(world.application(), world.log, brief_lease(world.log), back)
             known.update({name: dict(empty) for name in back})
             for name in back:
                 del is_logged[name]

@@ -14,6 +14,7 @@ from penstock.errors import IncompatibleStateError
 from penstock.plugins.applications.reset import plan_reset, reset, to_latest
 from penstock.plugins.upgrade.saved_stores import accept_stores, drop_stores, saved_stores
 
+from ..leases import brief_lease
 from .dsl_programs import program
 from .restarts import Restarts, phases
 
@@ -57,8 +58,8 @@ def test_its_program_is_refused(restarts: Restarts, old: str) -> None:
     for use in (
         lambda: restarts.start(program(VERB)),
         lambda: saved_stores("app", restarts.log),
-        lambda: accept_stores("app", restarts.log, ["kept"]),
-        lambda: drop_stores(application, restarts.log, ["kept"], lambda: None),
+        lambda: accept_stores("app", restarts.log, brief_lease(restarts.log), ["kept"]),
+        lambda: drop_stores(application, restarts.log, brief_lease(restarts.log), ["kept"]),
     ):
         with pytest.raises(IncompatibleStateError, match=r"'app', .* by an older version .*`penstock reset` it"):
             use()

@@ -12,6 +12,7 @@ from penstock.errors import IncompatibleStateError
 from penstock.plugins.dsl import StreamsBuilder, hopping, sessions, sliding, tumbling, unlimited
 from penstock.plugins.upgrade.saved_stores import drop_stores
 
+from ..leases import brief_lease
 from .dsl_programs import ON_CLOSE, PLAIN, Chosen, Days, program
 from .restarts import Restarts, Row, phases
 
@@ -52,7 +53,7 @@ def test_other_windows_over_a_store_are_refused(verb: str, change: str, tmp_path
     assert restarts.saved() == saved
     restarts.start(program(verb, before), phases()[1])
     stores = ["kept", "wait-store"] if verb.startswith("suppress") else ["kept"]
-    drop_stores(restarts.application(program(verb, after)), restarts.log, stores, lambda: None)
+    drop_stores(restarts.application(program(verb, after)), restarts.log, brief_lease(restarts.log), stores)
     restarts.start(program(verb, after))
 
 
@@ -146,7 +147,7 @@ def two(*stores: str) -> StreamsBuilder:
 def test_a_store_that_was_dropped_has_no_times(tmp_path: Path) -> None:
     restarts = Restarts(tmp_path)
     restarts.start(two("a", "b"), [("left", "k", "v", 100_000)])
-    drop_stores(restarts.application(two("a", "b")), restarts.log, ["a"], lambda: None)
+    drop_stores(restarts.application(two("a", "b")), restarts.log, brief_lease(restarts.log), ["a"])
     assert restarts.start(two("a", "b"), [("left", "k", "v", 1_000)]) == [("out", b"k", b"1", 1_000)]
 
 

@@ -24,6 +24,7 @@ from penstock.plugins.testing.contracts.log_tests import read
 from penstock.plugins.upgrade.saved_stores import accept_stores, drop_stores
 from penstock.record import OutputBatch, TopicPartition
 
+from ..leases import brief_lease
 from .counting import counts
 from .versions import Flow, Version
 
@@ -133,9 +134,9 @@ class World:
         """Do what a command of `penstock` does, between a version and the next."""
         application = after.run_as(self.directory, **self.settings)
         if command == "stores accept":
-            accept_stores(application.id, self.log, ["counts"])
+            accept_stores(application.id, self.log, brief_lease(self.log, application.id), ["counts"])
         elif command == "stores drop":
-            drop_stores(application, self.log, ["counts"], lambda: None)
+            drop_stores(application, self.log, brief_lease(self.log, application.id), ["counts"])
         elif command == "changelog move":
             source = before.run_as(self.directory, **self.settings).settings.changelog
             move_changelog(check_program(application, self.log), self.log, source, lambda: None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -243,6 +243,9 @@ class KafkaLog(Log):
 
     def put_meta(self, application_id: str, key: str, value: bytes) -> None:
         self._notes.put(application_id, key, value)
+
+    def change_meta(self, application_id: str, key: str, change: Callable[[bytes | None], bytes]) -> None:
+        self._notes.change(application_id, key, change)
 
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
         """Take the application's driver lease. Raises LogError also when the application's group has members."""

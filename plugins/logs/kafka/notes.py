@@ -10,7 +10,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +42,9 @@ _CONFIG = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 _NOTES, _LEASE = 0, 1
-_FENCE = "lease"
-"""In place of a task's id, in the transactional id by which notes are written under the lease."""
+_LEASED, _CHANGED = "lease", "notes"
+"""In place of a task's id, in the transactional ids by which notes are written under the lease, and by which those are
+changed that depend on what was there."""
 _LOOK_SECONDS = 0.005
 _MOST_FORGOTTEN = 10_000
 """Number of claims that one start withdraws at most."""
@@ -81,10 +82,36 @@ class Notes:
         """Keep a note; durable when this returns."""
         self._send(application_id, _NOTES, {key.encode(): value})
 
+    def change(self, application_id: str, key: str, change: Callable[[bytes | None], bytes]) -> None:
+        """Replace a note by what `change` returns for it; durable when this returns."""
+        topic = application_id + NOTES_SUFFIX
+        if not self._is_there(topic):
+            self._create(topic)
+        self._change(application_id, lambda: {key.encode(): change(self.get(application_id, key))})
+
     def delete(self, application_id: str) -> None:
         """Delete an application's notes; its lease stays."""
-        keys = {key for batch in self._read(application_id, _NOTES) for key in batch.keys}
-        self._send(application_id, _NOTES, dict.fromkeys(keys))
+        if self._is_there(application_id + NOTES_SUFFIX):
+            self._change(
+                application_id,
+                lambda: dict.fromkeys(key for batch in self._read(application_id, _NOTES) for key in batch.keys),
+            )
+
+    def _change(self, application_id: str, notes: Callable[[], Mapping[bytes | None, bytes | None]]) -> None:
+        """Write what `notes` makes of those that are there, in a transaction that each later call fences.
+
+        So what it has read is still there when it commits; where another call began meanwhile, it reads again.
+        """
+        where = TopicPartition(application_id + NOTES_SUFFIX, _NOTES)
+        while True:
+            with suppress(FencedError), closing(self._fence(application_id, _CHANGED)) as fence:
+                self._wait_until_readable(where)
+                if made := notes():
+                    keys, values, count = list(made), list(made.values()), len(made)
+                    batch = OutputBatch(where.topic, keys, values, [0] * count, None, [[_NOTES]] * count)
+                    fence.commit(Commit({}, ""), [batch])
+                    self._wait_until_readable(where)
+                return
 
     # ------------------------------------------------------------------ the lease
 
@@ -99,7 +126,7 @@ class Notes:
                 f"lease in {self._clients.where} for at most {ttl_ms / 1000:.1f} s after its end: stop it first"
             )
         if self._may_be_written(application_id, lease.token):
-            self._fence(application_id).close()
+            self._fence(application_id, _LEASED).close()
         self.withdraw(application_id, self._over(application_id))
         return lease
 
@@ -112,7 +139,7 @@ class Notes:
         topic = application_id + NOTES_SUFFIX
         if not self._is_there(topic):
             self._create(topic)
-        with closing(self._fence(lease.application_id)) as fence:
+        with closing(self._fence(lease.application_id, _LEASED)) as fence:
             lease.renew(writes=True)
             fence.commit(Commit({}, ""), [OutputBatch(topic, [key.encode()], [value], [0], None, [[_NOTES]])])
         self._wait_until_readable(TopicPartition(topic, _NOTES))
@@ -126,10 +153,10 @@ class Notes:
                 raise self._clients.patience.timed_out(f"with the end of a transaction in {partition}")
             time.sleep(_LOOK_SECONDS)
 
-    def _fence(self, application_id: str) -> ExactlyOnce:
-        """Return what commits in the place of earlier holders of the lease, whose open transactions end."""
+    def _fence(self, application_id: str, name: str) -> ExactlyOnce:
+        """Return what commits in the place of whoever had this fence before, and whose open transaction ends."""
         group = self._group(application_id)
-        return ExactlyOnce(self._clients, application_id, _FENCE, (), self._topics.count, group)
+        return ExactlyOnce(self._clients, application_id, name, (), self._topics.count, group)
 
     def _may_be_written(self, application_id: str, own: str) -> bool:
         """Return whether another one may write a note under the lease that it had."""

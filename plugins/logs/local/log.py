@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock import (
     Clock,
@@ -176,6 +176,12 @@ class LocalLog(Log):
     def put_meta(self, application_id: str, key: str, value: bytes) -> None:
         with self._storage.write(f"keep {key!r} of {application_id!r}") as (transaction, _):
             transaction.put("meta", named_key(application_id, key.encode()), value)
+
+    def change_meta(self, application_id: str, key: str, change: Callable[[bytes | None], bytes]) -> None:
+        name = named_key(application_id, key.encode())
+        with self._storage.write(f"keep {key!r} of {application_id!r}") as (transaction, _):
+            row = transaction.get("meta", name)
+            transaction.put("meta", name, change(None if row is None else bytes(row)))
 
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
         return LocalLease(self._storage, application_id, owner, ttl_ms)

@@ -6,8 +6,10 @@ import gc
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 
 import pytest
 
@@ -339,6 +341,29 @@ class CommitTests(LogTests):
         assert log.get_meta(f"{APPLICATION}-2", "a") is None, "notes of an application"
         log.close()
 
+    def test_no_change_of_a_note_is_lost(self, log: Log) -> None:
+        """Of two at the same time, the second one sees what the first one wrote."""
+        both = Barrier(2)
+
+        def change(name: bytes) -> None:
+            def add(before: bytes | None) -> bytes:
+                with suppress(BrokenBarrierError):
+                    both.wait(0.3)  # where the log lets both of them read before either has written
+                return (before or b"") + name
+
+            log.change_meta(APPLICATION, "changed", add)
+
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(change, (b"a", b"b")))
+        found = log.get_meta(APPLICATION, "changed") or b""
+        expect(sorted(found), list(b"ab"), "no change of a note is lost")
+        assert log.get_meta(f"{APPLICATION}-2", "changed") is None, "no change of a note is lost"
+        with pytest.raises(ValueError, match="mine"):
+            log.change_meta(APPLICATION, "changed", _fail)
+        expect(log.get_meta(APPLICATION, "changed"), found, "what `change` raises changes nothing")
+        log.delete_commits(APPLICATION)
+        assert log.get_meta(APPLICATION, "changed") is None, "forgetting an application takes its notes"
+
     def test_threads_may_share_a_log(self, log: Log) -> None:
         """Each with a task of its own: commits do not mix, and what is read is always whole."""
         tasks, commits, each = 4, 8, 50
@@ -366,3 +391,7 @@ def _check_blocks(records: Sequence[Found], size: int) -> None:
     expect(len(blocks) % size, 0, "check blocks: len(blocks) % size")
     for at in range(0, len(blocks), size):
         assert len(set(blocks[at : at + size])) == 1, "half a commit"
+
+
+def _fail(before: bytes | None) -> bytes:
+    raise ValueError("mine")

@@ -314,6 +314,10 @@ class HostLog(Log):
     def put_meta(self, application_id: str, key: str, value: bytes) -> None:
         self._write(f"notes the {key.partition('-')[0]}", lambda: self.shared.put_meta(application_id, key, value))
 
+    def change_meta(self, application_id: str, key: str, change: Callable[[bytes | None], bytes]) -> None:
+        what = f"notes the {key.partition('-')[0]}"
+        self._write(what, lambda: self.shared.change_meta(application_id, key, change))
+
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
         return _HostLease(self.shared.lease(application_id, owner, ttl_ms), self._write)
 
