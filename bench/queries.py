@@ -11,8 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.error import HTTPError
@@ -69,23 +69,35 @@ def _measured(run: _Run, seconds: float, rounds: int) -> list[dict[str, Any]]:
         rows.append({"name": "queries: throughput", "side": run.side, "queries_per_s": rate,
                      "records_per_s": round(best[rate]), "records_per_s_without": round(best[0]),
                      "lost": f"{lost:.1%}"})  # fmt: skip
-    for share, rate in ((0.0, 1_000), (0.5, 1_000)):
-        measured = run.steady(best[0] * share, rate, seconds)
-        rows.append({"name": "queries: latency", "side": run.side, "queries_per_s": rate, **measured})
+    for share in (0.0, 0.5, 1.0):
+        measured = run.steady(best[0] * share, 1_000, seconds, run.url)
+        rows.append({"name": "queries: latency", "side": run.side, "queries_per_s": 1_000, "load": f"{share:.0%}",
+                     **measured})  # fmt: skip
+    if run.other is not None:
+        with run.other() as url:
+            run.wait_for_answers(url)
+            for rate in (200, 1_000):
+                measured = run.steady(best[0] * 0.5, rate, seconds, url)
+                rows.append({"name": "queries: latency, forwarded", "side": run.side, "queries_per_s": rate,
+                             "load": "50%", **measured})  # fmt: skip
     for row in rows:
         row["load_average"] = load_average()
     return rows
 
 
 class _Run:
-    """A running application. `url`: of the server of its stores."""
+    """A running application. `url`: of the server of its stores; `other` starts one that forwards to it."""
 
-    def __init__(self, side: str, application_id: str, source: str, log: Log, url: str) -> None:
+    def __init__(
+        self, side: str, application_id: str, source: str, log: Log, url: str,
+        other: Callable[[], AbstractContextManager[str]] | None = None,
+    ) -> None:  # fmt: skip
         self.side = side
+        self.url = url
+        self.other = other
         self._id = application_id
         self._source = source
         self._log = log
-        self._url = url
         self._random = random.Random(7)
         self._sent = 0
 
@@ -104,11 +116,11 @@ class _Run:
                 return
             time.sleep(0.02)
 
-    def wait_for_answers(self) -> None:
-        """Wait until the server answers."""
+    def wait_for_answers(self, url: str) -> None:
+        """Wait until a server answers."""
         while True:
             try:
-                with urlopen(f"{self._url}/v1/stores/counts/get?key=0", timeout=10):
+                with urlopen(f"{url}/v1/stores/counts/get?key=0", timeout=10):
                     return
             except HTTPError as error:
                 if error.code == 404:
@@ -119,7 +131,7 @@ class _Run:
 
     def backlog(self, rate: float) -> float:
         """Return records a second of a backlog, beside so many queries a second."""
-        with _asking(self._url, rate, 120) as asked:
+        with _asking(self.url, rate, 120) as asked:
             time.sleep(1.0 if asked else 0)
             began = time.perf_counter()
             for _ in range(_RECORDS // 10_000):
@@ -127,8 +139,8 @@ class _Run:
             self.wait()
             return _RECORDS / (time.perf_counter() - began)
 
-    def steady(self, records_per_s: float, rate: float, seconds: float) -> dict[str, Any]:
-        """Return the latency of queries beside so many records a second."""
+    def steady(self, records_per_s: float, rate: float, seconds: float, url: str) -> dict[str, Any]:
+        """Return the latency of queries of a server beside so many records a second."""
         ended = threading.Event()
 
         def produce() -> None:
@@ -140,7 +152,7 @@ class _Run:
 
         thread = threading.Thread(target=produce)
         thread.start()
-        with _asking(self._url, rate, seconds) as asked:
+        with _asking(url, rate, seconds) as asked:
             assert asked is not None
             found = json.loads(asked.communicate()[0])
         ended.set()
@@ -152,7 +164,8 @@ class _Run:
 @contextmanager
 def _ours(directory: str, bootstrap: str | None = None) -> Iterator[_Run]:
     """Run our side, on a broker or on the local log."""
-    name, port = f"queries-{secrets.token_hex(3)}", _free_port()
+    name = f"queries-{secrets.token_hex(3)}"
+    here, there = (f"127.0.0.1:{_free_port()}" for _ in range(2))
     topology = (
         Topology()
         .add_source("in", f"{name}-in")
@@ -161,14 +174,22 @@ def _ours(directory: str, bootstrap: str | None = None) -> Iterator[_Run]:
     )
     where: dict[str, Any] = {} if bootstrap is None else {"log": f"kafka:{bootstrap}", "changelog": "topic:"}
     application = Application(
-        name, topology, engine="embedded", processes=1, data_dir=directory, queries=f"127.0.0.1:{port}",
+        name, topology, engine="embedded", processes=1, data_dir=directory, queries=here, application_server=here,
         commit_interval=f"{_COMMIT_MS}ms", **where,
     )  # fmt: skip
+
+    @contextmanager
+    def other() -> Iterator[str]:
+        """Let another machine wait for the application: it has no state, so it forwards."""
+        waiting = application.with_settings(queries=there, application_server=there, state_dir=f"{directory}/other")
+        with waiting.start(wait=True):
+            yield f"http://{there}"
+
     with closing(open_log(application.settings)) as log:
         _make_topics(log, name)
         with application.start():
-            run = _Run("penstock", name, f"{name}-in", log, f"http://127.0.0.1:{port}")
-            run.wait_for_answers()
+            run = _Run("penstock", name, f"{name}-in", log, f"http://{here}", other)
+            run.wait_for_answers(run.url)
             yield run
 
 
@@ -192,7 +213,7 @@ def _theirs(directory: str, bootstrap: str) -> Iterator[_Run]:
         process = subprocess.Popen(command)
         try:
             run = _Run(PEER, name, f"{name}-in", log, f"http://127.0.0.1:{port}")
-            run.wait_for_answers()
+            run.wait_for_answers(run.url)
             yield run
         finally:
             process.terminate()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import defaultdict
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
 from penstock import (
@@ -24,11 +26,17 @@ from penstock.program.layouts import id_of_version
 from penstock.store.kept_store import KeptStore
 from penstock.stores.memory import MemoryBackend
 
-from .copies import Copies, WouldWait
+from .copies import MOST_AGE_SECONDS, Copies, WouldWait
 from .snapshots import Snapshot, ViewBackend
+
+_log = logging.getLogger("penstock.queries")
 
 _REOPEN_SECONDS = 0.5
 """How long a reader stays open: a task that is restored may have got other files meanwhile."""
+_AHEAD_SECONDS = MOST_AGE_SECONDS / 2
+"""Age of the log's last answer at which it is asked again while queries are still answered by it."""
+_ASKING = 4
+"""Number of tasks whose last commits are asked for at a time."""
 _EMPTY_SECONDS = 0.1
 """How long a task counts as one that has made no commit."""
 
@@ -43,10 +51,11 @@ class _Reader:
 
 @dataclass(frozen=True)
 class Look:
-    """The last commit that the log had at a time (seconds); None: the task had made none."""
+    """The last commit that the log had at a time (seconds); None: the task had made none. `before`: the look before."""
 
     commit: Commit | None
     at: float
+    before: Look | None = None
 
 
 class LocalCopies(Copies):
@@ -63,6 +72,11 @@ class LocalCopies(Copies):
         self._readers: dict[tuple[str, str], _Reader] = {}
         self._looks: dict[str, Look] = {}
         self._looking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._ahead: set[str] = set()
+        """The tasks about which a thread asks the log."""
+        self._ahead_lock = threading.Lock()
+        self._threads: Executor | None = None
+        self._has_closed = False
 
     def _open(self, task: SavedTask, store: str, *, at_once: bool = False) -> Snapshot:
         kept = task.layouts.now.get(store)
@@ -71,6 +85,8 @@ class LocalCopies(Copies):
         look = self._looks.get(task.id)
         if look is None or (look.commit is None and self.world.seconds() - look.at > _EMPTY_SECONDS):
             look = self._look(task, at_once)
+        if at_once and self.world.seconds() - look.at > _AHEAD_SECONDS:
+            self._look_ahead(task)
         if look.commit is None:
             return Snapshot(task.id, None, kept, None, look.at, MemoryBackend.ephemeral(kept.tables(store)))
         view = self._view(task, kept, store, at_once)
@@ -95,11 +111,15 @@ class LocalCopies(Copies):
         return self._with(found, self._look(task))
 
     def _with(self, found: Snapshot, look: Look) -> Snapshot:
-        """Return the snapshot with a commit that it has reached, if the log had no later one."""
-        commit = look.commit
-        if commit is None or version_counter(commit.version) > found.counter:
-            return found
-        return replace(found, commit=commit, confirmed_at=look.at)
+        """Return the snapshot with a commit that it has reached, if the log had no later one.
+
+        The log has a commit some milliseconds before the copy here; until then the look before counts.
+        """
+        for each in (look, look.before):
+            commit = None if each is None else each.commit
+            if each is not None and commit is not None and version_counter(commit.version) <= found.counter:
+                return replace(found, commit=commit, confirmed_at=each.at)
+        return found
 
     def _look(self, task: SavedTask, at_once: bool = False) -> Look:
         """Ask the log for the last commit; queries that wait for the same answer share it."""
@@ -112,8 +132,30 @@ class LocalCopies(Copies):
                 return known
             at = self.world.seconds()
             commit = self.last_commit(task)
-            look = self._looks[task.id] = Look(commit, at)
+            look = self._looks[task.id] = Look(commit, at, None if known is None else replace(known, before=None))
             return look
+
+    def _look_ahead(self, task: SavedTask) -> None:
+        """Ask the log in a thread, unless one asks already.
+
+        A busy log takes a part of a second to answer. If queries waited for it, they would all stand behind those of
+        this task.
+        """
+        with self._ahead_lock:
+            if self._has_closed or task.id in self._ahead:
+                return
+            self._ahead.add(task.id)
+            if self._threads is None:
+                self._threads = self.world.threads(_ASKING, "penstock-looks")
+            self._threads.submit(self._look_and_forget, task)
+
+    def _look_and_forget(self, task: SavedTask) -> None:
+        try:
+            self._look(task)
+        except Exception:
+            _log.debug("the last commit of task %s is not known", task.id, exc_info=True)  # a query asks, and raises
+        finally:
+            self._ahead.discard(task.id)
 
     # ------------------------------------------------------------------ readers
 
@@ -163,6 +205,10 @@ class LocalCopies(Copies):
             reader.backend.close()
 
     def close(self) -> None:
+        with self._ahead_lock:
+            self._has_closed = True
+        if self._threads is not None:
+            self._threads.shutdown()
         with self._lock:
             for key in list(self._readers):
                 self._drop(key)

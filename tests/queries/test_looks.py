@@ -1,0 +1,134 @@
+"""Queries are answered while the log is asked whether what they read is the last version."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Application, Commit, OutputBatch, StoreUnavailableError, TopicPartition, Topology, key_value_store
+from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.queries.copies import Bounds, WouldWait
+from penstock.plugins.queries.local_copies import LocalCopies
+from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.world import World
+
+from ..spark import apps
+from ..waiting import wait_until
+
+AT_ONCE = Bounds(at_once=True)
+IN = TopicPartition("in", 0)
+
+
+class SlowLog(MemoryLog):
+    """A log that says what the last commit is when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = threading.Event()
+        self.answers.set()
+        self.asked = 0
+
+    def last_commit(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> Commit | None:
+        self.asked += 1
+        assert self.answers.wait(60)
+        return super().last_commit(application_id, task_id, partitions)
+
+
+class Bench:
+    """A task that counts, and the copies of its store; `now` is the time of queries in seconds."""
+
+    def __init__(self, directory: Path, log: SlowLog) -> None:
+        settings: dict[str, Any] = {"log": "memory:x", "changelog": "topic:", "data_dir": str(directory)}
+        topology = (
+            Topology()
+            .add_source("in", "in")
+            .add_processor("count", apps.Count, "in", stores=[key_value_store("counts", key_serde="str")])
+        )
+        prepared = prepare(Application("app", topology, **settings), log)
+        self.log, self.now = log, 0.0
+        self.resources = ProcessResources()
+        [(task, inputs)] = prepared.assignment.tasks.items()
+        self.worker = TaskWorker(prepared.application, task, inputs, log, resources=self.resources)
+        self.copies = LocalCopies(prepared.application, log, World(seconds=lambda: self.now))
+
+    def count(self) -> None:
+        self.log.append(OutputBatch("in", [b"k"], [b"v"], [1]))
+        self.worker.run_batch(self.log.end_offsets([IN]), 0)
+
+    def ask(self, bounds: Bounds = AT_ONCE) -> int:
+        """Return the number of the version that answers."""
+        task = self.copies.task(0, "0_0")
+        with closing(self.copies.snapshot(task, "counts", bounds)) as found:
+            return found.counter
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    log = SlowLog()
+    log.create_topic("in", 1)
+    made = Bench(tmp_path, log)
+    made.count()
+    yield made
+    log.answers.set()
+    made.copies.close()
+    made.worker.close()
+    made.resources.close()
+
+
+def test_the_log_is_asked_while_its_last_answer_still_counts(bench: Bench) -> None:
+    bench.ask(Bounds())
+    before = bench.log.asked
+    bench.log.answers.clear()
+    bench.now = 1.5
+    first = bench.ask()
+    bench.count()
+    assert bench.ask() == first + 1
+    wait_until(lambda: bench.log.asked == before + 1)
+    bench.now = 1.9
+    assert bench.ask() == first + 1 and bench.log.asked == before + 1
+    bench.log.answers.set()
+    wait_until(lambda: not bench.copies._ahead)
+    bench.now = 3.0
+    assert bench.ask() == first + 1, "the answer is of 1.5 s"
+    bench.now = 9.0
+    with pytest.raises(WouldWait):
+        bench.ask()
+
+
+def test_a_version_that_is_on_its_way_here_does_not_stop_queries(bench: Bench) -> None:
+    """The log has a commit before the copy has it: until then the answer before counts, for its two seconds."""
+    bench.ask(Bounds())
+    version = bench.ask()
+    with _commit_without_copy(bench):
+        bench.now = 1.5
+        assert bench.ask() == version
+        wait_until(lambda: not bench.copies._ahead)
+        assert bench.ask() == version, "the look of 0 s counts"
+        bench.now = 2.1
+        with pytest.raises(WouldWait):
+            bench.ask()
+        with pytest.raises(StoreUnavailableError, match="the log has a later one"):
+            bench.ask(Bounds(wait=0.0))
+    assert bench.ask(Bounds()) == version + 1
+
+
+@contextmanager
+def _commit_without_copy(bench: Bench) -> Iterator[None]:
+    """Commit once more, with the copy here as it was before until the end of the block."""
+    state = bench.worker._state
+    assert state is not None
+    apply: Callable[..., None] = state.apply
+    late: list[Any] = []
+    state.apply = lambda *given: late.append(given)  # type: ignore[method-assign]
+    bench.count()
+    yield
+    state.apply = apply  # type: ignore[method-assign]
+    for given in late:
+        apply(*given)
