@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,10 +152,15 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture
 def runs_here(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the command `penstock run` of this process use its session: it would start a JVM for each application."""
+    """Have `penstock run` and scripts in this process use its session: each application would start a JVM."""
     from penstock.plugins.spark import runner
 
-    monkeypatch.setattr(runner, "run_order", partial(runner.run_order, session=spark))
+    run_order = runner.run_order
+
+    def run_in_it(application: Any, order: Any, *, session: Any = None, **options: Any) -> Any:
+        return run_order(application, order, session=session or spark, **options)
+
+    monkeypatch.setattr(runner, "run_order", run_in_it)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,10 @@ DAY = os.environ.setdefault("TESTS_OF_DAY", str(date.today().toordinal()))
 """A number, which the processes that pytest-xdist starts have from the first one, or "all" (`make test-all`). No name
 that begins with PENSTOCK_: those are settings."""
 
+WHOLE = 6
+"""Tests that take whole applications on Spark through a kill: so many, in the crash tests, the demo and on a cluster.
+Each of them takes one to three minutes of `make test` and has a day of its own."""
+
 
 def is_today(turn: int, parts: int) -> bool:
     """Return whether it is the turn of one of so many parts, counted from 0; in as many days each has its turn."""

@@ -148,7 +148,7 @@ def test_latencies_are_drawn_with_a_line_for_each_side_that_was_measured() -> No
         chart(rows[2:])
 
 
-@by_turns(0, 3)
+@by_turns(0, 5)
 @pytest.mark.spark
 def test_a_steady_application_is_measured_by_every_benchmark_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latency_local, "WARM_UP", 0.0)
@@ -181,7 +181,7 @@ def test_a_steady_application_is_measured_by_every_benchmark_of_one(monkeypatch:
     assert running.processes.processes() == []
 
 
-@by_turns(0, 2)
+@by_turns(1, 5)
 @pytest.mark.spark
 def test_the_dataframe_operator_is_measured_after_its_first_batches(spark: object) -> None:
     result = dataframe.measure(records=4_000, per_batch=1_000, settling=2, session=spark)
@@ -189,7 +189,7 @@ def test_the_dataframe_operator_is_measured_after_its_first_batches(spark: objec
     assert result.records_per_s > 0 and result.cpu_s_per_million > 0
 
 
-@by_turns(1, 2)
+@by_turns(2, 5)
 @pytest.mark.spark
 def test_spark_local_measures_all_batches_but_the_first(monkeypatch: pytest.MonkeyPatch, spark: object) -> None:
     result = spark_local.measure("small", programs.count_topology(), records=8_000, per_batch=2_000, session=spark)
@@ -197,7 +197,7 @@ def test_spark_local_measures_all_batches_but_the_first(monkeypatch: pytest.Monk
     assert {"read", "process", "changelog", "write", "spark"} <= result.phases.keys()
 
 
-@by_turns(1, 3)
+@by_turns(3, 5)
 @pytest.mark.spark
 def test_kafka_measures_from_topic_to_topic(broker: KafkaBroker) -> None:
     log = KafkaLog(broker.bootstrap)
@@ -265,7 +265,7 @@ def test_the_clients_end_with_the_application(broker: KafkaBroker, tmp_path: Pat
         )
 
 
-@by_turns(2, 3)
+@by_turns(4, 5)
 @pytest.mark.spark
 def test_latency_is_measured_beside_the_peer(broker: KafkaBroker) -> None:
     case = latency.CASES["word-count-exactly-once-100ms"]

@@ -3,8 +3,9 @@ page.
 
 In every page, blocks of ```python run in order in one namespace; one that begins with `# NAME.py` is written to that
 file, too. Blocks of ```console are typed: each line after `$ ` is a command, what follows is what it prints (`...`
-stands for anything). Everything of a page happens in one fresh directory. `penstock run` runs in this process and its
-Spark session, but in README.md, where it is what it is for a user, and on pages whose application is embedded.
+stands for anything). Everything of a page happens in one fresh directory. `penstock run`, and a script that calls
+`run`, run in this process and its Spark session, but in README.md, where they are what they are for a user, and on
+pages whose application is embedded. A script that makes a session has it for itself.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import importlib
 import inspect
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import fields
+from io import StringIO
 from pathlib import Path
 from types import ModuleType
 
@@ -53,11 +57,10 @@ def is_embedded(page: Path) -> bool:
 
 
 def runs_here(page: Path) -> bool:
-    return (
-        page.name != "README.md"
-        and not is_embedded(page)
-        and re.search(r"^\$ penstock run", page.read_text(), re.MULTILINE) is not None
-    )
+    text = page.read_text()
+    if page.name == "README.md" or is_embedded(page) or "make_session" in text:
+        return False
+    return re.search(r"^\$ (penstock run|python run_)", text, re.MULTILINE) is not None
 
 
 def marked(page: Path) -> object:
@@ -123,6 +126,12 @@ def type_commands(block: str, directory: Path, where: str, runs_here: bool) -> N
             forget_modules(directory)
             result = CliRunner().invoke(program, shlex.split(command)[1:])
             assert (result.exit_code, result.stdout) == (0, expected), f"{where}: {command}\n{result.output}"
+            continue
+        if runs_here and command.startswith("python run_"):
+            forget_modules(directory)
+            with redirect_stdout(StringIO()) as printed:
+                runpy.run_path(str(directory / command.removeprefix("python ")), run_name="__main__")
+            assert printed.getvalue() == expected, f"{where}: {command}"
             continue
         done = subprocess.run(
             ["bash", "-c", command],

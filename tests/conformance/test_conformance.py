@@ -57,7 +57,7 @@ FIRST_OF_EACH = list({case["family"]: case for case in reversed(CASES)}.values()
 """Of each family, its first case; `python -m tests.conformance DIR --driver spark` runs all."""
 
 
-@pytest.mark.parametrize("case", of_today(FIRST_OF_EACH, 3), ids=lambda case: case["family"])
+@pytest.mark.parametrize("case", of_today(FIRST_OF_EACH, 6), ids=lambda case: case["family"])
 def test_sample_on_spark(case: Case, spark: Any) -> None:
     cut = shortened(case, OPS_ON_SPARK)
     driver = CaseDriver(cut, partial(stepping_on_spark, session=spark))

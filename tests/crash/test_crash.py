@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ..rotation import of_today
+from ..rotation import WHOLE, by_turns, of_today
 from .harness import Options, run
 
 
@@ -16,15 +16,15 @@ from .harness import Options, run
 @pytest.mark.broker
 @pytest.mark.parametrize(
     "options",
-    of_today(
-        [
-            Options("local", seed=74, faults=("zombies",)),
+    [
+        pytest.param(Options("local", seed=74, faults=("zombies",)), marks=by_turns(0, WHOLE)),
+        pytest.param(
             Options(
                 "kafka", seed=2, changelog="topic", faults=("kill hosts",), program="dsl", mode="continuous", brokers=2
             ),
-        ],
-        2,
-    ),
+            marks=by_turns(3, WHOLE),
+        ),
+    ],
     ids=lambda options: (
         f"{options.program}, {options.mode}, {options.log}, {options.changelog}, {options.guarantee}: "
         f"{' and '.join(options.faults)}"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ..rotation import by_turns
+from ..rotation import WHOLE, by_turns
 from .running import EXAMPLES
 
 COMMAND = [sys.executable, "-u", str(EXAMPLES / "demo.py"), "--lines", "1500", "--data-dir", "demo"]
@@ -24,7 +24,9 @@ COMMAND = [sys.executable, "-u", str(EXAMPLES / "demo.py"), "--lines", "1500", "
     "options",
     [
         pytest.param(("--engine", "embedded"), id="embedded"),
-        pytest.param(("--kafka",), marks=[pytest.mark.spark, pytest.mark.broker, by_turns(0, 2)], id="kafka on Spark"),
+        pytest.param(
+            ("--kafka",), marks=[pytest.mark.spark, pytest.mark.broker, by_turns(2, WHOLE)], id="kafka on Spark"
+        ),
     ],
 )
 def test_the_demo_goes_on_after_a_kill(options: tuple[str, ...], tmp_path: Path) -> None:

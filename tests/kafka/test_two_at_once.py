@@ -30,7 +30,7 @@ LEASE = "lease=5"
 """A third of the usual: one driver waits for another's lease twice."""
 
 
-@by_turns(1, 2)
+@by_turns(1, 4)
 def test_a_driver_that_froze_is_shut_out_by_the_next(surroundings: Surroundings) -> None:
     """While it holds the lease nobody else may start; when it wakes up after that, it ends and has changed nothing."""
     surroundings.create(**{"in": 2, "out": 2})

@@ -23,7 +23,7 @@ from penstock.plugins.queries.task_servers import TaskServer, task_servers
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..processes import ROOT
-from ..rotation import by_turns
+from ..rotation import WHOLE, by_turns
 from ..waiting import wait_until
 from .standalone import Standalone, java_options, spark_home
 from .surroundings import Surroundings
@@ -67,7 +67,7 @@ def can_bind(host: str) -> bool:
     return True
 
 
-@by_turns(0, 3)
+@by_turns(1, WHOLE)
 @pytest.mark.broker
 def test_a_slot_whose_host_lingers_goes_to_a_speculative_attempt_in_the_end(master: list[str], tmp_path: Path) -> None:
     """Spark makes no second attempt on the host of the first."""
@@ -115,7 +115,7 @@ def topology():
 """
 
 
-@by_turns(1, 3)
+@by_turns(4, WHOLE)
 def test_slots_stay_at_their_executors_and_move_when_one_is_lost_added_or_decommissioned(
     cluster: Standalone, master: list[str], surroundings: Surroundings, tmp_path: Path
 ) -> None:
@@ -236,7 +236,7 @@ class Listener:
         return plays
 
 
-@by_turns(2, 3)
+@by_turns(5, WHOLE)
 def test_a_music_chart_is_asked_on_two_executors_of_which_one_is_killed(
     cluster: Standalone, master: list[str], surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
