@@ -53,7 +53,7 @@ FOLDERS = {
 
 
 def is_embedded(page: Path) -> bool:
-    return page.name != "README.md" and 'engine="embedded"' in page.read_text()
+    return page.name != "README.md" and re.search('engine(="| )embedded', page.read_text()) is not None
 
 
 def runs_here(page: Path) -> bool:

@@ -239,7 +239,7 @@ def test_what_fails_in_a_worker_is_one_message_and_nothing_is_lost(
 
     aside.rename(delta)
     says(
-        error(run_in_a_process(world, "--master", "local[2]", "--quiet", code=1)),
+        error(run_here("--quiet", code=1)),
         "Error: application 'shop', task 0_0, node 'orders', at topic 'orders' partition 0 offset 3: the value: "
         "serde 'str': b'\\xff' is not UTF-8",
         "Or set deserialization_handler (skip, DeadLetter(TOPIC), Retry())",

@@ -17,25 +17,31 @@ from penstock.contrib.sqlite.backend import SqliteBackend
 from penstock.plugins.testing.contracts.store_backend import StoreBackendContract
 from penstock.plugins.testing.contracts.store_kinds import StoreKindsContract
 
+from ..rotation import by_turns
+
 both = pytest.mark.parametrize("backend", [RocksDbBackend, SqliteBackend])
 OPEN = "contrib.rocksdb", "contrib.sqlite"
 
 
+@by_turns(0, 2)
 class TestSqlite(StoreBackendContract):
     open = staticmethod(partial(SqliteBackend, lock_timeout="1s"))
     examples = 8
 
 
+@by_turns(0, 2)
 class TestKindsOverSqlite(StoreKindsContract):
     open = staticmethod(SqliteBackend)
     examples = 3
 
 
+@by_turns(1, 2)
 class TestRocksDb(StoreBackendContract):
     open = staticmethod(partial(RocksDbBackend, lock_timeout="1s"))
     examples = 8
 
 
+@by_turns(1, 2)
 class TestKindsOverRocksDb(StoreKindsContract):
     open = staticmethod(RocksDbBackend)
     examples = 3
