@@ -13,6 +13,8 @@ from click.testing import CliRunner, Result
 
 from penstock.plugins.cli.group import penstock as program
 
+from ..rotation import by_turns
+
 
 def new(*arguments: str) -> Result:
     return CliRunner().invoke(program, ["new", *arguments])
@@ -25,6 +27,7 @@ def pytest_in(directory: Path) -> str:
     return done.stdout + done.stderr
 
 
+@by_turns(0, 2)
 def test_a_backend_passes_its_tests(tmp_path: Path) -> None:
     assert new("backend", "acme-engine", "--directory", str(tmp_path / "made")).exit_code == 0
     test = tmp_path / "made" / "tests" / "test_backend.py"

@@ -106,7 +106,7 @@ def test_a_missing_java_is_said_with_what_to_install(shout: Console, monkeypatch
     assert "install" in error
 
 
-@by_turns(0, 4)
+@by_turns(1, 4)
 @pytest.mark.spark
 def test_an_application_runs_to_the_end_of_its_topics(shout: Console) -> None:
     shout("produce", "lines", "-K", ":", stdin="a:say\nb:hello\na:again\n")
@@ -171,7 +171,7 @@ def test_an_application_runs_until_it_is_interrupted(shout: Console, trigger: st
     assert "stopped by SIGINT" in err
 
 
-@by_turns(1, 4)
+@by_turns(0, 4)
 @pytest.mark.spark
 def test_a_run_with_bad_records_says_little_in_json_and_sigterm_stops_it(shout: Console) -> None:
     shout("produce", "lines", "--quiet", stdin="".join(f"{'bad' if n % 2 else 'good'} {n}\n" for n in range(10_000)))
