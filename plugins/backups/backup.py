@@ -158,6 +158,7 @@ class _Making:
                 commits[task.id] = replica.commit  # no other task depends on which one it is
             else:
                 self._brought(task, commit, stack)
+        starts = self._starts(commits)
         if self._cuts.between:
             # Before the state is written: tasks delete these records once they have processed them.
             version = f"{0:012d}-{self._world.token(8)}"
@@ -183,25 +184,30 @@ class _Making:
         read = topics - {each.topic for each in self._cuts.between}
         ids = {topic: each for topic, each in self._log.topic_ids(read).items() if each}
         outputs = cut.outputs if commits == cut.commits else {}
-        starts = self._starts(commits)
         backup = Backup(name, self._application.id, now, self._note, commits, version, ids, outputs, starts)
         self._catalog.write(backup)
         self._check_kept(backup)
         return Written(backup, **{how: tuple(tasks) for how, tasks in self._how.items()})
 
     def _starts(self, commits: Mapping[str, Commit | None]) -> Mapping[TopicPartition, int]:
-        """Return where the source topics begin that tasks without a commit read from their start."""
+        """Return where the source topics begin that tasks without a commit read from their start.
+
+        Raises _OvertakenError if one of these tasks has committed since: what it has read may be deleted already.
+        """
         if all(commits.values()):
             return {}
+        reads = {task: read for task, read in task_partitions(self._note).items() if commits[task] is None}
         resets = offset_resets(self._application, resolve_tasks(self._application, self._log))
         unread = [
             each
-            for task, read in task_partitions(self._note).items()
-            if commits[task] is None
+            for read in reads.values()
             for each in read
             if each not in self._cuts.between and each.topic not in resets
         ]
-        return self._log.start_offsets(unread)
+        starts = self._log.start_offsets(unread)
+        if any(self._log.last_commit(self._application.id, task, read) for task, read in reads.items()):
+            raise _OvertakenError
+        return starts
 
     def _check_kept(self, backup: Backup) -> None:
         """Give a backup up if a prune, which did not see its entry, deletes files of it. It first notes which."""
@@ -246,7 +252,9 @@ class _Making:
             if not self._whole and _reaches(target, commit.version):
                 return "unchanged"
             before = self._previous(task.id)
-            if before is not None and _reaches(target, before) and not target.wants_snapshot():
+            # A delta from a version to itself would lead nowhere: what is there of it is damaged, or was not read.
+            is_later = before != commit.version
+            if before is not None and is_later and _reaches(target, before) and not target.wants_snapshot():
                 if self._append_deltas(task, commit, before, target):
                     return "new"
                 replica = self._brought(task, commit, stack)

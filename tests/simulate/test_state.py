@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from penstock import Record
 from penstock.plugins.testing.simulation.backups import BackupSimulation
+from penstock.plugins.testing.simulation.history import Fault, History, Step
+from penstock.plugins.testing.simulation.in_memory import in_memory
 from penstock.plugins.testing.simulation.reshards import ReshardSimulation
+from penstock.plugins.testing.simulation.shrinking import Case
 from penstock.plugins.testing.simulation.soak import soak
 
 from ..rotation import of_today
@@ -24,6 +28,8 @@ FOUND = (
 )
 """The planted faults that a few seeds show."""
 _SEEDS = 16
+_FEW_SNAPSHOTS = 4
+"""The dice of a history whose backups are written as deltas."""
 
 
 @pytest.mark.parametrize("name", of_today(list(CONTRACTS), 3))
@@ -39,6 +45,35 @@ def test_histories_have_backups_that_are_restored() -> None:
         assert isinstance(simulation, BackupSimulation)
         made, restored = made + len(simulation.made), restored + sum(map(bool, simulation.restored.values()))
     assert made > 4 and restored > 1
+
+
+def played(program: str, *steps: Step) -> BackupSimulation:
+    """Run a history of these steps, with three records of a key, in the continuous mode."""
+    records = {"in": tuple(Record("ann", value, value) for value in range(3))}
+    with in_memory():
+        found = BACKUPS[f"{program}, with backups, changelog topic:"]._play_case(
+            Case(records, History(steps, dice=_FEW_SNAPSHOTS)), "continuous"
+        )
+    assert isinstance(found, BackupSimulation)
+    return found
+
+
+def test_a_backup_does_not_lose_a_record_that_is_processed_and_deleted_while_it_is_made() -> None:
+    freezes = Step("strike", fault=Fault("freezes", "makes", step="backup"))
+    purge = Step("arrive"), Step("rest"), Step("purge", amount=1)
+    simulation = played("passed on", freezes, Step("backup", 0, 3), *[Step("wake")] * 2, *purge, *[Step("wake")] * 9)
+    assert "cannot be restored, because records are deleted" in simulation.story[-1]
+
+
+def test_a_backup_that_could_not_read_its_place_leaves_the_others_whole() -> None:
+    work, back_up = (Step("arrive"), Step("rest")), [Step("backup", amount=each) for each in (3, 0, 0, 0) * 2]
+    failed = 0
+    for later in range(18):
+        refused = Step("strike", fault=Fault("is refused by its disk", "reads", step="backup", later=later))
+        simulation = played("counts", *work, *back_up, *work, *back_up, refused, *back_up * 3)
+        failed += len(simulation.failed)
+        assert simulation.restored
+    assert failed > 5
 
 
 def test_histories_have_reshards() -> None:

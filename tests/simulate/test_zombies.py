@@ -9,8 +9,8 @@ import pytest
 
 from penstock import duration_ms
 from penstock.plugins.runtime.opening import LastCommit
-from penstock.plugins.testing.simulation.faults import UPKEEP
 from penstock.plugins.testing.simulation.history import Fault
+from penstock.plugins.testing.simulation.host_world import UPKEEP
 from penstock.testing.simulation import SimulatedCluster, SimulationFailure
 
 from .planted import PLANTED, Change, Planted, planted

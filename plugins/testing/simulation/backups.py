@@ -17,7 +17,7 @@ from penstock.plugins.runtime.task_worker import TaskWorker
 
 from ..topic_reader import TopicReader
 from .backup_host import BackupHost, PruneHost
-from .history import SELDOM, Fault, History, Step
+from .history import Fault, History, Step
 from .host import with_state_in
 from .host_world import HostWorld
 from .log import TRANSACTION_SECONDS, HostLog, SimulatedLog
@@ -27,8 +27,8 @@ from .tool_host import ToolHost
 BACK_UP, PRUNE = "backup", "prune"
 _SHARE, _PRUNES = 0.5, 0.05
 """How many steps of a history are followed by one of a backup, or by a prune."""
-_FAULTS = 0.08
-"""In how many of these steps a fault strikes the process."""
+_FAULTS = {BACK_UP: 0.08, PRUNE: 0.6}
+"""In how many of these steps a fault strikes the process: a prune is one step, and a backup takes many."""
 _PASSES = (0.02, 0.1, 0.3)
 """Seconds that pass while a backup rests."""
 _MOST_RESTORED = 2
@@ -43,15 +43,9 @@ def with_backups(history: History, random: Random) -> History:
         drawn = random.random()
         if drawn < _SHARE:
             kind = PRUNE if drawn < _PRUNES else BACK_UP
-            fault = _fault(random, kind) if random.random() < _FAULTS else None
+            fault = Fault.of_process(random, on_disk=True, step=kind) if random.random() < _FAULTS[kind] else None
             steps.append(Step(kind, random.randrange(8), random.randrange(64), fault))
     return replace(history, steps=tuple(steps))
-
-
-def _fault(random: Random, kind: str) -> Fault:
-    """Return a fault that strikes a process which makes a backup, or prunes, in the middle of that."""
-    fault = Fault.of(random, on_disk=True)
-    return fault if fault.step in ("", SELDOM) else replace(fault, step=kind)
 
 
 class BackupSimulation(Simulation):

@@ -35,8 +35,7 @@ class Cluster:
     """Hosts run on `machines` machines, each with a disk of its own, and several may run on one. `disk` is shared.
 
     A driver would give each task to one host. Here a task may be given to another host while the one that had it still
-    runs and knows nothing of it. `edge` and `disk_edge` are called for each operation of a host on the log and on the
-    shared disk.
+    runs and knows nothing of it. `edge` and `disk_edge` are called for each operation of a host on log and shared disk.
     """
 
     def __init__(
@@ -256,15 +255,18 @@ class Cluster:
         for host in self.live():
             host.keep([task for task, owner in self.owners.items() if owner is host])
 
+    def kill(self, host: Host, *, is_event: bool = False) -> None:
+        """Let a host die, wherever it is."""
+        self._timeline.tell(f"{host} dies", is_event=is_event)
+        self.end(host)
+
     def end(self, host: Host) -> None:
         """Take a host that has died out of the cluster."""
         host.bury()
-        if host in self.hosts:
-            self.hosts.remove(host)
-        self.followers = [each for each in self.followers if each is not host]
-        self.standbys = [each for each in self.standbys if each is not host]
-        self.drivers = [each for each in self.drivers if each is not host]
-        self.tools = [each for each in self.tools if each is not host]
+        groups: tuple[list[Any], ...] = self.hosts, self.followers, self.standbys, self.drivers, self.tools
+        for group in groups:
+            if host in group:
+                group.remove(host)
 
     def power_off(self, machine: int) -> None:
         """Let a machine go down: all its hosts die, and what they have not synced to the shared disk is lost."""
@@ -321,8 +323,7 @@ class Cluster:
         place.note()
         self._note_contents(place, str(host))
         for task, commit in () if host.is_of_earlier_program else host.reported.items():
-            before = self.known.get(task)
-            if before is None or version_counter(before.version) < version_counter(commit.version):
+            if task not in self.known or version_counter(self.known[task].version) < version_counter(commit.version):
                 self.known[task] = commit
         host.reported.clear()
 
@@ -359,31 +360,30 @@ class Cluster:
         """Let one of a host's threads do what it was given: one of the calls that wait."""
         self.let(host, lambda: host.world.run(number))
 
-    def work_on(self, host: Host) -> None:
-        """Let a host and its threads work until they have nothing to do; in batches, as far as the driver plans."""
+    def work_on(self, host: Host, late: str = "") -> None:
+        """Let a host and its threads work until they have nothing to do; in batches, as far as the driver plans.
+
+        Those of the pool `late` are slow: one of their calls runs when there is nothing else to do.
+        """
         self.drive()
         for _ in range(_MOST_BATCHES):
             if host.is_frozen or host.is_dead:
                 break
-            self._work_on(host)
+            self.let(host, lambda: self._work_on(host, late))
             self.drive()
             if not host.has_plans:
                 break
 
-    def _work_on(self, host: Host) -> None:
-        def work_on() -> int:
-            total = idle = 0
-            for _ in range(_MOST_STRETCHES):
-                done, calls = host.work(), len(host.world.calls)
-                while host.world.calls:
-                    host.world.run(0)
-                total += done
-                idle = 0 if done or calls else idle + 1
-                if idle > len(self.tasks):  # in batches, each stretch of work is that of one task
-                    break
-            return total
-
-        self.let(host, work_on)
+    def _work_on(self, host: Host, late: str) -> int:
+        total = idle = 0
+        for _ in range(_MOST_STRETCHES):
+            done, calls = host.work(), host.world.run_all(but=late)
+            total += done
+            idle = 0 if done or calls else idle + 1
+            if idle > len(self.tasks):  # in batches, each stretch of work is that of one task
+                break
+        host.world.run_first(late)
+        return total
 
     def work_beside(self, host: Host, rounds: int) -> None:
         """Let a host work, in the middle of an act of one of its other threads."""

@@ -23,6 +23,8 @@ from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.positions import InputPartitions
 from penstock.plugins.runtime.task_worker import TaskWorker
 
+from .cluster import Cluster
+
 _METHODS: dict[str, tuple[tuple[Any, str], ...]] = {
     "cleaning": ((DirectoryChangelog, "clean"),),
     "snapshot": ((TaskState, "write_snapshot"),),
@@ -48,8 +50,9 @@ _METHODS: dict[str, tuple[tuple[Any, str], ...]] = {
     "backup": ((backup, "back_up"),),
     "prune": ((pruning, "prune"),),
     "reshard": ((resharding, "reshard"), (resharding, "accept"), (resharding, "undo")),
+    "planning and closing": ((Cluster, "work_beside"),),  # an act in the middle of another one
 }
-STEPS = (*_METHODS, "planning and closing")
+STEPS = tuple(_METHODS)
 """The steps, the inner ones first: a snapshot is written in the middle of a batch."""
 
 

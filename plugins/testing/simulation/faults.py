@@ -14,10 +14,9 @@ from .engine_steps import step_now
 from .failure import HostDied, SimulatedDiskError, SimulatedOutage
 from .history import DELAYED, DISK_FAULTS, LOG_FAULTS, OVERTAKEN, Fault
 from .host import Host
+from .host_world import UPKEEP
 from .timeline import Timeline
 
-UPKEEP = "penstock-upkeep"
-"""The threads of a host that write snapshots and clean."""
 _REFUSALS = (errno.ENOSPC, errno.EACCES, errno.EIO)
 _REFUSED = (1, 1, 4, 20)
 """How many operations of a host one after the other its disk may refuse."""

@@ -34,82 +34,59 @@ _STEPS = {
 """The steps of the engine's work in which faults strike (`engine_steps.STEPS`), and how often a seed chooses them."""
 SELDOM = "seldom done"
 _SELDOM: Mapping[str, Mapping[str, int]] = {
+    "backup": {
+        "asks": 60, "completes": 90, "creates": 90, "deletes": 1000, "fetches": 300, "lists": 60, "makes": 90,
+        "produces": 700, "reads": 70, "syncs": 60, "writes": 60,
+    },
     "change of the stores": {
-        "asks": 84,
-        "begins": 630,
-        "commits": 157,
-        "completes": 150,
-        "creates": 150,
-        "fetches": 1000,
-        "makes": 146,
-        "syncs": 30,
-        "uploads": 630,
-        "writes": 45,
+        "asks": 84, "begins": 630, "commits": 157, "completes": 250, "creates": 250, "deletes": 1000,
+        "fetches": 1000, "makes": 250, "syncs": 60, "uploads": 630, "writes": 70,
     },
-    "cleaning": {"asks": 62, "deletes": 42, "lists": 26, "reads": 19},
+    "cleaning": {"asks": 62, "deletes": 80, "lists": 40, "reads": 30},
     "commit": {
-        "appends": 38,
-        "begins": 90,
-        "commits": 7,
-        "completes": 15,
-        "creates": 14,
-        "cuts": 1000,
-        "deletes": 1000,
-        "makes": 26,
-        "opens": 36,
-        "syncs": 4,
-        "uploads": 92,
-        "writes": 3,
+        "appends": 120, "begins": 120, "commits": 7, "completes": 25, "creates": 25, "cuts": 1000, "deletes": 1000,
+        "makes": 40, "opens": 80, "syncs": 8, "uploads": 150, "writes": 5,
     },
-    "ending": {"asks": 128, "ends": 322},
+    "ending": {"asks": 128, "ends": 400},
     "first commit": {
-        "begins": 144,
-        "commits": 10,
-        "completes": 16,
-        "creates": 16,
-        "deletes": 1000,
-        "makes": 15,
-        "syncs": 3,
-        "uploads": 146,
-        "writes": 8,
+        "begins": 200, "commits": 10, "completes": 25, "creates": 25, "deletes": 1000, "makes": 25, "syncs": 6,
+        "uploads": 250, "writes": 8,
     },
-    "following": {"asks": 13, "fetches": 182, "lists": 26, "reads": 14},
+    "following": {"asks": 20, "fetches": 250, "lists": 50, "reads": 25},
     "global stores": {"asks": 10, "fetches": 65},
-    "looking for a snapshot": {"asks": 54, "lists": 9, "reads": 16},
+    "looking for a snapshot": {"asks": 54, "lists": 15, "reads": 25},
     "move of the changelog": {
-        "begins": 258,
-        "completes": 45,
-        "creates": 45,
-        "lists": 12,
-        "looks": 672,
-        "makes": 45,
-        "notes": 109,
-        "reads": 12,
-        "syncs": 9,
-        "takes": 53,
-        "uploads": 672,
-        "writes": 10,
+        "asks": 60, "begins": 400, "completes": 90, "creates": 70, "deletes": 1000, "lists": 20, "looks": 1000,
+        "makes": 70, "notes": 109, "reads": 20, "syncs": 20, "takes": 53, "uploads": 1000, "writes": 20,
     },
-    "opening": {"commits": 500, "fetches": 1000, "lists": 19},
+    "opening": {"commits": 500, "fetches": 1000, "lists": 19, "reads": 800},
+    "planning and closing": {"fetches": 300},
+    "prune": {
+        "completes": 150, "creates": 150, "deletes": 120, "lists": 60, "makes": 300, "reads": 80, "syncs": 100,
+        "writes": 150,
+    },
     "reading": {"fetches": 6},
-    "reset": {"asks": 54, "deletes": 47, "lists": 630, "notes": 60, "removes": 69, "sets": 35},
+    "reset": {"asks": 54, "deletes": 47, "lists": 630, "notes": 60, "removes": 69, "sets": 35, "syncs": 80},
+    "reshard": {
+        "asks": 60, "commits": 100, "completes": 100, "creates": 100, "deletes": 250, "fetches": 300, "lists": 150,
+        "makes": 150, "notes": 90, "reads": 130, "removes": 300, "syncs": 90, "takes": 100, "writes": 80,
+    },
     "restoring": {"fetches": 32, "lists": 8, "reads": 6},
     "sending": {"sends": 6},
     "snapshot": {
-        "begins": 81,
-        "completes": 29,
-        "creates": 28,
-        "deletes": 1000,
-        "looks": 234,
-        "makes": 1000,
-        "syncs": 14,
-        "uploads": 258,
-        "writes": 5,
+        "begins": 120, "completes": 60, "creates": 50, "deletes": 1000, "looks": 300, "makes": 1000, "syncs": 25,
+        "uploads": 400, "writes": 5,
     },
-    "working": {"asks": 4, "begins": 32, "deletes": 32, "fetches": 1000, "uploads": 32},
-}
+    "working": {"asks": 4, "begins": 70, "deletes": 90, "fetches": 1000, "uploads": 70},
+}  # fmt: skip
 """By step and operation: how likely an aimed fault is for it, in thousandths; the more, the fewer histories do it.
 Without such faults, two thousand histories would leave out some."""
+_AIMED = 0.2
+"""How many histories begin with an aimed fault of each kind, so that one is there wherever something rare happens."""
+_SELDOM_SHARE = 0.6
+"""How many of the faults of a process that does one thing are for operations that few histories do."""
+_MOST_LATER = 60
+"""After how many operations at most the others strike."""
 _UPKEEP_OPERATIONS = {"lists": 1, "reads": 1, "writes": 1, "completes": 1, "deletes": 2}
 _SIMPLER = {"call": ("rest",), "work": ("rest",), "orphans": ("give",)}
 COMMIT_INTERVALS = ("0ms", "20ms", "100ms", "1s")
@@ -151,6 +128,15 @@ class Fault:
         later = random.choice((0, 0, 0, 1, 2, 5) if is_of_disk else (0, 0, 0, 1, 2))
         return cls(kind, operation, random.random() < 0.5, later, random.randrange(1_200), step)
 
+    @classmethod
+    def of_process(cls, random: Random, *, on_disk: bool, step: str = "") -> Fault:
+        """Return a random fault for a process that does one thing and ends: in `step`, or at what few histories do."""
+        kind = random.choice(_kinds(on_disk=on_disk))
+        after, amount = random.random() < 0.5, random.randrange(1_200)
+        if random.random() < _SELDOM_SHARE:
+            return cls(kind, after=after, amount=amount, step=SELDOM)
+        return cls(kind, "", after, random.randrange(_MOST_LATER), amount, step)
+
     def is_at(self, step: str, what: str) -> bool:
         """Return whether it may strike at an operation (`what`) in a step."""
         if self.step == SELDOM:
@@ -158,6 +144,18 @@ class Fault:
             dice = crc32(f"{self.amount} {step} {operation}".encode()) % 1_000
             return dice < _SELDOM.get(step, {}).get(operation, 0)
         return what.startswith(self.operation) and self.step in ("", step)
+
+
+def _kinds(*, on_disk: bool) -> list[str]:
+    """Return the kinds of faults that strike any host, each once."""
+    return [each for each in dict.fromkeys(LOG_FAULTS + (DISK_FAULTS if on_disk else ())) if each != OVERTAKEN]
+
+
+def _aimed(random: Random, *, on_disk: bool) -> list[Fault]:
+    """Return a fault of each kind, in any order: the first one that is for an operation strikes."""
+    kinds = _kinds(on_disk=on_disk)
+    random.shuffle(kinds)
+    return [Fault(kind, after=random.random() < 0.5, amount=random.randrange(1_200), step=SELDOM) for kind in kinds]
 
 
 @dataclass(frozen=True)
@@ -211,4 +209,6 @@ class History:
         `on_disk`: with faults at operations on the disk, where the changelog is in a directory.
         """
         steps = tuple(Step.of(random, on_disk=on_disk) for _ in range(random.randrange(most)))
+        if random.random() < _AIMED:
+            steps = (*(Step("strike", fault=each) for each in _aimed(random, on_disk=on_disk)), *steps)
         return cls(steps, random.choice(COMMIT_INTERVALS), random.random() < 0.8, random.randrange(2**32))

@@ -99,6 +99,8 @@ class Host(ABC):
         """How many of its next operations its disk refuses."""
         self.purgeable: dict[TopicPartition, int] = {}
         """The positions in internal topics below which its tasks have reported that they need no records."""
+        self.topic_ids = {name: info.id for name, info in log.shared.topics().items()}
+        """The topics that were there when it started: its driver deletes records of these, and of no later ones."""
         self.planned: dict[str, Planned] = {}
         """What the driver has planned for tasks, in batches."""
         self.opened: set[str] = set()

@@ -13,6 +13,11 @@ from penstock.world import Files, LocalFiles, Ticker
 from .failure import HostDied
 from .timeline import Timeline
 
+UPKEEP = "penstock-upkeep"
+"""The threads of a host that write snapshots and clean."""
+LATE = ("", "", UPKEEP, "penstock-commits")
+"""The threads of a host that may be slower than others, chosen by a number; in half of the cases none are."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -68,6 +73,20 @@ class HostWorld(Clock):
             call.future.set_result(result)
         finally:
             self.pool = before
+
+    def run_all(self, *, but: str = "") -> int:
+        """Run `calls`, and those that they submit, without those of the pool `but`; return how many there were."""
+        count = 0
+        while (number := next((at for at, call in enumerate(self.calls) if call.pool != but), None)) is not None:
+            self.run(number)
+            count += 1
+        return count
+
+    def run_first(self, pool: str) -> None:
+        """Run the first call of a pool, if there is one."""
+        number = next((at for at, call in enumerate(self.calls) if call.pool == pool), None)
+        if number is not None:
+            self.run(number)
 
     def tick(self) -> None:
         """Let tickers call what they call."""

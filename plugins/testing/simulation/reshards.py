@@ -15,7 +15,7 @@ from .history import Fault, History, Step
 from .host import with_state_in
 from .host_world import HostWorld
 from .log import HostLog
-from .simulation import Simulation
+from .simulation import Simulation, is_on_disk
 from .tool_host import ToolHost
 
 RESHARD = "reshard"
@@ -23,7 +23,9 @@ _LEASE_MS = 15_000
 _MOST_TRIES = 6
 _LOOK_SECONDS = 0.5
 _FAULTS = 0.8
-"""In how many tries but the last a fault strikes the process."""
+"""In how many tries but the last faults strike the process."""
+_MOST_FAULTS = 3
+"""The most that wait for it: a delay, and some others, do not end it."""
 _FROZEN = 0.2
 """In how many of these it is frozen before it writes where the application is stored."""
 
@@ -115,6 +117,12 @@ class ReshardSimulation(Simulation):
         read = self.application.program.topics()
         return [topic for topic in self._topics if topic in read]
 
+    def _faults_of_process(self, random: Random) -> list[Fault]:
+        if random.random() < _FROZEN:
+            return [Fault("freezes", "notes the stored")]
+        on_disk = is_on_disk(self._settings)
+        return [Fault.of_process(random, on_disk=on_disk) for _ in range(1 + random.randrange(_MOST_FAULTS))]
+
     def _try(self, random: Random, what: str, partitions: int) -> None:
         """Let processes do it, one after the other, until one has."""
         before = read_stored(self._made.id, self._log)
@@ -134,10 +142,8 @@ class ReshardSimulation(Simulation):
                 self._faults.disarm()
                 self._disk.damaged.clear()
             elif random.random() < _FAULTS:
-                fault = replace(Fault.of(random, on_disk=random.random() < 0.5), step="", later=random.randrange(60))
-                if random.random() < _FROZEN:
-                    fault = Fault("freezes", "notes the stored")
-                self._faults.arm(tool, fault)
+                for fault in self._faults_of_process(random):
+                    self._faults.arm(tool, fault)
             self._cluster.let(tool, tool.work)
             if tool.is_done:
                 self._cluster.end(tool)

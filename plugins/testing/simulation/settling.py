@@ -44,7 +44,7 @@ def settle(cluster: Cluster, checks: Checks, log: SimulatedLog, timeline: Timeli
 
 
 def _let_standbys_catch_up(cluster: Cluster, timeline: Timeline) -> None:
-    for host in cluster.standbys:
+    for host in list(cluster.standbys):
         for _ in range(_QUIET_ROUNDS):
             timeline.pass_by(30.0)
             cluster.let(host, host.work)

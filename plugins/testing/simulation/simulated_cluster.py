@@ -280,15 +280,17 @@ class SimulatedCluster(ReadsTopics):
         `also_sources`: also records of source topics that were read, as retention does.
         """
         purged: dict[TopicPartition, int] = {}
+        ids = {name: info.id for name, info in self._log.topics().items()}
         for host in self._cluster.live():
-            purged |= {each: at for each, at in host.purgeable.items() if each.topic in self._log.topics()}
+            of_same_topics = {name for name, topic_id in ids.items() if host.topic_ids.get(name) == topic_id}
+            purged |= {each: at for each, at in host.purgeable.items() if each.topic in of_same_topics}
         if also_sources:
             read = self._checks.positions()
             purged.update({each: at for each, at in read.items() if at is not None and each.topic in self._topics})
         starts = self._log.start_offsets(list(purged))
         for partition, position in purged.items():
             if position > starts[partition]:
-                self._log.purge(partition, position, self._log.topic(partition.topic).id)
+                self._log.purge(partition, position, ids[partition.topic])
                 self._timeline.tell(f"the records of {partition} before {position} are deleted")
 
     def move(self, task: str, host: int) -> None:
@@ -304,9 +306,7 @@ class SimulatedCluster(ReadsTopics):
     def crash(self, host: int, *, before: str | None = None, after: str | None = None) -> None:
         """Let a host die, now or at its next operation of this name."""
         if before is None and after is None:
-            dying = self._host(host)
-            self._timeline.tell(f"{dying} dies", is_event=True)
-            self._cluster.end(dying)
+            self._cluster.kill(self._host(host), is_event=True)
         else:
             self._arm("dies", host, before, after)
 

@@ -26,6 +26,7 @@ from .failure import SimulationFailure, described
 from .faults import Place
 from .history import Fault, History, Step
 from .host import Host
+from .host_world import LATE
 from .log import TRANSACTION_SECONDS
 from .operator_host import LEASE_SECONDS, operate
 from .simulated_application import simulated
@@ -90,7 +91,7 @@ class Simulation(SimulatedCluster):
         self._life_begins: Mapping[TopicPartition, int] = {}
         self._steps: Mapping[str, Callable[[Step], object]] = {
             "arrive": lambda step: self._arrive(1),
-            "rest": lambda step: self._let(step, self._cluster.work_on),
+            "rest": self._rest,
             "work": lambda step: self._let(step, self._cluster.work),
             "call": lambda step: self._let(step, lambda host: self._run_call(host, step.amount)),
             "give": self._give,
@@ -168,6 +169,10 @@ class Simulation(SimulatedCluster):
         if live:
             act(live[step.host % len(live)])
 
+    def _rest(self, step: Step) -> None:
+        """Let a host do all that there is to do; its snapshots or its commits may be late."""
+        self._let(step, lambda host: self._cluster.work_on(host, LATE[step.amount % len(LATE)]))
+
     def _strike(self, step: Step) -> None:
         everyone, fault = self._cluster.everyone(), step.fault or Fault("dies")
         if fault.step:
@@ -188,8 +193,7 @@ class Simulation(SimulatedCluster):
         if self._cluster.has_replicas:
             for host in self._cluster.processes():
                 if host.machine == machine:
-                    self._timeline.tell(f"{host} dies")
-                    self._cluster.end(host)
+                    self._cluster.kill(host)
             self._cluster.adopt(tasks[step.amount % len(tasks)], machine)
 
     def _give(self, step: Step) -> None:

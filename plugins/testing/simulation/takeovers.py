@@ -9,6 +9,7 @@ from random import Random
 from .cluster import Cluster
 from .history import Fault, History, Step
 from .host import Host
+from .host_world import LATE, UPKEEP
 
 TAKE_OVER = "take over"
 _ONE_IN = 4
@@ -19,6 +20,8 @@ _BEFORE = (
     ("arrive", "arrive", "work", "call"), ("arrive", "pass", "work"), ("call", "call", "arrive", "pass", "work")
 )  # fmt: skip
 """Steps of the host that freezes, all or the first two parts: it has a commit to write, and its changelog to keep."""
+_LATE_UPKEEP = LATE.index(UPKEEP)
+"""The number of a `rest` in half of those parts, in place of `work`: a snapshot is then due when commits go on."""
 _SHORT, _LONG = 1, 5
 """Numbers of a `pass`: a millisecond, and a time after which a commit is due."""
 _STEPS = {
@@ -49,7 +52,10 @@ def _takeover(random: Random) -> Iterator[Step]:
     number = random.randrange(8)
     for part in _BEFORE[: random.choice((2, 3))]:
         for kind in part:
-            yield Step(kind, number, random.choice((_SHORT, _LONG)) if kind == "pass" else random.randrange(64))
+            if kind == "work" and random.random() < 0.5:
+                yield Step("rest", number, _LATE_UPKEEP)
+            else:
+                yield Step(kind, number, random.choice((_SHORT, _LONG)) if kind == "pass" else random.randrange(64))
     [step] = random.choices(list(_STEPS), list(_STEPS.values()))
     operation = random.choice(_OPERATIONS.get(step, ("",)))
     later = random.choice((0, 0, 1, 2, 5))
@@ -63,16 +69,15 @@ def take_over(cluster: Cluster, step: Step, meanwhile: Callable[[float], object]
     """Start a host beside a frozen one, or on another machine, which works with its tasks; then the frozen one wakes.
 
     `meanwhile` is called between stretches of work, with seconds that pass. The frozen one may end what its threads
-    have to do before it looks at what came of it.
+    have to do before it looks at what came of it. Then the successor may die, and its tasks are opened over an empty
+    disk: so it shows at once what the frozen one has done to the changelog.
     """
     frozen = [each for each in cluster.hosts if each.is_frozen and not each.is_of_earlier_program]
     if not frozen:
         return
     host = frozen[step.host % len(frozen)]
     successor = cluster.start((host.machine + step.amount % 2) % cluster.machines)
-    for task in [name for name, owner in cluster.owners.items() if owner is host]:
-        if _lives(successor):
-            cluster.give(task, successor)
+    _give_tasks(cluster, host, successor)
     for _ in range(1 + step.amount // 2 % _MOST_STRETCHES):
         if _lives(successor):
             cluster.work_on(successor)
@@ -81,6 +86,19 @@ def take_over(cluster: Cluster, step: Step, meanwhile: Callable[[float], object]
         cluster.wake(host)
     while step.amount & 8 and host.world.calls and _lives(host):
         cluster.run_call(host, 0)
+    if step.amount & 16 and _lives(successor):
+        cluster.kill(successor)
+        cluster.replace_disk(successor.machine)
+        third = cluster.start(successor.machine)
+        _give_tasks(cluster, successor, third)
+        if _lives(third):
+            cluster.work_on(third)
+
+
+def _give_tasks(cluster: Cluster, owner: Host, host: Host) -> None:
+    for task in [name for name, each in cluster.owners.items() if each is owner]:
+        if _lives(host):
+            cluster.give(task, host)
 
 
 def _lives(host: Host) -> bool:
