@@ -182,8 +182,11 @@ def _ours(directory: str, bootstrap: str | None = None) -> Iterator[_Run]:
     def other() -> Iterator[str]:
         """Let another machine wait for the application: it has no state, so it forwards."""
         waiting = application.with_settings(queries=there, application_server=there, state_dir=f"{directory}/other")
-        with waiting.start(wait=True):
+        running = waiting.start(wait=True)
+        try:
             yield f"http://{there}"
+        finally:
+            running.stop()
 
     with closing(open_log(application.settings)) as log:
         _make_topics(log, name)
@@ -210,7 +213,7 @@ def _theirs(directory: str, bootstrap: str) -> Iterator[_Run]:
     application = Application(name, Topology().add_source("in", f"{name}-in"), log=f"kafka:{bootstrap}")
     with closing(open_log(application.settings)) as log:
         _make_topics(log, name)
-        process = subprocess.Popen(command)
+        process = subprocess.Popen(command, start_new_session=True)
         try:
             run = _Run(PEER, name, f"{name}-in", log, f"http://127.0.0.1:{port}")
             run.wait_for_answers(run.url)
@@ -242,7 +245,8 @@ def _asking(url: str, rate: float, seconds: float) -> Iterator[subprocess.Popen[
         yield None
         return
     command = [sys.executable, "-m", "bench.queries", url, str(rate), str(seconds)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    # Sessions of their own, as on other machines: Linux divides the processors among sessions.
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
     try:
         yield process
     finally:

@@ -20,14 +20,17 @@ from penstock import (
 from penstock.plugins.replicas.saved_tasks import SavedTask, saved_tasks
 from penstock.support.names import did_you_mean
 
+from .ahead import Ahead
 from .snapshots import Snapshot
 
 MOST_AGE_SECONDS = 2.0
 """How long ago the log may have had no later version than the one that answers, unless a stale one may."""
 _WAIT_SECONDS = 0.005
 """Seconds between two looks at a copy that is about to get a version."""
-_LOOK_SECONDS = 1.0
-"""Seconds between two looks at the note of the program that ran last."""
+LOOK_SECONDS = 1.0
+"""Seconds between two looks at a note in the log, that of the program that ran last."""
+AHEAD_SHARE = 0.5
+"""At what share of the age at which an answer of the log does not count any more it is asked again."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class Copies(ABC):
         self.log = log
         self._tasks: Mapping[int, Mapping[str, SavedTask]] = {}
         self._looked_at = float("-inf")
+        self.ahead = Ahead(self.world)
+        """Asks the log for what is about to be too old."""
 
     # ------------------------------------------------------------------ tasks
 
@@ -82,19 +87,25 @@ class Copies(ABC):
 
         `at_once`: raise WouldWait instead of asking the log.
         """
-        now = self.world.seconds()
-        if not self._tasks or now - self._looked_at > _LOOK_SECONDS:
+        age = self.world.seconds() - self._looked_at
+        if at_once and self._tasks and age > AHEAD_SHARE * LOOK_SECONDS:
+            self.ahead.start("tasks", self._look_at_tasks)
+        if not self._tasks or age > LOOK_SECONDS:
             if at_once:
                 raise WouldWait
-            if self._tasks:
-                self._looked_at = now  # others go on with what is known
-            try:
-                self._tasks = self._noted_tasks()
-                self._looked_at = now
-            except LogError:
-                if not self._tasks:
-                    raise  # else they stay as they are known; whether a version is the last one is another question
+            self._look_at_tasks()
         return self._tasks.get(subtopology, {})
+
+    def _look_at_tasks(self) -> None:
+        now = self.world.seconds()
+        if self._tasks:
+            self._looked_at = now  # others go on with what is known
+        try:
+            self._tasks = self._noted_tasks()
+            self._looked_at = now
+        except LogError:
+            if not self._tasks:
+                raise  # else they stay as they are known; whether a version is the last one is another question
 
     def _noted_tasks(self) -> Mapping[int, Mapping[str, SavedTask]]:
         found: dict[int, dict[str, SavedTask]] = {}
@@ -208,9 +219,9 @@ class Copies(ABC):
         """Return the last commit of a task, from the log; None before the first one."""
         return self.log.last_commit(self.application.id, task.id, task.partitions)
 
-    @abstractmethod
     def close(self) -> None:
         """Release everything; idempotent."""
+        self.ahead.close()
 
 
 def _wanted(task: SavedTask, bounds: Bounds) -> Mapping[TopicPartition, int]:

@@ -132,6 +132,7 @@ class FollowedCopies(Copies):
         return found  # the next pass brings a later one
 
     def close(self) -> None:
+        super().close()
         self._has_closed = True
         self._ticker.close()
         with ExitStack() as stack:

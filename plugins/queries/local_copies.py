@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import defaultdict
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
 from penstock import (
@@ -29,14 +27,10 @@ from penstock.stores.memory import MemoryBackend
 from .copies import MOST_AGE_SECONDS, Copies, WouldWait
 from .snapshots import Snapshot, ViewBackend
 
-_log = logging.getLogger("penstock.queries")
-
 _REOPEN_SECONDS = 0.5
 """How long a reader stays open: a task that is restored may have got other files meanwhile."""
-_AHEAD_SECONDS = MOST_AGE_SECONDS / 2
-"""Age of the log's last answer at which it is asked again while queries are still answered by it."""
-_ASKING = 4
-"""Number of tasks whose last commits are asked for at a time."""
+_AHEAD_SECONDS = MOST_AGE_SECONDS / 4
+"""Age of the log's last answer at which it is asked again: beside many transactions Kafka takes up to a second."""
 _EMPTY_SECONDS = 0.1
 """How long a task counts as one that has made no commit."""
 
@@ -72,11 +66,6 @@ class LocalCopies(Copies):
         self._readers: dict[tuple[str, str], _Reader] = {}
         self._looks: dict[str, Look] = {}
         self._looking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        self._ahead: set[str] = set()
-        """The tasks about which a thread asks the log."""
-        self._ahead_lock = threading.Lock()
-        self._threads: Executor | None = None
-        self._has_closed = False
 
     def _open(self, task: SavedTask, store: str, *, at_once: bool = False) -> Snapshot:
         kept = task.layouts.now.get(store)
@@ -86,7 +75,7 @@ class LocalCopies(Copies):
         if look is None or (look.commit is None and self.world.seconds() - look.at > _EMPTY_SECONDS):
             look = self._look(task, at_once)
         if at_once and self.world.seconds() - look.at > _AHEAD_SECONDS:
-            self._look_ahead(task)
+            self.ahead.start(task.id, lambda: self._look(task))
         if look.commit is None:
             return Snapshot(task.id, None, kept, None, look.at, MemoryBackend.ephemeral(kept.tables(store)))
         view = self._view(task, kept, store, at_once)
@@ -108,6 +97,11 @@ class LocalCopies(Copies):
         return self._with(found, look)
 
     def _confirmed(self, task: SavedTask, found: Snapshot) -> Snapshot:
+        known = self._looks.get(task.id)
+        is_old = known is None or self.world.seconds() - known.at > MOST_AGE_SECONDS
+        last = None if known is None or is_old else known.commit
+        if last is not None and version_counter(last.version) > found.counter:
+            return found  # the copy has to have that version first: the log would name it again, or a later one
         return self._with(found, self._look(task))
 
     def _with(self, found: Snapshot, look: Look) -> Snapshot:
@@ -125,37 +119,15 @@ class LocalCopies(Copies):
         """Ask the log for the last commit; queries that wait for the same answer share it."""
         if at_once:
             raise WouldWait
-        asked_at = self.world.seconds()
+        before = self._looks.get(task.id)
         with self._looking[task.id]:
             known = self._looks.get(task.id)
-            if known is not None and known.at >= asked_at:
+            if known is not None and known is not before:
                 return known
             at = self.world.seconds()
             commit = self.last_commit(task)
             look = self._looks[task.id] = Look(commit, at, None if known is None else replace(known, before=None))
             return look
-
-    def _look_ahead(self, task: SavedTask) -> None:
-        """Ask the log in a thread, unless one asks already.
-
-        A busy log takes a part of a second to answer. If queries waited for it, they would all stand behind those of
-        this task.
-        """
-        with self._ahead_lock:
-            if self._has_closed or task.id in self._ahead:
-                return
-            self._ahead.add(task.id)
-            if self._threads is None:
-                self._threads = self.world.threads(_ASKING, "penstock-looks")
-            self._threads.submit(self._look_and_forget, task)
-
-    def _look_and_forget(self, task: SavedTask) -> None:
-        try:
-            self._look(task)
-        except Exception:
-            _log.debug("the last commit of task %s is not known", task.id, exc_info=True)  # a query asks, and raises
-        finally:
-            self._ahead.discard(task.id)
 
     # ------------------------------------------------------------------ readers
 
@@ -205,10 +177,7 @@ class LocalCopies(Copies):
             reader.backend.close()
 
     def close(self) -> None:
-        with self._ahead_lock:
-            self._has_closed = True
-        if self._threads is not None:
-            self._threads.shutdown()
+        super().close()
         with self._lock:
             for key in list(self._readers):
                 self._drop(key)

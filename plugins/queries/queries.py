@@ -28,18 +28,16 @@ from penstock.plugins.runtime.locations import open_log, state_directory
 from penstock.support.names import did_you_mean
 
 from .active_server import active_server
+from .ahead import Ahead
 from .built_stores import BuiltStores
 from .changes_feed import ChangesFeed
-from .copies import Bounds, Copies, TaskLag, WouldWait
+from .copies import AHEAD_SHARE, LOOK_SECONDS, Bounds, Copies, TaskLag, WouldWait
 from .followed_copies import FollowedCopies
 from .global_copies import GLOBAL, Filler, GlobalCopies
 from .local_copies import LocalCopies
 from .reading import StoreReading, kind_of
 from .stores import can_be_queried, queried_store
 from .task_servers import TaskServer, task_servers
-
-_LOOK_SECONDS = 1.0
-"""Seconds between two looks at whether the application was resharded."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +76,7 @@ class Queries:
         self._opening = threading.Lock()
         self._open(stored_application(application, log))
         self._looked_at = self.seconds()
+        self._ahead = Ahead(self._copies.world)
 
     def _open(self, application: Application) -> None:
         self.application = application
@@ -215,7 +214,10 @@ class Queries:
 
         They are others after the application was resharded. Raises LogError, and WouldWait with `at_once`.
         """
-        if self.seconds() - self._looked_at > _LOOK_SECONDS:
+        age = self.seconds() - self._looked_at
+        if at_once and age > AHEAD_SHARE * LOOK_SECONDS:
+            self._ahead.start("layout", self._follow_layout)
+        if age > LOOK_SECONDS:
             if at_once:
                 raise WouldWait
             self._follow_layout()
@@ -295,6 +297,7 @@ class Queries:
         with ExitStack() as stack:
             stack.callback(self._log.close)
             stack.callback(self._close_copies)
+            stack.callback(self._ahead.close)
 
     def _close_copies(self) -> None:
         with ExitStack() as stack:

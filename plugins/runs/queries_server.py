@@ -183,7 +183,11 @@ class _Server:
         self._thread.start()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(self._command, stdin=subprocess.PIPE, pass_fds=[self._descriptor])
+        # A session of its own, as task hosts have. Linux divides the processors among sessions (autogroup), so it need
+        # not wait for what else that of the run does; and Ctrl-C is the run's, which ends it.
+        return subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, pass_fds=[self._descriptor], start_new_session=True
+        )
 
     def _watch(self) -> None:
         while True:

@@ -15,6 +15,7 @@ from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.queries.copies import Bounds, WouldWait
 from penstock.plugins.queries.local_copies import LocalCopies
+from penstock.plugins.queries.queries import Queries
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.world import World
@@ -56,7 +57,11 @@ class Bench:
         self.resources = ProcessResources()
         [(task, inputs)] = prepared.assignment.tasks.items()
         self.worker = TaskWorker(prepared.application, task, inputs, log, resources=self.resources)
-        self.copies = LocalCopies(prepared.application, log, World(seconds=lambda: self.now))
+        self.world = World(seconds=lambda: self.now)
+        self.queries = Queries(prepared.application, log, lambda stored: LocalCopies(stored, log, self.world))
+        copies = self.queries.copies_of(0)
+        assert isinstance(copies, LocalCopies)
+        self.copies = copies
 
     def count(self) -> None:
         self.log.append(OutputBatch("in", [b"k"], [b"v"], [1]))
@@ -77,7 +82,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.count()
     yield made
     log.answers.set()
-    made.copies.close()
+    made.queries.close()
     made.worker.close()
     made.resources.close()
 
@@ -94,12 +99,26 @@ def test_the_log_is_asked_while_its_last_answer_still_counts(bench: Bench) -> No
     bench.now = 1.9
     assert bench.ask() == first + 1 and bench.log.asked == before + 1
     bench.log.answers.set()
-    wait_until(lambda: not bench.copies._ahead)
+    wait_until(lambda: not bench.copies.ahead.running)
     bench.now = 3.0
     assert bench.ask() == first + 1, "the answer is of 1.5 s"
     bench.now = 9.0
     with pytest.raises(WouldWait):
         bench.ask()
+
+
+def test_notes_are_read_before_they_are_too_old(bench: Bench) -> None:
+    """Which tasks there are, and whether the application was resharded."""
+    bench.ask(Bounds())
+    for bench.now in (0.6, 1.5, 2.4):  # without a look between, the last two are too late
+        assert bench.queries.copies_of(0, at_once=True) is bench.copies
+        assert list(bench.copies.tasks(0, at_once=True)) == ["0_0"]
+        wait_until(lambda: not bench.copies.ahead.running | bench.queries._ahead.running)
+    bench.now = 9.0
+    with pytest.raises(WouldWait):
+        bench.queries.copies_of(0, at_once=True)
+    with pytest.raises(WouldWait):
+        bench.copies.tasks(0, at_once=True)
 
 
 def test_a_version_that_is_on_its_way_here_does_not_stop_queries(bench: Bench) -> None:
@@ -109,7 +128,7 @@ def test_a_version_that_is_on_its_way_here_does_not_stop_queries(bench: Bench) -
     with _commit_without_copy(bench):
         bench.now = 1.5
         assert bench.ask() == version
-        wait_until(lambda: not bench.copies._ahead)
+        wait_until(lambda: not bench.copies.ahead.running)
         assert bench.ask() == version, "the look of 0 s counts"
         bench.now = 2.1
         with pytest.raises(WouldWait):

@@ -153,6 +153,8 @@ def test_a_server_beside_the_run(
                 return 0 if found is None else found.value
 
             assert count() == 10
+            [server] = servers()
+            assert os.getsid(server.pid) == server.pid, "Ctrl-C and the processor time of the run's session are not its"
             page = Reader(url).get("settings", authorization="Bearer a-token-of-the-test").text
             assert "queries_token ******** code" in page and "commit_interval 10ms code" in page
             (before,) = servers()
