@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ..rotation import of_today
+from ..rotation import by_turns, of_today
 
 HERE = Path(__file__).parent
 
@@ -364,6 +364,7 @@ def test_its_renderer_is_a_format_of_describe(acme: Installation, project: Path)
     )
 
 
+@by_turns(1, 2)
 @pytest.mark.spark
 def test_a_pipeline_of_names_runs_on_spark(acme: Installation, project: Path) -> None:
     acme.penstock("topics", "create", "readings", "changes", "--partitions", "2", cwd=project)
