@@ -250,6 +250,7 @@ class _Making:
         """Bring the backup of a task to a commit; return how."""
         with closing(self._catalog.changelog(task.id)) as target:
             if not self._whole and _reaches(target, commit.version):
+                target.sync()  # a process that did not come to that may have written it
                 return "unchanged"
             before = self._previous(task.id)
             # A delta from a version to itself would lead nowhere: what is there of it is damaged, or was not read.

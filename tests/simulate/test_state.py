@@ -47,12 +47,12 @@ def test_histories_have_backups_that_are_restored() -> None:
     assert made > 4 and restored > 1
 
 
-def played(program: str, *steps: Step) -> BackupSimulation:
+def played(program: str, *steps: Step, dice: int = _FEW_SNAPSHOTS) -> BackupSimulation:
     """Run a history of these steps, with three records of a key, in the continuous mode."""
     records = {"in": tuple(Record("ann", value, value) for value in range(3))}
     with in_memory():
         found = BACKUPS[f"{program}, with backups, changelog topic:"]._play_case(
-            Case(records, History(steps, dice=_FEW_SNAPSHOTS)), "continuous"
+            Case(records, History(steps, dice=dice)), "continuous"
         )
     assert isinstance(found, BackupSimulation)
     return found
@@ -74,6 +74,14 @@ def test_a_backup_that_could_not_read_its_place_leaves_the_others_whole() -> Non
         failed += len(simulation.failed)
         assert simulation.restored
     assert failed > 5
+
+
+def test_a_backup_makes_durable_what_one_that_failed_has_left() -> None:
+    fault = Fault("is refused by its disk", "completes", step="backup", after=True)
+    back_up = [Step("backup", amount=amount) for amount in (3, 0, 0, 0) * 4]
+    for dice in range(8):
+        simulation = played("counts", Step("arrive"), Step("rest"), Step("strike", fault=fault), *back_up, dice=dice)
+        assert simulation.failed and simulation.made
 
 
 def test_histories_have_reshards() -> None:

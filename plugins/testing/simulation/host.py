@@ -296,7 +296,9 @@ class BatchHost(Host):
         self._workers[name] = worker
         planned = self.planned.pop(name, None) or Planned({}, self.world.now_ms())
         try:
-            report = worker.try_batch(planned.ends, planned.clock_ms, self.known.get(name), visit_seconds=0.0)
+            # Every second host goes on with a visit in the same batch.
+            seconds = float(self.number % 2)
+            report = worker.try_batch(planned.ends, planned.clock_ms, self.known.get(name), visit_seconds=seconds)
             self.take(report)
             return report.records_in
         except RetryRequested:

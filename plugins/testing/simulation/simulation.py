@@ -35,7 +35,7 @@ from .takeovers import TAKE_OVER, take_over
 
 _PASSES = (0.1, 0.001, 0.005, 0.02, 0.05, 0.3, 1.0, 70.0)
 """Seconds that may pass at once."""
-_SIZES = {"chunk": (64, 1_000_000), "segment": (1, 400, 1_000_000), "snapshot_floor": (1, 10_000, 30_000, 1_000_000)}
+_SIZES = {"chunk": (64, 1_000_000), "segment": (1, 400, 1_000_000), "snapshot_floor": (1, 10_000, 1, 1_000_000)}
 """Of the changelog in a directory: so small that it writes snapshots and cleans in a history of some commits."""
 _GRACES = ("0ms", "1s", "1m", "1h")
 _CLEANUP_DELAY = "2m"
@@ -327,6 +327,8 @@ class Simulation(SimulatedCluster):
         while not operate(self._cluster, act, step):
             self._timeline.pass_by(LEASE_SECONDS)
         self._timeline.tell("the changelog was moved")
+        if step.host % 4 == 3:
+            self._power_off(Step("power", amount=self._cluster.machines))
         self._restart()
 
     @property
@@ -360,7 +362,7 @@ class Simulation(SimulatedCluster):
 
     def _between(self, seconds: float) -> None:
         self._pass_by(seconds)
-        self._arrive(1)
+        self._arrive(2)
 
     def _arrive(self, count: int) -> None:
         arriving, self._waiting = self._waiting[:count], self._waiting[count:]

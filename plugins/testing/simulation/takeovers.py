@@ -20,10 +20,14 @@ _BEFORE = (
     ("arrive", "arrive", "work", "call"), ("arrive", "pass", "work"), ("call", "call", "arrive", "pass", "work")
 )  # fmt: skip
 """Steps of the host that freezes, all or the first two parts: it has a commit to write, and its changelog to keep."""
-_LATE_UPKEEP = LATE.index(UPKEEP)
-"""The number of a `rest` in half of those parts, in place of `work`: a snapshot is then due when commits go on."""
-_SHORT, _LONG = 1, 5
-"""Numbers of a `pass`: a millisecond, and a time after which a commit is due."""
+_UPKEEP = ("cleaning", "snapshot", "looking for a snapshot")
+_SHORT, _LONG, _LONGEST = 1, 5, 7
+"""Numbers of a `pass`: a millisecond, a time after which a commit is due, and one after which a snapshot may be."""
+_BEFORE_UPKEEP = (
+    ("pass", _LONGEST), ("arrive", 0), ("arrive", 0), ("rest", LATE.index(UPKEEP)), ("arrive", 0), ("arrive", 0),
+    ("pass", _LONG), ("work", 0),
+)  # fmt: skip
+"""Steps of one that freezes in its upkeep: a snapshot waits for its thread, and so does a commit after it."""
 _STEPS = {
     "cleaning": 3, "snapshot": 5, "looking for a snapshot": 1, "working": 4, "reading": 3, "commit": 1, "opening": 1,
     "restoring": 1, "sending": 1,
@@ -33,7 +37,7 @@ _OPERATIONS = {"cleaning": ("", "reads"), "snapshot": ("writes", "syncs", "compl
 """Operations of a step in which hosts freeze: files that are read or written there may be deleted by others."""
 _PAUSE_SECONDS = 6.0
 """Seconds between two stretches of work of the successor: it looks whether a snapshot is due, and it cleans."""
-_MOST_STRETCHES = 3
+_FEWEST_STRETCHES, _MORE_STRETCHES = 2, 3
 
 
 def with_takeovers(history: History, random: Random) -> History:
@@ -50,18 +54,19 @@ def with_takeovers(history: History, random: Random) -> History:
 
 def _takeover(random: Random) -> Iterator[Step]:
     number = random.randrange(8)
-    for part in _BEFORE[: random.choice((2, 3))]:
-        for kind in part:
-            if kind == "work" and random.random() < 0.5:
-                yield Step("rest", number, _LATE_UPKEEP)
-            else:
-                yield Step(kind, number, random.choice((_SHORT, _LONG)) if kind == "pass" else random.randrange(64))
     [step] = random.choices(list(_STEPS), list(_STEPS.values()))
+    is_upkeep = step in _UPKEEP and random.randrange(4) > 0
+    if is_upkeep:
+        yield from (Step(kind, number, amount) for kind, amount in _BEFORE_UPKEEP)
+    else:
+        for kind in (kind for part in _BEFORE[: random.choice((2, 3))] for kind in part):
+            yield Step(kind, number, random.choice((_SHORT, _LONG)) if kind == "pass" else random.randrange(64))
     operation = random.choice(_OPERATIONS.get(step, ("",)))
     later = random.choice((0, 0, 1, 2, 5))
     fault = Fault("freezes", operation, after=random.random() < 0.5, later=later, step=step)
     yield Step("strike", number, fault=fault)
-    yield Step(random.choice(("rest", "work", "call")), number, random.randrange(64))
+    last = Step(random.choice(("rest", "work", "call")), number, random.randrange(64))
+    yield Step("rest", number) if is_upkeep else last
     yield Step(TAKE_OVER, random.randrange(8), random.randrange(64))
 
 
@@ -78,7 +83,7 @@ def take_over(cluster: Cluster, step: Step, meanwhile: Callable[[float], object]
     host = frozen[step.host % len(frozen)]
     successor = cluster.start((host.machine + step.amount % 2) % cluster.machines)
     _give_tasks(cluster, host, successor)
-    for _ in range(1 + step.amount // 2 % _MOST_STRETCHES):
+    for _ in range(_FEWEST_STRETCHES + step.amount // 2 % _MORE_STRETCHES):
         if _lives(successor):
             cluster.work_on(successor)
             meanwhile(_PAUSE_SECONDS)
