@@ -39,6 +39,14 @@ class Coverage:
         )
 
     @property
+    def leaves_out(self) -> bool:
+        """Whether a copy that is restored for the present layout lacks something of what the version has in its own."""
+        return any(
+            was.logged and (store not in self.in_history or self._now[store].backend != was.backend)
+            for store, was in self._was.items()
+        )
+
+    @property
     def begun(self) -> frozenset[str]:
         """The logged stores that are not in the changelog yet."""
         return frozenset(store for store, now in self._now.items() if now.logged) - self.in_history

@@ -103,6 +103,10 @@ def test_a_delta_that_a_host_writes_after_a_reset_proves_nothing() -> None:
     CONTRACTS["regrouped, in files"].play(712744)
 
 
+def test_a_program_without_a_store_leaves_no_copy_that_looks_whole() -> None:
+    CONTRACTS["counts, a store in the changelog and not, changelog in a directory"].play(100047)
+
+
 def test_the_same_seed_makes_the_same_history_in_any_process() -> None:
     found = [
         subprocess.run(

@@ -453,6 +453,27 @@ def test_a_host_that_is_killed_while_it_gets_a_store_of_a_newer_program_gets_it_
     assert world.run(counts(), more(), records=1, state_dir=here) == "counts=11 more=6"
 
 
+@pytest.mark.parametrize("other", [{"logged": False}, {"backend": "memory"}])
+def test_a_copy_that_lacks_a_store_is_not_used_by_the_program_that_has_it(
+    world: World, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that does not restore it was killed before its first commit: the copy has a version that has it."""
+    world.run(counts(), more())
+    world.lose_host()
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(TaskState, "append_layout", killed)
+            world.run(counts(**other), more(), records=0)
+    assert world.run(counts(), more(), records=1) == "counts=6 more=6"
+    assert world.run(counts(**other), more(), records=1) == "counts=7 more=7"
+    assert world.run(counts(), more(), records=1) == "counts=8 more=8"
+    assert not [*world.directory.rglob("partial")]
+
+
 # ---------------------------------------------------------------- sub-topologies and internal topics
 
 

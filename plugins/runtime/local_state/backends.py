@@ -29,6 +29,7 @@ from penstock.support.private_files import make_private_directory, write_private
 
 from ..locations import making_state_directory
 from .directories import DirectoryUse
+from .partial_copies import PartialCopies, read
 from .restoring import Restoring
 from .stretch import Stretch
 
@@ -62,6 +63,7 @@ class Backends:
         self._task_id = task_id
         self._world = world
         self._is_of_replica = False
+        self._partial = PartialCopies(directory, layouts.id)
         self._names: dict[str, list[str]] = {}
         for store, kept in layouts.now.items():
             self._names.setdefault(kept.backend, []).extend(kept.tables(store))
@@ -81,9 +83,11 @@ class Backends:
         if self._names or gone:
             self._use = DirectoryUse(self._directory, self._world)
         self._is_of_replica = (self._directory / OF_REPLICA).exists()
+        self._partial.find()
         for name, stores in self._names.items():
             self._opened[name] = self._open_backend(name, [*stores, *gone.get(name, ())], version, coverage)
         self._take_over(version, coverage)
+        self._partial.end(coverage)
         if self._is_of_replica:
             (self._directory / OF_REPLICA).unlink(missing_ok=True)  # a predecessor may have frozen in the midst of this
 
@@ -99,6 +103,7 @@ class Backends:
         The caller has the directory (`SoleUse`). Raises StoreLockedError where another process has a backend open that
         only one process can have open.
         """
+        self._partial.find()
         for name, stores in self._names.items():
             tables = [*stores, *coverage.gone.get(name, ())]
             self._opened[name] = self._opening(name, self._latest(name), tables)()
@@ -112,6 +117,7 @@ class Backends:
             opening = self._opening(name, self._latest(name), [*stores, *coverage.gone.get(name, ())])
             reopen = partial(self._reopen, name, opening)
             self._bring_to(self._opened[name], reopen, name, version, coverage)
+        self._partial.end(coverage)
 
     def _reopen(self, name: str, opening: Callable[[], StoreBackend]) -> StoreBackend:
         # Before its first portion is written: whoever is called between portions asks for versions.
@@ -120,6 +126,8 @@ class Backends:
 
     def versions(self) -> set[str | None]:
         """Return the versions of the open backends: one, unless a process was killed between two writes."""
+        if self._partial.are_of_another:
+            return {None}
         return {backend.version() for backend in self._opened.values()}
 
     def _opening(self, name: str, number: int, stores: list[str]) -> Callable[[], StoreBackend]:
@@ -158,18 +166,19 @@ class Backends:
     def _bring_to(
         self, backend: StoreBackend, reopen: Callable[[], StoreBackend], name: str, version: str, coverage: Coverage
     ) -> StoreBackend:
-        have = backend.version() if backend.trusted() else None
+        have = backend.version() if backend.trusted() and not self._partial.are_of_another else None
         missing = frozenset[str]() if have is None else coverage.missing(name, have)
         at, filling = have, f"{RESTORING}{version}:fill"
         if have is not None and [have, version] == self._transition():
             at = filling if missing else version
             backend.write({}, have, at)
         elif have != version:
+            self._partial.begin(coverage)
             plan = self._plan(version, have) if coverage.had_changelog else Restore(None, iter(()))
             if plan.base is None and (found := backend.version()) is not None:
                 _log.warning(
                     "task %s: local %s state is %s, not on the way to %s: rebuilding it from the changelog",
-                    self._task_id, name, found if have else "not to be trusted after a crash of the machine", version,
+                    self._task_id, name, found if have else self._reason, version,
                 )  # fmt: skip
                 backend.destroy()
                 backend = reopen()
@@ -198,6 +207,13 @@ class Backends:
         if at != version:
             backend.write({}, at, version)
         return backend
+
+    @property
+    def _reason(self) -> str:
+        """Why a copy is not used whose version is not known."""
+        return (
+            "of another program" if self._partial.are_of_another else "not to be trusted after a crash of the machine"
+        )
 
     def _names_to_refill(self, name: str) -> list[str]:
         return [store for store in self._names[name] if store in self.refills]
@@ -284,6 +300,8 @@ class Backends:
 
     def end_transition(self, gone: Mapping[str, list[str]], version: str) -> None:
         """Delete this machine's content of stores and indexes, by backend, that the present layout does not have."""
+        # The version is the first of the present layout, or a replica has one of an earlier layout.
+        self._partial.note(Coverage(self._layouts, version))
         for name, backend in self._replaced.items():
             backend.destroy()
             shutil.rmtree(self._directory / name, ignore_errors=True)
@@ -298,11 +316,7 @@ class Backends:
         return self._directory / "settling"
 
     def _transition(self) -> list[str]:
-        with making_state_directory(self._directory):
-            try:
-                return self._transition_file.read_text().split()
-            except FileNotFoundError:
-                return []
+        return read(self._transition_file).split()
 
     # ------------------------------------------------------------------ in use
 
