@@ -30,7 +30,7 @@ sys.dont_write_bytecode = False
 settings.register_profile(
     "penstock",
     deadline=None,
-    max_examples=100 if rotation.DAY == "all" else 40,
+    max_examples=100 if rotation.DAY == "all" else 30,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("penstock")

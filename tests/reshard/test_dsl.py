@@ -12,6 +12,7 @@ import pytest
 from penstock import Application, Log
 from penstock.plugins.reshard import accept
 from penstock.plugins.reshard.topics import with_topics
+from tests.rotation import of_today
 from tests.upgrades.dsl_programs import PROGRAMS, program
 
 from .runs import lease, new_log, outputs, produce, resharded, run, settings
@@ -65,7 +66,7 @@ def sent(log: Log) -> dict[Any, Any]:
     return {key: sorted(rows) for key, rows in outputs(log).items()}
 
 
-@pytest.mark.parametrize("verb", [each for each in PROGRAMS if each not in BY_NODE | BY_SCHEDULE])
+@pytest.mark.parametrize("verb", of_today([each for each in PROGRAMS if each not in BY_NODE | BY_SCHEDULE], 2))
 def test_outputs_are_those_of_a_run_that_always_had_the_number(verb: str, tmp_path: Path) -> None:
     log = log_with(4, 7, 3)
     for before, count, first in ((0, 4, 0), (4, 7, 8), (7, 3, 16)):

@@ -13,6 +13,7 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.plugins.applications.plan import NEW
 from tests.processes import ROOT
+from tests.rotation import of_today
 
 from .changes import CHANGES, Change, GoesOn, Outcome, Refused
 from .page import PAGE, page
@@ -93,7 +94,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
-@pytest.mark.parametrize(("change", "changelog", "lost"), CASES)
+@pytest.mark.parametrize(("change", "changelog", "lost"), of_today(CASES, 2))
 def test_there_and_back(change: Change, changelog: str, lost: bool, world: World) -> None:
     upgrades = Upgrades(world)
     world.feed(range(6))
