@@ -7,7 +7,10 @@ import pytest
 from penstock.plugins.spark.engine import SparkEngine
 from penstock.plugins.testing.contracts.engine import EngineContract
 
+from ..rotation import by_turns
 
+
+@by_turns(1, 2)
 @pytest.mark.usefixtures("runs_here")
 class TestSpark(EngineContract):
     engine = SparkEngine

@@ -10,6 +10,7 @@ import pytest
 from penstock.plugins.applications.pausing import pause, resume
 from penstock.plugins.applications.status_topic import StatusTopic
 
+from ..rotation import of_today
 from . import apps
 from .surroundings import Surroundings
 from .test_hosts import fresh, running
@@ -17,7 +18,7 @@ from .test_hosts import fresh, running
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("trigger", ["0s", "continuous"])
+@pytest.mark.parametrize("trigger", of_today(["0s", "continuous"], 2))
 def test_no_records_are_processed_until_it_is_resumed(tmp_path: Path, spark: Any, trigger: str) -> None:
     with Surroundings(tmp_path / "data") as surroundings:
         surroundings.create(**{"in": 2, "out": 1})
