@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -11,6 +12,12 @@ Change = tuple[bytes, bytes | None]
 """A key and its new value; None deletes the key."""
 Changes = Mapping[str, Sequence[Change]]
 """For each store by name: what changed, sorted by key, each key once."""
+
+
+def in_key_order(rows: Mapping[bytes, bytes | None]) -> list[Change]:
+    """Return the changes of one store, sorted by key."""
+    # By the keys alone: where they are in no order, to compare whole pairs takes longer.
+    return sorted(rows.items(), key=itemgetter(0))
 
 
 class StoreBackend(ABC):

@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from operator import itemgetter
 from typing import BinaryIO, NamedTuple
 
 from penstock import ChangelogError, Work
 from penstock.changelog import RESTORING
 from penstock.store import Change, Changes
+from penstock.store.backend import in_key_order
 
 from .chain import Delta
 from .file_format import DELTA, SNAPSHOT, DamagedError, Reader
@@ -139,4 +139,4 @@ def _merged(group: list[Changes]) -> Changes:
     for changes in group:
         for store, rows in changes.items():
             merged.setdefault(store, {}).update(rows)
-    return {store: sorted(latest.items(), key=itemgetter(0)) for store, latest in merged.items()}
+    return {store: in_key_order(latest) for store, latest in merged.items()}

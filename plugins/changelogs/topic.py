@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import itemgetter
 from zlib import crc32
 
 from penstock import ChangelogError, Log, LogChangelog, OutputBatch, Restore, TopicPartition, Work
 from penstock.changelog import RESTORING
 from penstock.store import Changes
+from penstock.store.backend import in_key_order
 from penstock.store.kept_store import Layout
 from penstock.support.names import changelog_topic
 
@@ -100,7 +100,7 @@ class TopicChangelog(LogChangelog):
                 kept[store].append((key, value))
                 removed[store].pop(key, None)
         # Entries come last: several rows may have one key in the topic, whose last record compaction keeps.
-        return [*self.records({store: sorted(rows.items()) for store, rows in removed.items()}), *self.records(kept)]
+        return [*self.records({store: in_key_order(rows) for store, rows in removed.items()}), *self.records(kept)]
 
     def _first_end_offsets(self, previous: str | None) -> dict[str, int]:
         """Return the end offsets up to which a copy at `previous` is complete, when nothing had to be restored."""
@@ -178,7 +178,7 @@ class TopicChangelog(LogChangelog):
             for rows in self._read(store, starts[store], ends[store], progress):
                 if rows:
                     part += 1
-                    yield {store: sorted(rows.items(), key=itemgetter(0))}, f"{RESTORING}{target}:{part}"
+                    yield {store: in_key_order(rows)}, f"{RESTORING}{target}:{part}"
         yield {}, target
         progress.end()
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from operator import itemgetter
 from typing import NamedTuple
 
 from penstock import LogChangelog, Restore, TaskChangelog
 from penstock.changelog import RESTORING
 from penstock.store import Change, Changes
+from penstock.store.backend import in_key_order
 
 _BEHIND = "behind:"
 """How the name of a copy begins that has everything up to a version, and some of what came after it."""
@@ -86,4 +86,4 @@ def _size(rows: Iterable[Change]) -> int:
 
 
 def _sorted(rows: dict[str, dict[bytes, bytes | None]]) -> Changes:
-    return {store: sorted(changed.items(), key=itemgetter(0)) for store, changed in rows.items()}
+    return {store: in_key_order(changed) for store, changed in rows.items()}

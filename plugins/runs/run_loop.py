@@ -284,7 +284,7 @@ class RunLoop(ABC):
             _log.info("topics or their partitions have changed: starting again with other tasks")
             self._is_reassigning = True
         self._found = found
-        rest = _REASSIGN_SECONDS / 5 if changed else _REASSIGN_SECONDS
+        rest = _REASSIGN_SECONDS / 5 if changed else _REASSIGN_SECONDS  # the second look soon
         self._next_assignment = ended + max(rest, _COST_SHARE * (ended - now))
 
     def _look_at_pauses(self, query: Query) -> None:

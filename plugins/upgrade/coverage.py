@@ -41,8 +41,9 @@ class Coverage:
     @property
     def leaves_out(self) -> bool:
         """Whether a copy that is restored for the present layout lacks something of what the version has in its own."""
+        restored = self.in_history
         return any(
-            was.logged and (store not in self.in_history or self._now[store].backend != was.backend)
+            was.logged and (store not in restored or self._now[store].backend != was.backend)
             for store, was in self._was.items()
         )
 

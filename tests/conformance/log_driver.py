@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from penstock.program.serdes import resolve_serde
 from penstock.record import OutputBatch, TopicPartition
 from penstock.store import StateStore
 
-from ..kafka.clients import create_topics
+from ..kafka.clients import create_topics, delete_own
 from ..waiting import readable_end
 from .runner import Case, application_of, changed, headers_of, output_of
 
@@ -85,7 +85,7 @@ class CaseDriver:
             self._sinks = sorted((set(program.sink_topics()) | written) - set(program.internal_topics))
             made = dict.fromkeys((*program.topics(), *self._sinks), 1)
             if kafka is not None:
-                self._stack.callback(self._forget, made.keys())
+                self._stack.callback(delete_own, self._log, [application.id], made.keys())
             create_topics(self._log, made, kafka)
             self._clock_ms: int = case.get("config", {}).get("initial_wall_clock_ms", 0)
             self._dropped = 0
@@ -176,13 +176,6 @@ class CaseDriver:
 
     def dropped_records(self) -> int:
         return self._dropped
-
-    def _forget(self, made: Collection[str]) -> None:
-        """Delete the topics of the case and of its application. Other tests use the broker at the same time."""
-        self._log.delete_commits(self._application.id)
-        for topic in self._log.topics():
-            if topic in made or topic.startswith(f"{self._application.id}-"):
-                self._log.delete_topic(topic)
 
     def close(self) -> None:
         self._stack.close()

@@ -15,6 +15,7 @@ import pytest
 from penstock import Application
 from penstock.plugins.logs.kafka.log import KafkaLog
 
+from ..kafka.clients import delete_own
 from .running import EXAMPLES, OnAnEngine, Runner, by_key, in_the_driver, load
 
 NUMBERED = sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
@@ -47,12 +48,7 @@ def run_anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run
     log = KafkaLog(location)
     runner = OnAnEngine(**settings, log=f"kafka:{location}", processing_guarantee=ON_KAFKA[request.param])
     yield runner
-    for application in runner.ran:
-        log.delete_commits(application)
-    own = tuple(f"{application}-" for application in runner.ran)
-    for topic in log.topics():
-        if topic in runner.topics or topic.startswith(own):
-            log.delete_topic(topic)
+    delete_own(log, runner.ran, runner.topics)
     log.close()
 
 

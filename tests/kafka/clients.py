@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -82,3 +82,13 @@ def create_topics(log: Log, topics: Mapping[str, int], kafka: KafkaBroker | Kafk
 def _turned(nodes: Sequence[int], by: int) -> list[int]:
     """Return the nodes from another one on; the first has the lead."""
     return [nodes[(by + number) % len(nodes)] for number in range(len(nodes))]
+
+
+def delete_own(log: Log, applications: Collection[str], topics: Collection[str]) -> None:
+    """Delete `topics`, and the commits and internal topics of applications. Other tests use the broker meanwhile."""
+    for application in applications:
+        log.delete_commits(application)
+    own = tuple(f"{application}-" for application in applications)
+    for topic in log.topics():
+        if topic in topics or topic.startswith(own):
+            log.delete_topic(topic)

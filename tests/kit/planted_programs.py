@@ -179,8 +179,8 @@ class FirstSeen(Sum):
         super().keep(record, total)
 
 
-class OldCache(Sum):
-    """Has a cache in front of its store, which tombstones do not reach."""
+class Cached(Sum):
+    """Has a cache in front of its store, which a class below this one fills."""
 
     def init(self, context: ProcessorContext) -> None:
         super().init(context)
@@ -189,6 +189,10 @@ class OldCache(Sum):
     def total(self, record: Record) -> int:
         known = self.cache.get(record.key)
         return int(known + record.value) if known is not None else super().total(record)
+
+
+class OldCache(Cached):
+    """Has a cache in front of its store, which tombstones do not reach."""
 
     def keep(self, record: Record, total: int | None) -> None:
         super().keep(record, total)

@@ -8,23 +8,18 @@ from typing import Any, ClassVar
 from penstock import Record, visitor
 from penstock.context import ProcessorContext
 
-from .planted_programs import Sum
+from .planted_programs import Cached
 
 MAILS: list[str] = []
 """What visitors here did outside."""
 
 
-class Doubles(Sum):
+class Doubles(Cached):
     """Right, with a cache in front of its store."""
 
     def init(self, context: ProcessorContext) -> None:
         super().init(context)
         self.store, self.seen = context.get_store("counts"), 0
-        self.cache: dict[str, int] = {}
-
-    def total(self, record: Record) -> int:
-        known = self.cache.get(record.key)
-        return int(known + record.value) if known is not None else super().total(record)
 
     def keep(self, record: Record, total: int | None) -> None:
         super().keep(record, total)
