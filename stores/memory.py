@@ -111,7 +111,7 @@ class MemoryBackend(StoreBackend):
         contents = self._open()
         if self._read_only:
             raise StoreError(f"store directory {self._directory}: opened for reading only; open it without read_only")
-        if contents.version != previous:
+        if contents.version != previous or contents.is_destroyed:
             raise StaleStoreError(
                 f"store directory {self._directory}: expected version {previous}, found {contents.version}; "
                 "another process wrote it: re-open the task"
@@ -132,12 +132,11 @@ class MemoryBackend(StoreBackend):
         self._tables = {}
 
     def destroy(self) -> None:
-        _contents.pop(self._directory, None)
         if self._contents is not None:
-            self._contents.version = None
-            with self._contents.writing:
-                for table in self._contents.tables.values():
-                    table.clear()
+            if _contents.get(self._directory) is self._contents:
+                del _contents[self._directory]
+            # Who else has it open reads on what it was, as from deleted files, and finds out when it writes.
+            self._contents.version, self._contents.is_destroyed = None, True
         self.close()
 
     def _open(self) -> _Contents:
@@ -234,11 +233,6 @@ class _Table:
                     order.add(key)
                 values[key] = value
 
-    def clear(self) -> None:
-        self._begin_change()
-        self.values.clear()
-        self._order = None
-
     def _begin_change(self) -> None:
         self._sorted = None
         if self.views:
@@ -251,6 +245,7 @@ class _Contents:
     def __init__(self) -> None:
         self.writing = threading.Lock()
         self.version: str | None = None
+        self.is_destroyed = False
         self.tables: dict[str, _Table] = {}
 
     def saved(self) -> Saved:

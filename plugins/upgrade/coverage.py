@@ -39,12 +39,13 @@ class Coverage:
         )
 
     @property
-    def leaves_out(self) -> bool:
-        """Whether a copy that is restored for the present layout lacks something of what the version has in its own."""
+    def left_out(self) -> frozenset[str]:
+        """The backends on which a copy restored for the present layout lacks rows that the version has in its own."""
         restored = self.in_history
-        return any(
-            was.logged and (store not in restored or self._now[store].backend != was.backend)
+        return frozenset(
+            was.backend
             for store, was in self._was.items()
+            if was.logged and (store not in restored or self._now[store].backend != was.backend)
         )
 
     @property

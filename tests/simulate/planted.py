@@ -192,8 +192,9 @@ PLANTED = {
             ),
         ),
     ),
-    "the copy of a standby is taken by two hosts of a machine": Planted(
-        "counts, with standbys, changelog directory:", (Change(Backends, "open", "missing_ok=True", ""),)
+    "a copy that lacks a store looks whole": Planted(
+        "counts, a store in the changelog and not, changelog in a directory",
+        (Change(Backends, "_prefix", 'self._partial if name in coverage.left_out else ""', '""'),),
     ),
     "a reset deletes the state before it sets the positions": Planted(
         _IN_A_DIRECTORY,

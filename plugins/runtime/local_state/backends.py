@@ -13,6 +13,7 @@ from penstock import (
     IncompatibleStateError,
     Restore,
     RestoreListener,
+    StaleStoreError,
     StoreBackend,
     StoreLockedError,
     StoreView,
@@ -29,7 +30,6 @@ from penstock.support.private_files import make_private_directory, write_private
 
 from ..locations import making_state_directory
 from .directories import DirectoryUse
-from .partial_copies import PartialCopies, read
 from .restoring import Restoring
 from .stretch import Stretch
 
@@ -37,6 +37,10 @@ _log = logging.getLogger("penstock.state")
 
 OF_REPLICA = "incarnation"
 """The file in a directory whose content a replica wrote: it has nothing of stores that are not in the changelog."""
+_PARTIAL = "partial:"
+"""How the name of a copy begins that has only the stores of a later layout than that of its version.
+
+The id of the later layout and the version follow. A program of another layout, and a reader, uses no such copy."""
 
 
 class Backends:
@@ -63,11 +67,13 @@ class Backends:
         self._task_id = task_id
         self._world = world
         self._is_of_replica = False
-        self._partial = PartialCopies(directory, layouts.id)
+        self._partial = f"{_PARTIAL}{layouts.id}:"
         self._names: dict[str, list[str]] = {}
         for store, kept in layouts.now.items():
             self._names.setdefault(kept.backend, []).extend(kept.tables(store))
         self._opened: dict[str, StoreBackend] = {}
+        self._kept_as: dict[str, str] = {}
+        """By backend: the name that the copy got when it was opened."""
         self._replaced: dict[str, StoreBackend] = {}
         self._use: DirectoryUse | None = None
         self.restoring = Restoring(task_id, world.seconds, listener)
@@ -83,11 +89,9 @@ class Backends:
         if self._names or gone:
             self._use = DirectoryUse(self._directory, self._world)
         self._is_of_replica = (self._directory / OF_REPLICA).exists()
-        self._partial.find()
         for name, stores in self._names.items():
             self._opened[name] = self._open_backend(name, [*stores, *gone.get(name, ())], version, coverage)
         self._take_over(version, coverage)
-        self._partial.end(coverage)
         if self._is_of_replica:
             (self._directory / OF_REPLICA).unlink(missing_ok=True)  # a predecessor may have frozen in the midst of this
 
@@ -103,7 +107,6 @@ class Backends:
         The caller has the directory (`SoleUse`). Raises StoreLockedError where another process has a backend open that
         only one process can have open.
         """
-        self._partial.find()
         for name, stores in self._names.items():
             tables = [*stores, *coverage.gone.get(name, ())]
             self._opened[name] = self._opening(name, self._latest(name), tables)()
@@ -117,7 +120,6 @@ class Backends:
             opening = self._opening(name, self._latest(name), [*stores, *coverage.gone.get(name, ())])
             reopen = partial(self._reopen, name, opening)
             self._bring_to(self._opened[name], reopen, name, version, coverage)
-        self._partial.end(coverage)
 
     def _reopen(self, name: str, opening: Callable[[], StoreBackend]) -> StoreBackend:
         # Before its first portion is written: whoever is called between portions asks for versions.
@@ -126,9 +128,7 @@ class Backends:
 
     def versions(self) -> set[str | None]:
         """Return the versions of the open backends: one, unless a process was killed between two writes."""
-        if self._partial.are_of_another:
-            return {None}
-        return {backend.version() for backend in self._opened.values()}
+        return {self._version_of(backend) for backend in self._opened.values()}
 
     def _opening(self, name: str, number: int, stores: list[str]) -> Callable[[], StoreBackend]:
         directory = self._directory / name / str(number)
@@ -166,64 +166,74 @@ class Backends:
     def _bring_to(
         self, backend: StoreBackend, reopen: Callable[[], StoreBackend], name: str, version: str, coverage: Coverage
     ) -> StoreBackend:
-        have = backend.version() if backend.trusted() and not self._partial.are_of_another else None
+        raw = backend.version()
+        found = raw if backend.trusted() else None
+        have = None if found is None else found.removeprefix(self._partial)
         missing = frozenset[str]() if have is None else coverage.missing(name, have)
-        at, filling = have, f"{RESTORING}{version}:fill"
+        prefix = self._prefix(name, coverage)
+        wanted = found if found is not None and have == version else f"{prefix}{version}"
+        # No chain contains this name: after a crash the copy is restored afresh. No other process gives it, so that two
+        # that restore the same copy at once never write to each other's.
+        on_the_way = f"{RESTORING}{version}:{self._world.token(4)}"
+        at = found
         if have is not None and [have, version] == self._transition():
-            at = filling if missing else version
-            backend.write({}, have, at)
+            at = on_the_way if missing else version
+            backend.write({}, found, at)
         elif have != version:
-            self._partial.begin(coverage)
             plan = self._plan(version, have) if coverage.had_changelog else Restore(None, iter(()))
-            if plan.base is None and (found := backend.version()) is not None:
+            if (now := backend.version()) != raw:
+                raise StaleStoreError(
+                    f"{self._where}: another process has restored or written its local {name} state, which was at "
+                    f"{raw} and is at {now}: open the task again"
+                )
+            if plan.base is None and raw is not None:
                 _log.warning(
                     "task %s: local %s state is %s, not on the way to %s: rebuilding it from the changelog",
-                    self._task_id, name, found if have else self._reason, version,
+                    self._task_id, name, found or "not to be trusted after a crash of the machine", version,
                 )  # fmt: skip
                 backend.destroy()
                 backend = reopen()
             if plan.base is None:
-                missing = frozenset()
-            at = plan.base
+                at, missing = None, frozenset()
             stores = coverage.in_history.intersection(self._names[name])
             with self.restoring.of(self._names[name], version, plan.work):
                 for changes, reached in plan.steps:
                     # The name of a version says which stores a copy has: it gets none before it has all.
-                    following = filling if missing else reached
+                    is_part = missing or reached.startswith(RESTORING)
+                    following = on_the_way if is_part else f"{prefix}{reached}"
                     backend.write(own := self._restored(changes, stores), at, following)
                     self._note(own)
                     at = following
             if refilled := self._names_to_refill(name):
-                at = self._refill(backend, refilled, at, version)
+                at = self._refill(backend, refilled, at, on_the_way)
                 missing = missing.difference(refilled)
         elif self._is_of_replica:
             missing = missing.union(self._names_to_refill(name))
         if missing:
-            backend.write({}, at, filling)
-            self._fill(backend, missing, filling, version, coverage)
-            at = filling
+            backend.write({}, at, on_the_way)
+            self._fill(backend, missing, on_the_way, version, coverage)
+            at = on_the_way
             if have == version and (lacking := sorted(missing.intersection(self._names_to_refill(name)))):
-                at = self._refill(backend, lacking, at, version)
-        if at != version:
-            backend.write({}, at, version)
+                at = self._refill(backend, lacking, at, on_the_way)
+        if at != wanted:
+            backend.write({}, at, wanted)
+        self._kept_as[name] = wanted
         return backend
 
-    @property
-    def _reason(self) -> str:
-        """Why a copy is not used whose version is not known."""
-        return (
-            "of another program" if self._partial.are_of_another else "not to be trusted after a crash of the machine"
-        )
+    def _prefix(self, name: str, coverage: Coverage) -> str:
+        """Return what stands before the version in the name of a copy that was restored for the present layout."""
+        return self._partial if name in coverage.left_out else ""
+
+    def _version_of(self, backend: StoreBackend) -> str | None:
+        """Return the version whose content of the present stores a backend has, or the name of another copy."""
+        found = backend.version()
+        return found if found is None else found.removeprefix(self._partial)
 
     def _names_to_refill(self, name: str) -> list[str]:
         return [store for store in self._names[name] if store in self.refills]
 
-    def _refill(self, backend: StoreBackend, stores: list[str], at: str | None, version: str) -> str | None:
-        """Fill read-only stores from their topics; return the version that the copy then has.
-
-        That is a name that no chain contains: a copy that crashed before it got `version` is restored afresh.
-        """
-        part = f"{RESTORING}{version}:refill"
+    def _refill(self, backend: StoreBackend, stores: list[str], at: str | None, part: str) -> str | None:
+        """Fill read-only stores from their topics; return the name that the copy then has: `part`, or `at`."""
         for store in stores:
             for table in self._layouts.now[store].tables(store):
                 if rows := [(key, None) for key, _ in backend.range(table)]:
@@ -287,7 +297,8 @@ class Backends:
             source = self._opened.get(other) or self._replaced.get(other)
             if source is not None:
                 rows = self._with_indexes({store: list(source.range(store))})
-                self.of(store).write(rows, version, version)
+                backend, kept = self.of(store), self._kept_as.get(self._layouts.now[store].backend, version)
+                backend.write(rows, kept, kept)
 
     def begin_transition(self, previous: str, version: str) -> None:
         """Note that a local copy at `previous` also has the content of `version`, the next commit's.
@@ -301,14 +312,16 @@ class Backends:
     def end_transition(self, gone: Mapping[str, list[str]], version: str) -> None:
         """Delete this machine's content of stores and indexes, by backend, that the present layout does not have."""
         # The version is the first of the present layout, or a replica has one of an earlier layout.
-        self._partial.note(Coverage(self._layouts, version))
+        coverage = Coverage(self._layouts, version)
         for name, backend in self._replaced.items():
             backend.destroy()
             shutil.rmtree(self._directory / name, ignore_errors=True)
         self._replaced.clear()
         for name, stores in gone.items():
             if name in self._opened:
-                _empty(self._opened[name], stores, version)
+                kept = self._kept_as.get(name, version)
+                self._opened[name].write({}, kept, wanted := f"{self._prefix(name, coverage)}{version}")
+                _empty(self._opened[name], stores, wanted)
         self._transition_file.unlink(missing_ok=True)
 
     @property
@@ -316,7 +329,11 @@ class Backends:
         return self._directory / "settling"
 
     def _transition(self) -> list[str]:
-        return read(self._transition_file).split()
+        with making_state_directory(self._directory):
+            try:
+                return self._transition_file.read_text().split()
+            except FileNotFoundError:
+                return []
 
     # ------------------------------------------------------------------ in use
 
@@ -328,11 +345,11 @@ class Backends:
         """Write the changes of one commit; every backend goes from `previous` to `version`."""
         for name, stores in self._names.items():
             own = {store: changes[store] for store in stores if store in changes}
-            self._opened[name].write(own, previous, version)
+            self._opened[name].write(own, self._kept_as.pop(name, previous), version)
 
     def are_at(self, version: str) -> bool:
         """Return whether every backend is still at `version`, and no other process has written."""
-        return all(backend.version() == version for backend in self._opened.values())
+        return all(self._version_of(backend) == version for backend in self._opened.values())
 
     def views(self, stores: Sequence[str]) -> dict[str, StoreView] | None:
         """Return for each of the stores a view of its backend; None if a backend has none."""
