@@ -176,12 +176,15 @@ class LogCommits(ABC):
         """
 
     @abstractmethod
-    def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
+    def set_positions(
+        self, application_id: str, positions: Mapping[TopicPartition, int], to_end: Collection[TopicPartition] = ()
+    ) -> None:
         """Delete commits as `delete_commits` does, and let the application begin at `positions`, in one step.
 
-        From then on `committed` returns them (None for every other partition), a new committer finds no commit, and the
-        first commit of a task starts from them. Durable when it returns. A crash leaves either the commits from before
-        or `positions`. Offsets are not checked against the topics.
+        `to_end`: partitions in which it begins at the high end offset, behind every record of a commit that was made
+        before this step. From then on `committed` returns these positions (None for every other partition), a new
+        committer finds no commit, and the first commit of a task starts from them. Durable when it returns. A crash
+        leaves either the commits from before or the new positions. Offsets are not checked against the topics.
         """
 
     @abstractmethod

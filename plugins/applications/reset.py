@@ -189,9 +189,8 @@ def reset(
     positions = {TopicPartition(each.topic, each.partition): each.then for each in plan.moves if each.then is not None}
     infos = log.topics()
     own = [TopicPartition(name, number) for name in plan.topics for number in range(infos[name].partitions)]
-    ends = log.end_offsets(own)
     check_lease()
-    log.set_positions(application.id, {**positions, **ends})
+    log.set_positions(application.id, positions, own)
     # The history in a log goes with its topics.
     for task in plan.tasks if application.settings.log_changelog is None else ():
         with closing(open_deltas(application.settings, application.id, task, world)) as changelog:

@@ -35,7 +35,7 @@ from penstock.plugins.runtime.locations import open_deltas, resolve, state_direc
 from penstock.plugins.upgrade.saved_program import is_same_program, read_note
 from penstock.store import Change, Changes
 
-from .catalog import IN_TRANSIT, Backup, Catalog, stores_of
+from .catalog import IN_TRANSIT, Backup, Catalog, stays, stores_of
 from .cut import Cut, Cuts
 
 _PORTION_BYTES = 16 * 1024 * 1024
@@ -115,6 +115,8 @@ class _Making:
         self._whole = whole
         self._cuts = Cuts(application.id, self._note, _written_topics(application), log, world, self._follow)
         self._replicas: dict[str, Replica] = {}
+        self._noted: Mapping[str, set[str]] = {}
+        """The files, by task, that a process which is pruning may delete; if it died or is frozen, at any time."""
         self._how: dict[str, list[str]] = {"whole": [], "new": [], "unchanged": []}
 
     def _last_backup(self) -> Backup | None:
@@ -165,6 +167,7 @@ class _Making:
             with closing(self._catalog.changelog(IN_TRANSIT)) as records:
                 records.snapshot(version, self._cuts.in_transit(cut))
         self._how = {"whole": [], "new": [], "unchanged": []}
+        self._noted = self._catalog.noted()
         for task in self._tasks.values():
             commit = commits[task.id]
             if commit is not None:
@@ -186,7 +189,6 @@ class _Making:
         outputs = cut.outputs if commits == cut.commits else {}
         backup = Backup(name, self._application.id, now, self._note, commits, version, ids, outputs, starts)
         self._catalog.write(backup)
-        self._check_kept(backup)
         return Written(backup, **{how: tuple(tasks) for how, tasks in self._how.items()})
 
     def _starts(self, commits: Mapping[str, Commit | None]) -> Mapping[TopicPartition, int]:
@@ -208,22 +210,6 @@ class _Making:
         if any(self._log.last_commit(self._application.id, task, read) for task, read in reads.items()):
             raise _OvertakenError
         return starts
-
-    def _check_kept(self, backup: Backup) -> None:
-        """Give a backup up if a prune, which did not see its entry, deletes files of it. It first notes which."""
-        noted = self._catalog.noted()
-        for folder, version in backup.versions.items():
-            with closing(self._catalog.changelog(folder)) as changelog:
-                try:
-                    is_kept = not changelog.needed(version) & noted.get(folder, set())
-                except ChangelogError:
-                    is_kept = False
-            if not is_kept:
-                self._catalog.delete(backup.name)
-                raise ChangelogError(
-                    f"{self._catalog.where}: files of the backup, in the folder {folder}, were deleted meanwhile, with "
-                    "old backups: make the backup again"
-                )
 
     # ------------------------------------------------------------------ a task
 
@@ -248,14 +234,15 @@ class _Making:
 
     def _write(self, task: SavedTask, commit: Commit, stack: ExitStack) -> str:
         """Bring the backup of a task to a commit; return how."""
+        noted = self._noted.get(task.id, set())
         with closing(self._catalog.changelog(task.id)) as target:
-            if not self._whole and _reaches(target, commit.version):
+            if not self._whole and stays(target, commit.version, noted):
                 target.sync()  # a process that did not come to that may have written it
                 return "unchanged"
             before = self._previous(task.id)
             # A delta from a version to itself would lead nowhere: what is there of it is damaged, or was not read.
             is_later = before != commit.version
-            if before is not None and is_later and _reaches(target, before) and not target.wants_snapshot():
+            if before is not None and is_later and _builds_on(target, before, noted):
                 if self._append_deltas(task, commit, before, target):
                     return "new"
                 replica = self._brought(task, commit, stack)
@@ -332,6 +319,11 @@ def _reaches(changelog: DirectoryChangelog, version: str) -> bool:
     except ChangelogError:
         return False
     return True
+
+
+def _builds_on(target: DirectoryChangelog, before: str, noted: set[str]) -> bool:
+    """Return whether a delta after the version `before` is better than the whole state."""
+    return _reaches(target, before) and stays(target, before, noted) and not target.wants_snapshot()
 
 
 def _rows(replica: Replica) -> Iterator[tuple[str, bytes, bytes]]:

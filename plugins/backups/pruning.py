@@ -2,45 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import closing
 
 from penstock import ConfigError, PenstockError
 
-from .catalog import Catalog
+from .catalog import Backup, Catalog, Listed
 
 
 def prune(catalog: Catalog, keep: int, say: Callable[[str], object] = lambda text: None) -> list[str]:
     """Delete all backups of an application but the last `keep`; return the names of those that are gone.
 
     Files that a kept backup needs stay, and so does what was written since the last of them: a backup may be under way.
-    Whenever it is killed, all kept ones can be restored, and the next call deletes what is left. `say` gets a line for
-    each folder in which files are deleted.
+    Backups that were cut short are deleted, too, if they are older than the last one. Whenever it is killed, all kept
+    ones can be restored, and the next call deletes what is left. `say` gets a line for each folder in which files are
+    deleted.
 
     Raises ConfigError as `check_keep`, and, before anything is deleted, StoreError or ChangelogError that names the
     damaged entry or the missing file of a backup that is to be kept.
     """
     check_keep(keep)
-    names = catalog.names()
-    if not names:
+    before = catalog.listed()
+    if not before.made:
         return []
-    gone = names[:-keep]
+    last, gone = before.made[-1], before.made[:-keep]
     folders = {*catalog.noted(), *(folder for name in gone for folder in _folders(catalog, name))}
-    needless = _needless(catalog, folders, names[-keep:])
-    # The note is first, then the backups are looked at again: one that is made meanwhile does it the other way round.
-    catalog.note(needless)
-    later = _needless(catalog, folders, [name for name in catalog.names() if name not in gone])
-    for name in gone:
-        # Entries before files: one without all of its files would be a backup that cannot be restored.
-        catalog.delete(name)
-    catalog.note(needless)  # which also makes it durable that the entries are gone
-    for folder, files in needless.items():
-        if deleted := sorted(files & later.get(folder, set())):
-            with closing(catalog.changelog(folder)) as changelog:
-                changelog.delete(deleted)
-            say(f"{folder}: {len(deleted)} file{'' if len(deleted) == 1 else 's'} deleted")
-    catalog.delete_temporaries(catalog.written_ms(names[-1]))
-    catalog.note({})
+    before_ms = catalog.written_ms(last)
+    needless = _needless(catalog, folders, _kept(catalog, before, last, gone), before_ms)
+    # First the note, then another look at claims: a process that makes a backup does it the other way round.
+    with catalog.noting(needless):
+        now = catalog.listed()
+        # Twice: a look while names are added may miss one that is older than another one that it finds.
+        void = set(before.void) & set(now.void)
+        later = _needless(catalog, folders, _kept(catalog, now, last, gone), before_ms)
+        for name in (*gone, *_cut_short(now, last), *void):
+            # Entries before files: one without all of its files would be a backup that cannot be restored.
+            catalog.delete(name)
+        catalog.sync()
+        for folder, files in needless.items():
+            if deleted := sorted(files & later.get(folder, set())):
+                with closing(catalog.changelog(folder)) as changelog:
+                    changelog.delete(deleted)
+                say(f"{folder}: {len(deleted)} file{'' if len(deleted) == 1 else 's'} deleted")
+        catalog.delete_temporaries(before_ms)
     return gone
 
 
@@ -57,16 +61,28 @@ def _folders(catalog: Catalog, name: str) -> set[str]:
         return set()  # damaged, or of a later release
 
 
-def _needless(catalog: Catalog, folders: Iterable[str], kept: Sequence[str]) -> dict[str, set[str]]:
-    """Return the files, by folder, that were written before the last of the kept backups, and that none of them needs.
+def _cut_short(listed: Listed, last: str) -> list[str]:
+    """Return the unfinished backups that a later one has overtaken."""
+    return [name for name in listed.unfinished if name < last]
+
+
+def _kept(catalog: Catalog, listed: Listed, last: str, gone: list[str]) -> list[Backup]:
+    """Return the backups whose files stay: those that are made, and those that may be under way."""
+    unfinished = set(listed.unfinished).difference(_cut_short(listed, last))
+    made = [catalog.read(name) for name in listed.made if name not in gone]
+    return made + [catalog.claimed(name) for name in sorted(unfinished)]
+
+
+def _needless(catalog: Catalog, folders: Iterable[str], kept: Iterable[Backup], before_ms: int) -> dict[str, set[str]]:
+    """Return the files, by folder, that were not written since `before_ms`, and that none of the kept backups needs.
 
     Other folders than `folders` are those of the kept backups.
     """
     versions: dict[str, set[str]] = {folder: set() for folder in folders}
-    for name in kept:
-        for folder, version in catalog.read(name).versions.items():
+    for backup in kept:
+        for folder, version in backup.versions.items():
             versions.setdefault(folder, set()).add(version)
-    before_ms, found = catalog.written_ms(kept[-1]), {}
+    found = {}
     for folder, of_folder in versions.items():
         with closing(catalog.changelog(folder)) as changelog:
             found[folder] = changelog.needless(of_folder, before_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -146,12 +146,15 @@ class MemoryLog(Log):
                 for key in [key for key in rows if key[0] == application_id]:
                     del rows[key]
 
-    def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
+    def set_positions(
+        self, application_id: str, positions: Mapping[TopicPartition, int], to_end: Collection[TopicPartition] = ()
+    ) -> None:
         with self._lock:
             for each in positions:
                 self._partition(each)
+            ends = {each: self._partition(each).end for each in to_end}
             self.delete_commits(application_id)
-            for each, position in positions.items():
+            for each, position in {**positions, **ends}.items():
                 self._positions[application_id, each] = position
 
     def get_meta(self, application_id: str, key: str) -> bytes | None:

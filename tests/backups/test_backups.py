@@ -169,7 +169,7 @@ def test_in_an_object_store(tmp_path: Path) -> None:
         made = back_up(tasks.application, log, place)
         assert (made.whole, len(made.new), len(made.unchanged)) == ((), 1, 3)
         new = {path.rpartition(".")[2] for path in server.objects.keys() - before.keys()}
-        assert new == {"delta", "json", "snapshot"}  # the last one: what waits between the tasks
+        assert new == {"claim", "delta", "json", "snapshot"}  # the last one: what waits between the tasks
         application = counting(tmp_path / "elsewhere", "copy")
         restore_backup(application, log, plan_restore(application, log, place, of="app"))
         copies = Tasks(application, log)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 
@@ -58,6 +60,19 @@ class Meanwhile(Mortal):
         self.left -= 1
         if self.left == -1:
             self._do()
+
+
+class MeanwhileAndKilled(Meanwhile):
+    """The same; the process is killed before its change number `at + later`."""
+
+    def __init__(self, at: int, later: int, do: Callable[[], object]) -> None:
+        super().__init__(at, do)
+        self._later = later
+
+    def _step(self) -> None:
+        super()._step()
+        if self.left < -self._later:
+            raise KilledError
 
 
 class Backups:
@@ -133,9 +148,9 @@ def test_kept_ones_stay_whole_wherever_a_prune_is_killed(made: Backups, keep: in
         gone = prune(Catalog(place, "app"), keep)
         assert made.check(place) == names[-keep:] and is_killed >= bool(gone)
         # Nothing is left of the others, whichever of the two deleted it.
-        needed = {f"app/backups/{name}.json" for name in names[-keep:]}
+        needed = {f"app/backups/{name}.{end}" for name in names[-keep:] for end in ("json", "claim")}
         left = [each for each in files(place) - needed if each.startswith("app/backups/")]
-        assert left == [] or (is_killed and all(".tmp" in each for each in left))
+        assert left == [] or (is_killed and all(".tmp" in each or "pruning-" in each for each in left))
         assert len([each for each in files(place) if "in-transit" in each]) == keep
         if not is_killed:
             break
@@ -190,6 +205,69 @@ def test_a_backup_and_a_prune_in_the_middle_of_a_backup_or_a_prune(tmp_path: Pat
             break
     assert at > 3 and any("were deleted meanwhile" in each for each in failures) != prunes
     made.tasks.close()
+
+
+@pytest.mark.parametrize("later", [1, 2, 3])
+def test_a_backup_that_is_killed_after_a_prune_in_its_middle(tmp_path: Path, later: int) -> None:
+    """It is listed only if it is whole; the next prune deletes what it has left."""
+    made = Backups(tmp_path)
+    made.make("uv")
+    for at in count():
+        files_ = MeanwhileAndKilled(at, later, lambda: made.others("w"))
+        send(made.log, [("b", "z")])
+        made.tasks.finish()
+        with suppress(KilledError, ChangelogError):
+            name = back_up(made.tasks.application, made.log, made.place, world=World(files=files_)).backup.name
+            made.contents[name] = content(made.place, name)
+        made.check(made.place)
+        if files_.left >= 0:
+            break
+    assert at > 5
+    made.make("y")
+    prune(Catalog(made.place, "app"), 1)
+    left = [each for each in files(made.place) if each.startswith("app/backups/") and ".tmp" not in each]
+    assert len(left) == 2
+    made.tasks.close()
+
+
+def test_the_note_of_a_prune_that_was_killed_stays_for_a_day(made: Backups) -> None:
+    """Its process may only be frozen: no backup builds on the files that it may delete."""
+    names = Catalog(made.place, "app").names()
+    newest = Catalog(made.place, "app").read(names[-1])
+    for task in ("0_0", "1_0"):
+        changelog = Catalog(made.place, "app").changelog(task)
+        note = Path(made.place) / "app" / "backups" / f"pruning-{task}"
+        note.write_text("\n".join(f"{task}/{file}" for file in changelog.needed(newest.versions[task])))
+    send(made.log, [("a", "u"), ("b", "u")])
+    tasks = Tasks(made.tasks.application, made.log)
+    tasks.finish()
+    tasks.close()
+    written = back_up(made.tasks.application, made.log, made.place)
+    assert set(written.whole) == {"0_0", "1_0"}
+    prune(Catalog(made.place, "app"), 9)
+    assert note.exists()
+    day = 24 * 60 * 60
+    os.utime(note, (note.stat().st_atime, note.stat().st_mtime - day - 60))
+    prune(Catalog(made.place, "app"), 9)
+    assert not note.exists()
+    made.contents[written.backup.name] = content(made.place, written.backup.name)
+    assert len(made.check(made.place)) == len(names) + 1
+
+
+def test_backups_of_an_earlier_version_have_no_claims(made: Backups) -> None:
+    entries = Path(made.place) / "app" / "backups"
+    names = Catalog(made.place, "app").names()
+    for path in entries.glob("*.claim"):
+        path.unlink()
+    assert Catalog(made.place, "app").listed().void == names
+    for path in entries.glob("*.json"):
+        entry = json.loads(path.read_text())
+        del entry["backup"]["claimed"]
+        entry["sha256"] = sha256(json.dumps(entry["backup"], sort_keys=True).encode()).hexdigest()
+        path.write_text(json.dumps(entry))
+    assert made.check(made.place) == names
+    assert prune(Catalog(made.place, "app"), 2) == names[:-2]
+    assert made.check(made.place) == names[-2:]
 
 
 def test_nothing_is_deleted_while_a_kept_one_is_damaged(made: Backups) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import count
@@ -191,10 +191,20 @@ class ForgetsNoNotes(MemoryLog):
 
 
 class AddsPositionsToThoseBefore(MemoryLog):
-    def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
+    def set_positions(
+        self, application_id: str, positions: Mapping[TopicPartition, int], to_end: Collection[TopicPartition] = ()
+    ) -> None:
         before = {key: at for key, at in self._positions.items() if key[0] == application_id}
-        super().set_positions(application_id, positions)
+        super().set_positions(application_id, positions, to_end)
         self._positions = before | self._positions
+
+
+class BeginsBeforeTheEnd(MemoryLog):
+    def set_positions(
+        self, application_id: str, positions: Mapping[TopicPartition, int], to_end: Collection[TopicPartition] = ()
+    ) -> None:
+        starts = self.start_offsets(list(to_end))
+        super().set_positions(application_id, {**positions, **starts})
 
 
 class NotesOfAllApplications(MemoryLog):
@@ -406,9 +416,11 @@ class AppendsInPortions(LocalLog):
 
 
 class PositionsInTwoSteps(LocalLog):
-    def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
+    def set_positions(
+        self, application_id: str, positions: Mapping[TopicPartition, int], to_end: Collection[TopicPartition] = ()
+    ) -> None:
         self.delete_commits(application_id)
-        super().set_positions(application_id, positions)
+        super().set_positions(application_id, positions, to_end)
 
 
 class _EpochOfItsProcess(_Committer):

@@ -31,6 +31,7 @@ PLANTED: list[tuple[Any, ...]] = [
     (planted.ForgetsWithoutAFence, "test_forgetting_an_application", "."),
     (planted.ForgetsNoNotes, "test_forgetting_an_application", "."),
     (planted.AddsPositionsToThoseBefore, "test_an_application_is_told_where_to_begin", "."),
+    (planted.BeginsBeforeTheEnd, "test_positions_at_the_end_are_behind_every_commit", "behind what was committed"),
     (planted.NotesOfAllApplications, "test_notes_of_an_application", "."),
     (planted.ChangesNotesInTwoSteps, "test_no_change_of_a_note_is_lost", "."),
     (planted.TombstonesAreEmpty, "test_a_record_keeps_every_part", "."),

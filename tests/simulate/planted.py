@@ -199,17 +199,17 @@ PLANTED = {
     "a reset deletes the state before it sets the positions": Planted(
         _IN_A_DIRECTORY,
         (
-            Change(reset, "reset", "    log.set_positions(application.id, {**positions, **ends})\n", ""),
+            Change(reset, "reset", "    log.set_positions(application.id, positions, own)\n", ""),
             Change(
                 reset,
                 "reset",
                 "            changelog.destroy()\n",
-                "            changelog.destroy()\n    log.set_positions(application.id, {**positions, **ends})\n",
+                "            changelog.destroy()\n    log.set_positions(application.id, positions, own)\n",
             ),
         ),
     ),
     "a reset leaves the positions of internal topics": Planted(
-        "regrouped", (Change(reset, "reset", "{**positions, **ends}", "positions"),)
+        "regrouped", (Change(reset, "reset", "positions, own)", "positions)"),)
     ),
     "a changelog that is moved back has what it had before": Planted(
         _IN_A_DIRECTORY,

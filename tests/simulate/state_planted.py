@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.plugins.backups.backup import _Making
+from penstock.plugins.backups.catalog import Catalog
 from penstock.plugins.backups.cut import Cuts
 from penstock.plugins.backups.restoring import _Restoring
 from penstock.plugins.changelogs.directory import DirectoryChangelog
@@ -29,7 +30,7 @@ STATE_PLANTED = {
         _IN_FILES,
         (
             Change(DirectoryChangelog, "needless", "if each.modified_ms < before_ms", ""),
-            Change(_Making, "_check_kept", "noted = self._catalog.noted()", "return"),
+            Change(Catalog, "_check_kept", "noted = self.noted()", "return"),
         ),
     ),
     "a restored task reads on where the former topic was": Planted(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,23 @@ def test_a_reset_that_is_killed_has_happened_or_not(mode: str, changelog: str) -
 def test_a_reset_drops_what_waits_in_internal_topics() -> None:
     for simulation in killed_everywhere(Step("reset"), "reset", "batches", "topic:", regrouped):
         assert simulation.ended["out"][-1].value == len(RECORDS)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("program", [counts, regrouped])
+def test_what_a_host_commits_during_a_reset_is_of_the_former_life(program: Callable[[], Any]) -> None:
+    """It was frozen, and wakes between two steps of the reset, which is killed at its main step."""
+    freezes = Step("strike", fault=Fault("freezes", "fetches"))
+    killed = Step("strike", fault=Fault("dies", "sets", after=True, step="reset"))
+    woke = 0
+    for amount in range(0, 16, 2):
+        steps = (*BEFORE, freezes, Step("arrive"), *WORK, killed, Step("reset", 1, amount), *WORK)
+        history = History(steps, rest_arrives=True)
+        with closing(Simulation(program(), {"in": RECORDS}, history, mode="continuous", **SERDES)) as simulation:
+            simulation.run()
+            woke += "wakes" in "\n".join(simulation.story).partition("the application was reset")[0]
+            answers = simulation.outputs()
+            assert numbers(answers) == ALL if program is counts else answers["out"][-1].value == len(RECORDS)
+    assert woke > 1
 
 
 def test_a_reset_that_deletes_state_before_it_sets_positions_is_found() -> None:

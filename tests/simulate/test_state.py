@@ -84,6 +84,11 @@ def test_a_backup_makes_durable_what_one_that_failed_has_left() -> None:
         assert simulation.failed and simulation.made
 
 
+def test_a_history_that_failed_once_is_right() -> None:
+    """A backup had been given up; the crash of a machine brought its entry back, without the files."""
+    BACKUPS["passed on, with backups, changelog topic:"].play(815787)
+
+
 def test_histories_have_reshards() -> None:
     simulation = next(iter(RESHARDS.values())).play(1)
     assert isinstance(simulation, ReshardSimulation) and simulation.reshards == 2

@@ -181,11 +181,15 @@ class KafkaLog(Log):
         positions = {TopicPartition(each.topic, each.partition): position_of(each) for each in found}
         return {each: positions[each] for each in partitions}
 
-    def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
+    def set_positions(
+        self, application_id: str, positions: Mapping[TopicPartition, int], to_end: Collection[TopicPartition] = ()
+    ) -> None:
         """Let an application begin at `positions`: one commit of the group, which also removes its other positions."""
-        self._topics.check(list(positions))
+        self._topics.check([*positions, *to_end])
         self._groups.check_members(application_id)
         before = self._fence_all(application_id)
+        if to_end:  # not earlier: until the fence was taken, a task could commit behind them
+            positions = {**positions, **self._topics.end_offsets(list(to_end), stable=False)}
         # The broker keeps positions in a deleted topic for a while, and refuses new ones.
         existing = self._topics.counts(fresh=True)
         others = [TopicPartition(each.topic, each.partition) for each in before if each.topic in existing]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from penstock import (
     Clock,
@@ -162,11 +162,14 @@ class LocalLog(Log):
         with self._storage.write(f"delete the commits of {application_id!r}") as (transaction, _):
             transaction.delete_application(named_key(application_id))
 
-    def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
+    def set_positions(
+        self, application_id: str, positions: Mapping[TopicPartition, int], to_end: Collection[TopicPartition] = ()
+    ) -> None:
         """Forget every commit of an application and let it begin at `positions`: one LMDB transaction."""
         with self._storage.write(f"set the positions of {application_id!r}") as (transaction, topics):
+            ends = {each: transaction.extent(topics.of(each).id, each.partition).end for each in to_end}
             transaction.delete_application(named_key(application_id))
-            put_positions(transaction, topics, application_id, positions)
+            put_positions(transaction, topics, application_id, {**positions, **ends})
 
     def get_meta(self, application_id: str, key: str) -> bytes | None:
         with self._storage.read() as (transaction, _):

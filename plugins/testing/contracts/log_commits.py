@@ -329,6 +329,21 @@ class CommitTests(LogTests):
             "positions that are told again replace the first",
         )
 
+    def test_positions_at_the_end_are_behind_every_commit(self, log: Log) -> None:
+        """Where it is told to begin at the end, an application meets no record that was committed before."""
+        inputs, outputs = created(log, "in"), created(log, "out", 2)
+        zombie = log.open_committer(APPLICATION, "0_0", inputs)
+        zombie.commit(Commit({inputs[0]: 1}, "v1"), [OutputBatch("out", [b"k"], [b"v"], [1])])
+        log.set_positions(APPLICATION, {inputs[0]: 1}, outputs)
+        ends = log.end_offsets(outputs, stable=False)
+        expect(
+            log.committed(APPLICATION, [*inputs, *outputs]),
+            {inputs[0]: 1, **ends},
+            "an application that is told to begin at the end of a topic begins behind what was committed there",
+        )
+        with pytest.raises(UnknownTopicError):
+            log.set_positions(APPLICATION, {}, [TopicPartition("nowhere", 0)])
+
     def test_notes_of_an_application(self, log: Log, tmp_path: Path, clock: ManualClock) -> None:
         """They are kept, and replaced."""
         assert log.get_meta(APPLICATION, "a") is None, "notes of an application"

@@ -98,8 +98,10 @@ class BackupSimulation(Simulation):
 
     def _damage(self, step: Step) -> None:
         super()._damage(step)
-        for path, how in self._disk.damaged.items():
-            if how == "is missing" and path.endswith(".json"):
+        for path, how in list(self._disk.damaged.items()):
+            if "/backups/pruning" in path:
+                del self._disk.damaged[path]  # a backup would not know what is being deleted
+            elif how == "is missing" and path.endswith((".json", ".claim")):
                 # An entry does not come back: a prune would not know of it, and delete the files of its backup.
                 self._disk.damaged[path] = "is cut off"
 

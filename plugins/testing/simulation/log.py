@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -29,7 +29,6 @@ from penstock.plugins.logs.partitioner import Partitioner
 T = TypeVar("T")
 Edge = Callable[[str, Callable[[], Any], bool], Any]
 """Called with the name of an operation, what does it, and whether it changes the log: does it, or a fault strikes."""
-
 
 _EXPIRING_SECONDS = 400.0
 """After so long a commit has to be repeated, as if the log kept it for some minutes more."""
@@ -189,8 +188,10 @@ class SimulatedLog(MemoryLog):
         self.purge(partition, before)
         self.lossy_topics.add(partition.topic)
 
-    def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
-        super().set_positions(application_id, positions)
+    def set_positions(
+        self, application_id: str, positions: Mapping[TopicPartition, int], to_end: Collection[TopicPartition] = ()
+    ) -> None:
+        super().set_positions(application_id, positions, to_end)
         self.resets += 1
 
     @contextmanager
@@ -248,12 +249,10 @@ class HostLog(Log):
         return found
 
     def _read(self, what: str, call: Callable[[], T]) -> T:
-        found: T = self._edge(what, call, False)
-        return found
+        return self.do(what, call, False)
 
     def _write(self, what: str, call: Callable[[], T]) -> T:
-        found: T = self._edge(what, call, True)
-        return found
+        return self.do(what, call, True)
 
     def topics(self) -> Mapping[str, TopicInfo]:
         return self.shared.topics()
@@ -305,8 +304,10 @@ class HostLog(Log):
     def delete_commits(self, application_id: str) -> None:
         self.shared.delete_commits(application_id)
 
-    def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
-        self._write("sets positions", lambda: self.shared.set_positions(application_id, positions))
+    def set_positions(
+        self, application_id: str, positions: Mapping[TopicPartition, int], to_end: Collection[TopicPartition] = ()
+    ) -> None:
+        self._write("sets positions", lambda: self.shared.set_positions(application_id, positions, to_end))
 
     def get_meta(self, application_id: str, key: str) -> bytes | None:
         return self.shared.get_meta(application_id, key)
