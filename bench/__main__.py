@@ -43,7 +43,7 @@ BENCHMARKS = {
     "queries": "bench.queries:queries",
     "values": "bench.values:values",
     "restore": "bench.restore:restore",
-    "failover": "bench.restore:failover",
+    "failover": "bench.failover:failover",
     "state-export": "bench.state_export:state_export",
 }
 OPTIONS = (

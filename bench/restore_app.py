@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -38,13 +39,19 @@ def application(**settings: Any) -> Application:
         .add_processor("keep", Keep, "in", stores=[key_value_store("kept", **raw)])
         .add_sink("out", f"{ID}-out", "keep", **raw)
     )
-    return Application(ID, topology, engine="embedded", **settings)
+    return Application(ID, topology, **{"engine": "embedded", **settings})
 
 
 def note(file: str, event: RestoreEvent) -> None:
     """Add a line with the time, and the processor time of this process, which restores."""
     with open(file, "a") as times:
         times.write(f"{os.getpid()} {time.monotonic()} {time.process_time()}\n")
+
+
+def note_copy(file: str, event: RestoreEvent) -> None:
+    """Add a line with the task of a standby, and the entries that it has written."""
+    with open(file, "a") as lines:
+        lines.write(f"{event.task_id} {event.restored}\n")
 
 
 def restored(settings: dict[str, Any]) -> dict[str, Any]:
@@ -68,14 +75,40 @@ def restored(settings: dict[str, Any]) -> dict[str, Any]:
 
 def follow(settings: dict[str, Any]) -> None:
     """Run it until it is killed; print a line when its tasks begin to run."""
-    with application(**settings).start("continuous", wait=True) as running:
+    with _with_listener(settings).start("continuous", wait=True) as running:
         print(json.dumps({"at": time.time()}), flush=True)
         running.wait()
 
 
+def drive(settings: dict[str, Any], spark: dict[str, str]) -> None:
+    """Run it on a cluster until it is ended; print a line for all that penstock says in the driver.
+
+    `spark`: the options of the session. Besides, `master`.
+    """
+    from penstock.plugins.spark import run as run_on_spark
+    from penstock.plugins.spark.session.sessions import make_session
+
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter("%(created)f %(message)s"))
+    logger = logging.getLogger("penstock")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    session = make_session(spark.pop("master"), spark)
+    run_on_spark(_with_listener(settings), "continuous", session=session)
+
+
+def _with_listener(settings: dict[str, Any]) -> Application:
+    """Return the application; `copies` among the settings is the file for `note_copy`."""
+    file = settings.pop("copies")
+    return application(**settings, standby_listener=partial(note_copy, file))
+
+
 if __name__ == "__main__":
-    given = json.loads(sys.argv[2])
-    if sys.argv[1] == "restored":
-        print(json.dumps(restored(given)), flush=True)
-    else:
-        follow(given)
+    given = [json.loads(each) for each in sys.argv[2:]]
+    match sys.argv[1]:
+        case "restored":
+            print(json.dumps(restored(*given)), flush=True)
+        case "follow":
+            follow(*given)
+        case "drive":
+            drive(*given)

@@ -31,7 +31,9 @@ import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.Repartitioned;
 import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.processor.StandbyUpdateListener;
 import org.apache.kafka.streams.processor.StateRestoreListener;
+import org.apache.kafka.streams.processor.TaskId;
 import org.apache.kafka.streams.processor.api.ContextualProcessor;
 import org.apache.kafka.streams.processor.api.ProcessorContext;
 import org.apache.kafka.streams.processor.api.Record;
@@ -141,6 +143,24 @@ public class KafkaStreamsPeer {
         }
     }
 
+    /** Prints a line when a standby has written a batch: the word, nanoseconds, and the offset after it. */
+    static class SaysUpdates implements StandbyUpdateListener {
+        @Override
+        public void onUpdateStart(TopicPartition partition, String store, long start) {
+        }
+
+        @Override
+        public void onBatchLoaded(
+            TopicPartition partition, String store, TaskId task, long batchEnd, long batchSize, long end) {
+            System.out.println("standby " + System.nanoTime() + " " + batchEnd);
+        }
+
+        @Override
+        public void onUpdateSuspended(
+            TopicPartition partition, String store, long offset, long end, SuspendReason reason) {
+        }
+    }
+
     /** Returns the count of a key as JSON; null for a key that has none. */
     static byte[] answer(KafkaStreams streams, String key) {
         ReadOnlyKeyValueStore<String, Long> counts = streams.store(
@@ -213,6 +233,8 @@ public class KafkaStreamsPeer {
         output.to(arguments[2], Produced.with(TEXT, TEXT));
         KafkaStreams streams = new KafkaStreams(builder.build(), settings);
         streams.setGlobalStateRestoreListener(new SaysRestores());
+        streams.setStandbyUpdateListener(new SaysUpdates());
+        streams.setStateListener((now, before) -> System.out.println(now + " " + System.currentTimeMillis() + " 0"));
         CountDownLatch ended = new CountDownLatch(1);
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
             streams.close(Duration.ofSeconds(10));

@@ -22,8 +22,9 @@ class ExecutorIdentity:
     """One executor: its id in Spark, its host, and the process of its JVM.
 
     A pid alone does not name a process: it is used again. `start` is when the JVM started, in the system's own unit,
-    and `boot` names the machine's present run. `daemon` is the pid of PySpark's daemon, which forks the workers; None
-    where Spark runs without one. It may be replaced while the executor lives, so it is not part of the identity.
+    and `boot` names the machine's present run. `node` is Spark's name of the machine, "" in local mode. `daemon` is the
+    pid of PySpark's daemon, which forks the workers; None where Spark runs without one. It may be replaced while the
+    executor lives, so it is not part of the identity.
     """
 
     executor: str
@@ -31,12 +32,14 @@ class ExecutorIdentity:
     process: int
     start: str
     boot: str
+    node: str = ""
     daemon: int | None = None
 
     @property
     def text(self) -> str:
         """The identity as it is in plans and reports."""
-        return f"{self.executor}@{self.host}/{self.process}/{self.start}/{self.boot}"
+        node = f"/{self.node}" if self.node else ""
+        return f"{self.executor}@{self.host}/{self.process}/{self.start}/{self.boot}{node}"
 
 
 def executor_id(identity: str) -> str:
@@ -55,6 +58,16 @@ def host_name(identity: str) -> str:
     'node-1'
     """
     return identity.rpartition("@")[2].partition("/")[0]
+
+
+def node_name(identity: str) -> str:
+    """Return Spark's name of the machine from `ExecutorIdentity.text`; the host where Spark has none.
+
+    >>> node_name("7@node-1/4711/812345/9f0c/10.0.1.7"), node_name("driver@node-1/4711/812345/9f0c")
+    ('10.0.1.7', 'node-1')
+    """
+    parts = identity.rpartition("@")[2].split("/")
+    return parts[4] if len(parts) > 4 else parts[0]
 
 
 def describe(identity: str) -> str:
@@ -134,7 +147,8 @@ def find_identity(parent: int, processes: Processes) -> ExecutorIdentity:
         return ExecutorIdentity(LOCAL_EXECUTOR, host, parent, "", processes.boot())
     jvm = ancestors[place]
     daemon = ancestors[place - 1].pid if place else None
-    return ExecutorIdentity(_executor_id(jvm.command), host, jvm.pid, jvm.start, processes.boot(), daemon)
+    node = _option(jvm.command, "--hostname")
+    return ExecutorIdentity(_executor_id(jvm.command), host, jvm.pid, jvm.start, processes.boot(), node, daemon)
 
 
 def _ancestors(pid: int, processes: Processes) -> Iterator[Process]:

@@ -358,9 +358,10 @@ class ApplicationQuery(Query):
         """Let the source plan for the present owners; the tasks of a slot without one are opened again."""
         owners = {str(slot): executor for slot, executor in self.placement.owners.items()}
         self.slots.move(slot for slot in range(self.parallelism) if str(slot) not in owners)
-        self.set_control(
-            next_tick=self.slots.next_tick(), unopened=self.slots.unopened(), owners=owners, standbys=self._standbys()
-        )
+        tick, unopened, standbys = self.slots.next_tick(), self.slots.unopened(), self._standbys()
+        # The next batch of continuous mode may be far off, and until then a lost task has no copy.
+        renewal = self._control.renewal + (self.is_continuous and standbys != self._control.standbys)
+        self.set_control(next_tick=tick, unopened=unopened, owners=owners, standbys=standbys, renewal=renewal)
 
     def _standbys(self) -> dict[str, list[str]]:
         """Return the tasks of which each slot's host keeps copies."""

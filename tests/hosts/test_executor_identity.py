@@ -21,7 +21,9 @@ from penstock.plugins.hosts.executor_identity import (
     describe,
     executor_id,
     find_identity,
+    host_name,
     is_orphan,
+    node_name,
     system_processes,
 )
 
@@ -62,8 +64,9 @@ def test_the_executor_is_the_nearest_jvm_above_the_daemon(tree: Tree) -> None:
     tree.add(20, 10, EXECUTOR, start=812345)
     tree.add(30, 20, DAEMON, name="a (strange) name")
     found = tree.identity(30)
-    assert found == ExecutorIdentity("7", socket.gethostname(), 20, "812345", "1f0c9a2e", daemon=30)
-    assert found.text == f"7@{socket.gethostname()}/20/812345/1f0c9a2e"
+    assert found == ExecutorIdentity("7", socket.gethostname(), 20, "812345", "1f0c9a2e", "node-1", daemon=30)
+    assert found.text == f"7@{socket.gethostname()}/20/812345/1f0c9a2e/node-1"
+    assert (host_name(found.text), node_name(found.text)) == (socket.gethostname(), "node-1")
 
 
 def test_without_a_daemon_the_parent_is_the_jvm(tree: Tree) -> None:

@@ -74,6 +74,18 @@ def test_a_batch_runs_when_the_runner_asks_for_one(stage: Stage) -> None:
     assert [each.owner for each in stage.plans(asked)] == ["executor", ""]
 
 
+def test_a_batch_runs_at_once_when_a_slot_moves(stage: Stage) -> None:
+    """Also before the second batch, where the first plan could name no owner."""
+    stage.next()
+    for owner in ("executor", "other"):
+        stage.order(owners={"0": owner})
+        assert stage.next() is None, "the slot has an owner, who ran the last batch"
+        stage.order()
+        moved = stage.next()
+        assert moved is not None and stage.next() is None
+        assert [each.owner for each in stage.plans(moved)] == ["", ""]
+
+
 def test_a_plan_says_whether_every_task_is_open(stage: Stage) -> None:
     for renewal, unopened in enumerate((None, ["0_0"], [])):
         stage.order(renewal=renewal, unopened=unopened)

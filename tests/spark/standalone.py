@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -40,6 +41,7 @@ class Standalone:
         self.directory = directory
         self._environment = {
             **os.environ,
+            "CLUSTER": str(directory),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": java_options,
             "PYSPARK_PYTHON": sys.executable,
@@ -85,6 +87,15 @@ class Standalone:
                 if "--executor-id" in command:
                     found[command[command.index("--executor-id") + 1]] = process.pid
         return found
+
+    def lose(self, executor: str) -> None:
+        """Kill an executor and all other processes of its worker, with those of Python, as a lost machine does."""
+        machine = psutil.Process(self.executors()[executor]).environ()["MACHINE"]
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                environment = process.environ()
+                if (environment.get("CLUSTER"), environment.get("MACHINE")) == (str(self.directory), machine):
+                    process.kill()
 
     def _start(self, name: str, role: str, host: str, *arguments: str) -> Path:
         output = self.directory / f"{name}.log"

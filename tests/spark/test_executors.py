@@ -138,11 +138,11 @@ def test_it_looks_once_a_second_and_rarely_where_a_look_takes_long(executors: Sp
         executors.poll()
     assert spark.looks in (2, 3)
     assert spark.details == 1
-    spark.look_takes = 0.03
+    spark.look_takes = 0.015
     spark.now += 1
     executors.poll()
     before = spark.looks
-    spark.now += 2.9
+    spark.now += 1.4
     executors.poll()
     assert spark.looks == before
     # On a busy machine a look may take seconds; the next one comes soon all the same.
@@ -150,7 +150,7 @@ def test_it_looks_once_a_second_and_rarely_where_a_look_takes_long(executors: Sp
     spark.now += 0.2
     executors.poll()
     assert spark.looks == before + 1
-    spark.now += 4.9
+    spark.now += 1.9
     executors.poll()
     assert spark.looks == before + 1
     spark.now += 0.2

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import ConfigError, Settings
-from penstock.plugins.hosts.executor_identity import host_name
+from penstock.plugins.hosts.executor_identity import ExecutorIdentity, node_name
 from penstock.plugins.hosts.reports import SlotMessage
 from penstock.plugins.replicas.settings import rack_of
 from penstock.plugins.spark.placement.slot_owners import LOST, Executor, SlotOwners
@@ -23,36 +23,44 @@ OWNERS = st.dictionaries(
 @given(OWNERS, st.integers(1, 3))
 def test_each_slot_has_copies_on_other_machines(owners: dict[int, str], copies: int) -> None:
     found = standby_slots(owners, copies)
-    machines = {host_name(owner) for owner in owners.values()}
+    machines = {node_name(owner) for owner in owners.values()}
     assert found.keys() == owners.keys()
     for slot, keepers in found.items():
-        places = [host_name(owners[each]) for each in keepers]
+        places = [node_name(owners[each]) for each in keepers]
         assert len(set(places)) == len(places) == min(copies, len(machines) - 1)
-        assert host_name(owners[slot]) not in places
+        assert node_name(owners[slot]) not in places
 
 
 @given(OWNERS, st.integers(1, 2))
 def test_a_machine_that_goes_changes_only_what_concerns_it(owners: dict[int, str], copies: int) -> None:
-    gone = host_name(next(iter(owners.values())))
-    left = {slot: owner for slot, owner in owners.items() if host_name(owner) != gone}
+    gone = node_name(next(iter(owners.values())))
+    left = {slot: owner for slot, owner in owners.items() if node_name(owner) != gone}
     before, after = standby_slots(owners, copies), standby_slots(left, copies)
     for slot in left:
-        places = {host_name(owners[each]) for each in before[slot]}
+        places = {node_name(owners[each]) for each in before[slot]}
         if gone not in places:
-            assert {host_name(owners[each]) for each in after[slot]} == places
+            assert {node_name(owners[each]) for each in after[slot]} == places
 
 
 @given(OWNERS, st.integers(1, 3))
 def test_copies_are_in_other_racks(owners: dict[int, str], copies: int) -> None:
     """As far as there are racks; then a rack has as few of a slot and its copies as can be."""
     racks = "node-0=a, node-1=a, node-2=b, node-*=c"
-    rack = {host_name(owner): rack_of(racks, host_name(owner)) for owner in owners.values()}
+    rack = {node_name(owner): rack_of(racks, node_name(owner)) for owner in owners.values()}
     assert set(rack.values()) <= {"a", "b", "c"}
     for slot, keepers in standby_slots(owners, copies, racks).items():
-        places = [host_name(owners[each]) for each in (slot, *keepers)]
+        places = [node_name(owners[each]) for each in (slot, *keepers)]
         assert len(set(places)) == len(places) == 1 + min(copies, len(rack) - 1)
         used = Counter(rack[each] for each in places)
         assert len(used) == min(len(places), len(set(rack.values())))
+
+
+def test_a_machine_is_what_spark_calls_one() -> None:
+    """Two workers of one host name, such as containers, have different machines if Spark names them so."""
+    identities = [ExecutorIdentity(str(each), "same", 10, "1", "b", f"10.0.{each}.5").text for each in (1, 2, 2)]
+    owners = dict(enumerate(identities))
+    assert standby_slots(owners, 1) == {0: [1], 1: [0], 2: [0]}
+    assert rack_of("10.0.1.*=a, *=b", node_name(owners[0])) == "a"
 
 
 def test_racks_that_are_no_rules_are_refused() -> None:

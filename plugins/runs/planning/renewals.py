@@ -44,6 +44,7 @@ class RenewalPlanner:
         self._rests = Rests(self._control, wait, seconds)
         self._slots = slots(plan.tasks, plan.parallelism)
         self._planned: Control | None = None
+        self._owners: dict[str, str] = {}
         self._renew_at = 0.0
 
     def first(self) -> Offset:
@@ -53,7 +54,9 @@ class RenewalPlanner:
     def next(self, start: Offset, max_records: int | None) -> Offset:
         """Return the offset of the next batch, or `start` when there is nothing to do."""
         control = self._control.read()
-        if not self._is_wanted(control):
+        is_wanted = self._is_wanted(control)
+        self._owners = dict(control.owners)
+        if not is_wanted:
             self._rests.rest(0.0, None)
             return start
         self._rests.end()
@@ -75,7 +78,8 @@ class RenewalPlanner:
             return not control.stopping
         if control.stopping and not before.stopping:
             return True
-        moved = any(control.owners.get(number) != owner for number, owner in before.owners.items())
+        # Compared with the last look, not with the last batch: owners are known only after the first one.
+        moved = any(control.owners.get(number) != owner for number, owner in self._owners.items())
         return moved or control.renewal != before.renewal or self._seconds() >= self._renew_at
 
     def latest(self) -> Offset:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import Commit
 from penstock.plugins.hosts.claims import Claims, SlotLayout, owner_elsewhere
-from penstock.plugins.hosts.client import end_hosts
+from penstock.plugins.hosts.client import Client, end_hosts
 from penstock.plugins.hosts.executor_identity import LOCAL_EXECUTOR, executor_identity
 from penstock.plugins.hosts.log_lines import log_to_driver
 from penstock.plugins.hosts.plan import STUCK, SlotPlan, offsets_from_json, offsets_to_json
@@ -83,7 +83,7 @@ class BatchFunction:
         known = {task: Commit(offsets_from_json(positions), version) for task, (version, positions) in commits.items()}
         client = self.hosts.client(plan.slot, identity)
         try:
-            owner = self._owner_elsewhere(plan, identity.text)
+            owner = self._owner_elsewhere(plan, identity.text, client)
             if owner:
                 return SlotMessage(plan.slot, identity.text, elsewhere=owner, planned=plan.owner)
             suspect, _, process = plan.suspect.partition(" ")
@@ -101,8 +101,11 @@ class BatchFunction:
         lines = message.lines + logs.take()
         return replace(message, lines=lines, losses=client.take_losses(), planned=plan.owner)
 
-    def _owner_elsewhere(self, plan: SlotPlan, own: str) -> str:
-        """Return the executor to which this one must leave the slot; "" if there is none."""
+    def _owner_elsewhere(self, plan: SlotPlan, own: str, client: Client) -> str:
+        """Return the executor to which this one must leave the slot; "" if there is none.
+
+        Where nobody has the slot, its host starts while the log is asked for a claim.
+        """
         from pyspark import TaskContext
 
         layout, context = self.layout, TaskContext.get()
@@ -117,4 +120,6 @@ class BatchFunction:
                 return Claims(log, self.application_id, layout)
 
             attempt = context.attemptNumber()
+            if not plan.owner and attempt == 0:
+                client.begin("first")
             return owner_elsewhere(plan.slot, plan.owner, own, attempt, claims, wait_seconds=layout.wait_seconds)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DECOMMISSIONED = "executor decommissioned"
 EXCLUDED = "executor excluded by Spark"
 
-_LEAST_SECONDS, _MOST_SECONDS = 1.0, 5.0
+_LEAST_SECONDS, _MOST_SECONDS = 1.0, 2.0
 _SHARE_OF_TIME = 0.01
 _STEADY_SECONDS, _LONGEST_STEADY_SECONDS = 5.0, 320.0
 _FIRST_EXECUTOR_SECONDS, _EXPECTED_EXECUTORS_SECONDS, _START_SECONDS = 10.0, 30.0, 1.0
@@ -46,8 +46,8 @@ class SparkExecutors:
     def poll(self) -> Mapping[str, Executor] | None:
         """Return the executors by id, if something may have changed; None otherwise, and before the next look is due.
 
-        It looks about once a second; where a look takes long, less often, but at least every five seconds: a busy
-        machine makes a single look slow, and then an executor may be about to come or go.
+        It looks about once a second; where a look takes long, less often, but at least every two seconds: a busy
+        machine makes a single look slow, and tasks of a lost executor wait for the next one.
         """
         began = self._clock()
         if began < self._next_look:

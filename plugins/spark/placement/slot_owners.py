@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.plugins.hosts.executor_identity import executor_id, host_name
+from penstock.plugins.hosts.executor_identity import executor_id, node_name
 from penstock.plugins.hosts.reports import SlotMessage
 
 from .standby_slots import standby_slots
@@ -104,7 +104,7 @@ class SlotOwners:
         if len(self.owners) == self.slots:
             self._keepers = standby_slots(self.owners, copies, racks)
             self._warm = {
-                slot: {host_name(self.owners[each]) for each in keepers} for slot, keepers in self._keepers.items()
+                slot: {node_name(self.owners[each]) for each in keepers} for slot, keepers in self._keepers.items()
             }
         return self._keepers
 
@@ -117,7 +117,7 @@ class SlotOwners:
         if not fit:
             return {}
         targets = {slot: executor_id(owner) for slot, owner in self.owners.items()}
-        machines = {executor_id(owner): host_name(owner) for owner in self.owners.values()}
+        machines = {executor_id(owner): node_name(owner) for owner in self.owners.values()}
         for slot in range(self.slots):
             if slot not in targets:
                 avoided, warm = self._avoided.get(slot), self._warm.get(slot, ())

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
-from penstock.plugins.hosts.executor_identity import host_name
+from penstock.plugins.hosts.executor_identity import node_name
 from penstock.plugins.replicas.settings import rack_of
 
 
@@ -19,12 +19,12 @@ def standby_slots(owners: Mapping[int, str], copies: int, racks: str | None = No
     """
     machines: dict[str, list[int]] = {}
     for slot, owner in sorted(owners.items()):
-        machines.setdefault(host_name(owner), []).append(slot)
+        machines.setdefault(node_name(owner), []).append(slot)
     rack = {machine: rack_of(racks, machine) for machine in machines}
     kept: Counter[int] = Counter()
     found: dict[int, list[int]] = {}
     for slot, owner in sorted(owners.items()):
-        mine = host_name(owner)
+        mine = node_name(owner)
         others = _spread(
             sorted((each for each in machines if each != mine), key=lambda each: _weight(slot, each)), rack, mine
         )
