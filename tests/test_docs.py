@@ -46,8 +46,8 @@ PAGES = [
     *sorted(page for folder in ("contrib", "examples", "bench") for page in (ROOT / folder).rglob("*.md")),
 ]
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-WITH_JVM = ["write_and_prove.md", "dataframes.md"]
-"""Pages, beside README.md, that start Spark for themselves: one of them each day."""
+LONG = ["write_and_prove.md", "dataframes.md", "backends.md", "runbook.md"]
+"""Pages, beside README.md, that start Spark or many processes: two of them each day."""
 FOLDERS = {
     "core": "penstock",
     "stores": "penstock.stores",
@@ -75,8 +75,8 @@ def marked(page: Path) -> object:
     marks = [pytest.mark.spark] if starts_spark else []
     if runs_here(page):
         marks.append(pytest.mark.xdist_group("spark elsewhere"))
-    if page.name in WITH_JVM:
-        marks.append(by_turns(WITH_JVM.index(page.name), len(WITH_JVM)))
+    if page.name in LONG:
+        marks.append(by_turns(LONG.index(page.name), 2))
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 

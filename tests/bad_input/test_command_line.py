@@ -16,6 +16,7 @@ from penstock import skip
 from penstock.plugins.cli.group import penstock
 from penstock.plugins.testing.contracts.child import answer, forked
 
+from ..rotation import by_turns
 from .test_places import read_only
 from .world import NOBODY, ORDERS, Contents, MakeWorld, World, says
 
@@ -215,6 +216,7 @@ def test_a_log_that_is_read_only(shop: World, undisturbed: Contents) -> None:
 # ---------------------------------------------------------------- on Spark
 
 
+@by_turns(0, 2)
 @pytest.mark.usefixtures("runs_here")
 def test_what_fails_in_a_worker_is_one_message_and_nothing_is_lost(
     make_world: MakeWorld, undisturbed: Contents, monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,7 @@ from penstock.plugins.applications.heartbeat_topic import heartbeat_topic
 from penstock.plugins.spark.watching import beats
 
 from ..processes import is_alive
+from ..rotation import by_turns
 from ..waiting import wait_until
 from . import apps
 from .surroundings import Surroundings
@@ -72,6 +73,7 @@ def test_hosts_work_between_batches_and_a_killed_one_is_replaced(tmp_path: Path,
         assert heartbeat_topic(application.id) in surroundings.log.topics()
 
 
+@by_turns(1, 2)
 def test_a_host_whose_tasks_are_stuck_is_replaced(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
