@@ -41,6 +41,7 @@ BENCHMARKS = {
     "trickle": "bench.long_runs:trickle",
     "quiet": "bench.quiet:quiet",
     "queries": "bench.queries:queries",
+    "metrics-cost": "bench.metrics_cost:metrics_cost",
     "values": "bench.values:values",
     "restore": "bench.restore:restore",
     "failover": "bench.failover:failover",

@@ -1,4 +1,4 @@
-"""Queries beside a run: how long a key takes over HTTP at half load, and the throughput that queries cost."""
+"""Queries beside a run: how long a key takes over HTTP at half and full load, and the throughput that queries cost."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import uvloop
+
 from penstock import Application, Log, OutputBatch, TopicPartition, Topology, key_value_store
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.testing.kafka_broker import KafkaBroker
@@ -34,29 +36,32 @@ _CONNECTIONS = 16
 _RECORDS = 300_000
 """Records of a backlog whose throughput is measured."""
 _COMMIT_MS = 100
+_LEAD_SECONDS = 2.0
+"""How long records flow before the first query."""
 _STOP_SECONDS = 30.0
 
 
 def queries(seconds: float = 15, rounds: int = 2, log: str = "local") -> Table:
     """Measure on the embedded engine with one task host, on the local log; `rounds` of backlogs, in turns.
 
-    `log="kafka"`: on a broker, and beside it Java Kafka Streams with the JDK's HTTP server, one after the other.
+    `log="kafka"`: on a broker, and before it Java Kafka Streams with the JDK's HTTP server; each has a new broker.
     """
     rows: list[dict[str, Any]] = []
     with TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         if log == "local":
             with _ours(directory) as run:
-                rows += _measured(run, seconds, rounds)
+                rows += _measured(run, seconds, rounds, {})
         else:
-            with KafkaBroker(heap="1g", jvm_options=()) as broker:
-                for side in (_ours, _theirs):
-                    with side(directory, broker.bootstrap) as run:
-                        rows += _measured(run, seconds, rounds)
+            loads: dict[str, float] = {}
+            for side in (_theirs, _ours):
+                with KafkaBroker(heap="1g", jvm_options=()) as broker, side(directory, broker.bootstrap) as run:
+                    rows += _measured(run, seconds, rounds, loads)
     columns = dict.fromkeys(name for row in rows for name in row)
     return Table("queries", [{name: row.get(name) for name in columns} for row in rows])
 
 
-def _measured(run: _Run, seconds: float, rounds: int) -> list[dict[str, Any]]:
+def _measured(run: _Run, seconds: float, rounds: int, loads: dict[str, float]) -> list[dict[str, Any]]:
+    """Measure one side; `loads`: records a second of the other one, by name. Its own are added."""
     rows = []
     rates: dict[float, list[float]] = {0: [], 200: [], 1_000: []}
     run.backlog(0)  # the first one fills the store, and is not counted
@@ -69,17 +74,18 @@ def _measured(run: _Run, seconds: float, rounds: int) -> list[dict[str, Any]]:
         rows.append({"name": "queries: throughput", "side": run.side, "queries_per_s": rate,
                      "records_per_s": round(best[rate]), "records_per_s_without": round(best[0]),
                      "lost": f"{lost:.1%}"})  # fmt: skip
-    for share in (0.0, 0.5, 1.0):
-        measured = run.steady(best[0] * share, 1_000, seconds, run.url)
-        rows.append({"name": "queries: latency", "side": run.side, "queries_per_s": 1_000, "load": f"{share:.0%}",
-                     **measured})  # fmt: skip
+    half = best[0] * 0.5
+    for load, records_per_s in ({"none": 0.0} | loads | {"half": half, "full": best[0]}).items():
+        measured = run.steady(records_per_s, 1_000, seconds, run.url)
+        rows.append({"name": "queries: latency", "side": run.side, "queries_per_s": 1_000, "load": load, **measured})
     if run.other is not None:
         with run.other() as url:
             run.wait_for_answers(url)
             for rate in (200, 1_000):
-                measured = run.steady(best[0] * 0.5, rate, seconds, url)
+                measured = run.steady(half, rate, seconds, url)
                 rows.append({"name": "queries: latency, forwarded", "side": run.side, "queries_per_s": rate,
-                             "load": "50%", **measured})  # fmt: skip
+                             "load": "half", **measured})  # fmt: skip
+    loads[f"half of {run.side}"] = half
     for row in rows:
         row["load_average"] = load_average()
     return rows
@@ -140,24 +146,29 @@ class _Run:
             return _RECORDS / (time.perf_counter() - began)
 
     def steady(self, records_per_s: float, rate: float, seconds: float, url: str) -> dict[str, Any]:
-        """Return the latency of queries of a server beside so many records a second."""
+        """Return the latency of queries of a server beside so many records a second, and how many there were.
+
+        At full load there are fewer: queries take their part of the processors.
+        """
         ended = threading.Event()
+        began, before = time.perf_counter(), self._sent
 
         def produce() -> None:
-            began, sent = time.perf_counter(), 0
             while records_per_s and not ended.is_set():
                 self.put(_CHUNK)
-                sent += _CHUNK
-                ended.wait(max(0.0, began + sent / records_per_s - time.perf_counter()))
+                ended.wait(max(0.0, began + (self._sent - before) / records_per_s - time.perf_counter()))
 
         thread = threading.Thread(target=produce)
         thread.start()
+        time.sleep(_LEAD_SECONDS)
         with _asking(url, rate, seconds) as asked:
             assert asked is not None
             found = json.loads(asked.communicate()[0])
         ended.set()
         thread.join()
-        return {"records_per_s": round(records_per_s), "answers": len(found["ms"]), "errors": found["errors"],
+        self.wait()
+        processed = (self._sent - before) / (time.perf_counter() - began)
+        return {"records_per_s": round(processed), "answers": len(found["ms"]), "errors": found["errors"],
                 **percentiles_ms(found["ms"])}  # fmt: skip
 
 
@@ -291,4 +302,5 @@ async def _ask(url: str, rate: float, seconds: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(_ask(sys.argv[1], float(sys.argv[2]), float(sys.argv[3])))))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        print(json.dumps(runner.run(_ask(sys.argv[1], float(sys.argv[2]), float(sys.argv[3])))))

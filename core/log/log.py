@@ -157,6 +157,14 @@ class LogCommits(ABC):
         `partitions` are those that the task reads. The task may commit again before this returns.
         """
 
+    def visible_commit(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> Commit | None:
+        """Return the last commit of a task that readers see now; None if there is none.
+
+        It does not wait for a commit that is being made. A commit that returned some milliseconds ago may be missing. A
+        log overrides this where `last_commit` waits.
+        """
+        return self.last_commit(application_id, task_id, partitions)
+
     @abstractmethod
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
         """Take the task's fence, then read its last commit."""

@@ -53,6 +53,10 @@ class WouldWait(Exception):
     """A query cannot be answered at once: ask again in a thread that may wait."""
 
 
+class NotHere(WouldWait):
+    """There is no version of the task's store here."""
+
+
 @dataclass(frozen=True)
 class TaskLag:
     """A task whose stores can be asked. `version`: the number of the version that answers; None: none can now.
@@ -165,7 +169,7 @@ class Copies(ABC):
         try:
             found = self._open(task, store, at_once=True)
         except StoreUnavailableError:
-            raise WouldWait from None
+            raise NotHere from None
         if found.has(_wanted(task, bounds)) and (bounds.stale_ok or self._is_fresh(found)):
             return found
         found.close()
@@ -216,8 +220,8 @@ class Copies(ABC):
         return TaskLag(task.id, found.counter, max(0, last - found.counter))
 
     def last_commit(self, task: SavedTask) -> Commit | None:
-        """Return the last commit of a task, from the log; None before the first one."""
-        return self.log.last_commit(self.application.id, task.id, task.partitions)
+        """Return the last commit of a task, as readers of the log see it now; None before the first one."""
+        return self.log.visible_commit(self.application.id, task.id, task.partitions)
 
     def close(self) -> None:
         """Release everything; idempotent."""

@@ -112,7 +112,8 @@ class LocalCopies(Copies):
         for each in (look, look.before):
             commit = None if each is None else each.commit
             if each is not None and commit is not None and version_counter(commit.version) <= found.counter:
-                return replace(found, commit=commit, confirmed_at=each.at)
+                found.commit, found.confirmed_at = commit, each.at
+                break
         return found
 
     def _look(self, task: SavedTask, at_once: bool = False) -> Look:

@@ -76,7 +76,8 @@ class Queries:
         self._opening = threading.Lock()
         self._open(stored_application(application, log))
         self._looked_at = self.seconds()
-        self._ahead = Ahead(self._copies.world)
+        self.ahead = Ahead(self._copies.world)
+        """Asks the log for what is about to be too old."""
 
     def _open(self, application: Application) -> None:
         self.application = application
@@ -216,7 +217,7 @@ class Queries:
         """
         age = self.seconds() - self._looked_at
         if at_once and age > AHEAD_SHARE * LOOK_SECONDS:
-            self._ahead.start("layout", self._follow_layout)
+            self.ahead.start("layout", self._follow_layout)
         if age > LOOK_SECONDS:
             if at_once:
                 raise WouldWait
@@ -297,7 +298,7 @@ class Queries:
         with ExitStack() as stack:
             stack.callback(self._log.close)
             stack.callback(self._close_copies)
-            stack.callback(self._ahead.close)
+            stack.callback(self.ahead.close)
 
     def _close_copies(self) -> None:
         with ExitStack() as stack:

@@ -237,6 +237,7 @@ def test_positions_of_a_transaction_that_does_not_end(broker: KafkaBroker) -> No
             f"a transaction with positions of task 0_0 of application '{application}' did not end for 2 s",
             "kafka-transactions.sh find-hanging",
         )
+        assert log.visible_commit(application, "0_0", [TopicPartition(topic, 0)]) is None, "queries do not wait for it"
         other.abort_transaction(30)
         log.open_committer(application, "0_0", [TopicPartition(topic, 0)]).close()
     group.close()

@@ -113,7 +113,7 @@ def test_notes_are_read_before_they_are_too_old(bench: Bench) -> None:
     for bench.now in (0.6, 1.5, 2.4):  # without a look between, the last two are too late
         assert bench.queries.copies_of(0, at_once=True) is bench.copies
         assert list(bench.copies.tasks(0, at_once=True)) == ["0_0"]
-        wait_until(lambda: not bench.copies.ahead.running | bench.queries._ahead.running)
+        wait_until(lambda: not bench.copies.ahead.running | bench.queries.ahead.running)
     bench.now = 9.0
     with pytest.raises(WouldWait):
         bench.queries.copies_of(0, at_once=True)

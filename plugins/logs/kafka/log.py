@@ -204,10 +204,23 @@ class KafkaLog(Log):
         self._notes.delete(application_id)
 
     def last_commit(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> Commit | None:
+        return self._commit(application_id, task_id, partitions, "read_committed")
+
+    def visible_commit(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> Commit | None:
+        """Return the last commit of a task that readers see now.
+
+        Without waiting: librdkafka asks again after 100 ms and more while a transaction is open, and beside ten commits
+        a second the next one is open by then.
+        """
+        return self._commit(application_id, task_id, partitions, "read_uncommitted")
+
+    def _commit(
+        self, application_id: str, task_id: str, partitions: Sequence[TopicPartition], level: str
+    ) -> Commit | None:
         self._topics.check(partitions)
         if not partitions:
             return None
-        consumer = self._group(application_id, "read_committed")
+        consumer = self._group(application_id, level)
         doing = f"reading the last commit of task {task_id} of application {application_id!r}"
         with self._patience.naming(doing):
             found = self._patience.call(

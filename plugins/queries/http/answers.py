@@ -79,9 +79,12 @@ class Answers:
         lag = _without(asdict(found.lag), "task")
         return {"task": found.task, "partition": found.partition, **lag, "server": found.server, "copies": [lag]}
 
-    def task_of(self, name: str, given: Parameters) -> str | None:
-        """Return the one task that a request is for; None if it is for several. Raises Refused, and as `tasks_of`."""
-        reading = self._reading(name, given)
+    def task_of(self, name: str, given: Parameters, *, at_once: bool = False) -> str | None:
+        """Return the one task that a request is for; None if it is for several.
+
+        Raises Refused, as `tasks_of`, and WouldWait with `at_once`.
+        """
+        reading = self._reading(name, given, at_once=at_once)
         if given.text("key") is not None and reading.task is None:
             tasks = reading.tasks_of(self._key(reading, given, "key"))
             return tasks[0].id if len(tasks) == 1 else None
@@ -97,14 +100,11 @@ class Answers:
 
     # ------------------------------------------------------------------ entries
 
-    def get_at_once(self, name: str, given: Parameters) -> Data | None:
-        """Return the entry of a key as `get` does; None if that has to wait for something: then ask `get`."""
+    def get_at_once(self, name: str, given: Parameters) -> Data:
+        """Return the entry of a key as `get` does; raise WouldWait where that has to wait for something."""
         if name not in self._quick or given.flag("all_tasks"):
-            return None
-        try:
-            return self.get(name, given, at_once=True)
-        except WouldWait:
-            return None
+            raise WouldWait
+        return self.get(name, given, at_once=True)
 
     def get(self, name: str, given: Parameters, *, at_once: bool = False) -> Data:
         """Return the entry of a key, of a window of it, or as of a time. Raises Refused (404) if there is none.

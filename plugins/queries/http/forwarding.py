@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from penstock.plugins.client.client import Client
-from penstock.plugins.client.entries import QueryError
-
+from ..copies import AHEAD_SHARE, WouldWait
 from ..queries import Queries
 from ..task_servers import TaskServer
+from .connections import Answer, Connections
 
 FORWARDED = "x-penstock-forwarded"
 """The header of a request that a server has forwarded: it is not forwarded again."""
@@ -26,11 +25,11 @@ class Sent(NamedTuple):
     method: str
     target: str
     headers: Mapping[str, str]
-    body: bytes | None = None
+    body: bytes = b""
 
 
 class Forwarding:
-    """Finds the other servers, and asks them. `own`: the URL of this one, as others know it. Any thread calls it."""
+    """Finds the other servers, and asks them. `own`: the URL of this one, as others know it."""
 
     def __init__(self, queries: Queries, own: str | None) -> None:
         self.own = own
@@ -39,33 +38,46 @@ class Forwarding:
         self._looked_at = float("-inf")
         self._servers: Sequence[TaskServer] = ()
         self._silent_until: dict[str, float] = {}
-        self._clients: dict[str, Client] = {}
+        self._connections: dict[str, Connections] = {}
 
-    def others(self, task: str | None) -> list[str]:
+    def others(self, task: str | None, *, at_once: bool = False) -> list[str]:
         """Return the URLs of the other servers that can answer for a task (None: for all), the best one first.
 
-        Servers that did not answer a moment ago are left out. Raises LogError.
+        Servers that did not answer a moment ago are left out. Any thread may call it. Raises LogError; with `at_once`
+        WouldWait instead of asking the log.
         """
         now = self._seconds()
-        if now - self._looked_at > _LOOK_SECONDS:
-            self._looked_at = now
-            self._servers = self._queries.task_servers()
-            urls = {each.url for each in self._servers}
-            for url in [each for each in self._clients if each not in urls]:
-                self._clients.pop(url).close()
+        age = now - self._looked_at
+        if at_once and age > AHEAD_SHARE * _LOOK_SECONDS:
+            self._queries.ahead.start("servers", self._look)
+        if age > _LOOK_SECONDS:
+            if at_once:
+                raise WouldWait
+            self._look()
         found = [each.url for each in self._servers if each.has(task) and each.url != self.own]
         return [url for url in found if now >= self._silent_until.get(url, now)]
 
-    def ask(self, url: str, sent: Sent) -> tuple[int, bytes] | None:
+    def _look(self) -> None:
+        self._looked_at = self._seconds()
+        self._servers = self._queries.task_servers()
+
+    async def ask(self, url: str, sent: Sent) -> Answer | None:
         """Return the status and the JSON of another server's answer; None if it does not answer."""
-        client = self._clients.get(url)
-        if client is None:
-            client = self._clients[url] = Client(url, timeout="10s")
-        headers = {name: value for name, value in sent.headers.items() if name in _PASSED_ON}
-        try:
-            answer = client.exchange(sent.method, sent.target, sent.body, {**headers, FORWARDED: "1"})
-        except QueryError:
+        found = self._connections.get(url)
+        if found is None:
+            known = {each.url for each in self._servers}
+            for gone in [each for each in self._connections if each not in known]:
+                self._connections.pop(gone).close()
+            found = self._connections[url] = Connections(url)
+        headers = [(name, value) for name in _PASSED_ON if (value := sent.headers.get(name)) is not None]
+        answer = await found.ask(sent.method, sent.target, [*headers, (FORWARDED, "1")], sent.body)
+        if answer is None:
             self._silent_until[url] = self._seconds() + _SILENT_SECONDS
-            return None
-        self._silent_until.pop(url, None)
+        else:
+            self._silent_until.pop(url, None)
         return answer
+
+    def close(self) -> None:
+        """Close the connections, in their event loop."""
+        for each in self._connections.values():
+            each.close()

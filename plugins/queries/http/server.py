@@ -105,7 +105,7 @@ class Server:
         app = service(answers, guard, queries.application.id, self._pages, lambda: self._server.should_exit, forwarding)
         self._socket = listening
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False, proxy_headers=False,
+            app, log_config=None, access_log=False, lifespan="on", ws="none", server_header=False, proxy_headers=False,
             limit_concurrency=_MOST_CONNECTIONS, timeout_keep_alive=30, timeout_graceful_shutdown=5,
             ssl_certfile=options.certificate, ssl_keyfile=options.private_key,
         )  # fmt: skip
@@ -132,11 +132,13 @@ def open_socket(options: ServerOptions, option: str) -> socket.socket:
     """Return a socket that listens on the address of the options.
 
     Raises ConfigError, naming `option`, for an address that cannot be opened, and one that others reach without a
-    token; RuntimeUnavailableError where starlette or uvicorn is not installed.
+    token; RuntimeUnavailableError where a library of the extra `serve` is not installed.
     """
     address = options.address
     address.check(option, has_token=options.token is not None)
-    check_libraries(option, "anyio", "starlette", "uvicorn", *(["jinja2"] if options.pages is not None else []))
+    check_libraries(
+        option, "anyio", "httptools", "starlette", "uvicorn", *(["jinja2"] if options.pages is not None else [])
+    )
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
         made = socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)

@@ -6,8 +6,11 @@ import asyncio
 import functools
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import parse_qsl
 
 import anyio.to_thread
 from starlette.applications import Starlette
@@ -15,11 +18,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock import PenstockError
 from penstock.plugins.serdes.json_text import dump_json
 
+from ..copies import NotHere, WouldWait
 from .answers import Answers, Data
 from .description import OPERATIONS, Operation, description
 from .event_stream import Waking, event_stream, has_begun
@@ -40,7 +44,12 @@ _THREADS = 64
 _PAGE = 1_000
 """Entries of a stream that are in memory at a time."""
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_JSON_HEADERS = [
+    (name.lower().encode(), value.encode()) for name, value in {**_HEADERS, "Content-Type": "application/json"}.items()
+]
 _NDJSON = "application/x-ndjson"
+_KEY_PATH = re.compile("/v1/stores/([^/]+)/get")
+_OF_KEY = dict.fromkeys(next(each.parameters for each in OPERATIONS if each.name == "get"))
 
 
 def service(
@@ -50,7 +59,7 @@ def service(
     pages: ASGIApp | None = None,
     is_ending: Callable[[], bool] = lambda: False,
     forwarding: Forwarding | None = None,
-) -> Starlette:
+) -> ASGIApp:
     """Return the ASGI application that answers requests by `answers`, if `guard` lets them through.
 
     `pages`: an application of its own at `/console/`. Streams of changes end when `is_ending` returns True.
@@ -58,10 +67,8 @@ def service(
     """
     made = _Service(answers, guard, is_ending, forwarding)
     described = dump_json(description(application_id, has_token=guard.token is not None))
-    # Routes are tried in order: that of a key comes first.
-    operations = sorted(OPERATIONS, key=lambda each: each.name != "get")
     routes: list[BaseRoute] = [
-        Route(each.path, made.endpoint(each), methods=[each.method.upper()]) for each in operations
+        Route(each.path, made.endpoint(each), methods=[each.method.upper()]) for each in OPERATIONS
     ]
     routes += [
         Route("/openapi.json", made.guarded(functools.partial(_answer_bytes, described))),
@@ -73,12 +80,38 @@ def service(
         routes += [Route(path, lambda request: to_pages()) for path in ("/", "/console")]
         routes.append(Mount("/console", pages))
     handlers = {Refused: _refused, HTTPException: _http, Exception: _failed}
-    app = Starlette(routes=routes, exception_handlers=handlers)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        if forwarding is not None:
+            forwarding.close()
+
+    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     app.router.redirect_slashes = False
-    return app
+    return _KeysFirst(app, made)
 
 
 Endpoint = Callable[[Request], Any]
+
+
+class _KeysFirst:
+    """ASGI application that answers requests for a key, where it is known how; `app` answers all others.
+
+    Routing and error handling of starlette would take as long as the answer.
+    """
+
+    def __init__(self, app: ASGIApp, service: _Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "GET":
+            found = _KEY_PATH.fullmatch(scope["path"].removeprefix(scope.get("root_path", "")))
+            if found is not None and (response := await self._service.key(found[1], Request(scope))) is not None:
+                await response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 class _Service:
@@ -116,8 +149,6 @@ class _Service:
                 return await self._data_or_forward(_sent(request, body), self._answers.get_many, name, given, keys)
             if operation.name == "entries" and _NDJSON in request.headers.get("accept", ""):
                 return await self._stream(name, given)
-            if operation.name == "get" and (found := self._at_once(name, given)) is not None:
-                return _json(found)
             if operation.name == "changes":
                 return await self._changes(name, given, request.headers.get("last-event-id"))
             if operation.name == "store":
@@ -128,6 +159,27 @@ class _Service:
             return await self._data_or_forward(_sent(request), work[operation.name], name, given)
 
         return self.guarded(answer)
+
+    async def key(self, name: str, request: Request) -> Response | None:
+        """Return the answer to a request for a key, from here or from another server; None if that has to be found out.
+
+        It takes no thread: to hand a request to one and back takes longer than to read a key.
+        """
+        try:
+            self._guard.check(request)
+            given = Parameters(parse_qsl(request.scope["query_string"].decode("latin-1"), True), _OF_KEY)
+            try:
+                return _json(self._answers.get_at_once(name, given))
+            except NotHere:
+                return await self._elsewhere(name, given, _sent(request))
+        except WouldWait:
+            return None
+        except Refused as refused:
+            return _refusal(refused)
+        except PenstockError as error:
+            return _refusal(refusal(error))
+        except Exception as error:
+            return await _failed(request, error)
 
     async def live(self, request: Request) -> Response:
         """Answer that the server is there."""
@@ -147,13 +199,6 @@ class _Service:
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(_THREADS)
         return await anyio.to_thread.run_sync(functools.partial(work, *given), limiter=self._limiter)
-
-    def _at_once(self, name: str, given: Parameters) -> Data | None:
-        """Return the entry of a key without a thread, which takes longer than to read it; None if that may wait."""
-        try:
-            return self._answers.get_at_once(name, given)
-        except PenstockError as error:
-            raise refusal(error) from error
 
     async def _data(self, work: Callable[..., Data], *given: Any) -> Response:
         try:
@@ -187,11 +232,30 @@ class _Service:
             except Refused as refused:
                 if refused.status != 503:
                     raise
-            for url in others:
-                answer = await self._in_thread(self._forwarding.ask, url, sent)
-                if answer is not None and answer[0] != 503:
-                    return Response(answer[1], answer[0], _HEADERS, "application/json")
+            if (answer := await self._forwarded(others, sent)) is not None:
+                return answer
         return await self._data(work, name, given, *more)
+
+    async def _elsewhere(self, name: str, given: Parameters, sent: Sent) -> Response | None:
+        """Return the answer of a server that has the task of a key; None if it is not known which one."""
+        if self._forwarding is None or FORWARDED in sent.headers or not self._answers.is_shown(name):
+            return None
+        try:
+            others = self._forwarding.others(self._answers.task_of(name, given, at_once=True), at_once=True)
+        except (WouldWait, PenstockError):
+            return None
+        if not others:
+            return None
+        return await self._forwarded(others, sent) or await self._data(self._answers.get, name, given)
+
+    async def _forwarded(self, urls: Sequence[str], sent: Sent) -> Response | None:
+        """Return the first answer of other servers; None if none has one."""
+        assert self._forwarding is not None
+        for url in urls:
+            answer = await self._forwarding.ask(url, sent)
+            if answer is not None and answer[0] != 503:
+                return _Json(answer[1], answer[0])
+        return None
 
     async def _metadata(self, sent: Sent, name: str, given: Parameters) -> Response:
         """Answer which task has a key, and how far its copies are: here, and beside the tasks."""
@@ -203,7 +267,7 @@ class _Service:
         copies = [{"server": own, **each} for each in found["copies"]]
         for url in reversed(await self._others(sent, name, given)):
             assert self._forwarding is not None
-            answer = await self._in_thread(self._forwarding.ask, url, sent)
+            answer = await self._forwarding.ask(url, sent)
             if answer is not None and answer[0] == 200:
                 copies = [*json.loads(answer[1])["copies"], *copies]
         return _json({**found, "copies": copies})
@@ -261,13 +325,21 @@ async def read_body(request: Request) -> bytes:
     return body
 
 
-def _sent(request: Request, body: bytes | None = None) -> Sent:
+def _sent(request: Request, body: bytes = b"") -> Sent:
     path, query = request.scope["raw_path"].decode("ascii"), request.scope["query_string"].decode("ascii")
     return Sent(request.method, f"{path}?{query}" if query else path, request.headers, body)
 
 
+class _Json(Response):
+    """JSON. Its headers are made in a third of the time: they are most of what a Response takes."""
+
+    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
+        own = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
+        self.raw_headers = [*_JSON_HEADERS, (b"content-length", b"%d" % len(self.body)), *own]
+
+
 def _json(data: Any, status: int = 200, **headers: str) -> Response:
-    return Response(dump_json(data), status, {**_HEADERS, **headers}, "application/json")
+    return _Json(dump_json(data), status, headers)
 
 
 async def _answer_bytes(data: bytes, request: Request) -> Response:
@@ -280,6 +352,10 @@ def _error(refused: Refused) -> Data:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
+    return _refusal(error)
+
+
+def _refusal(error: Refused) -> Response:
     headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}, 413: {"Connection": "close"}}
     return _json(_error(error), error.status, **headers.get(error.status, {}))
 

@@ -147,6 +147,7 @@ class CommitTests(LogTests):
             commit = Commit({partitions[0]: number, partitions[1]: 2 * number}, f"v{number}", b"\x00engine")
             committer.commit(commit, [])
             expect(log.last_commit(APPLICATION, "0_0", partitions), commit, what)
+            expect(log.visible_commit(APPLICATION, "0_0", partitions), commit, f"{what}: log.visible_commit")
             assert committer.is_current(), f"{what}: committer.is_current()"
         expect(log.last_commit(f"{APPLICATION}-2", "0_0", partitions), None, what)
         expect(log.last_commit(APPLICATION, "0_2", []), None, what)
