@@ -47,6 +47,8 @@ _OPERATORS_POLICY = "latest"
 """The `offset_out_of_range` that an operator sets where tasks end because records are gone."""
 _JUMPS_MS = (5_000, -5_000, 1, -1, 90_000, -90_000)
 """By how much a host's clock may jump."""
+_FARTHEST_MS = 180_000
+"""The most that the clock of a host is wrong: what is due by it has to come in the time that a settled cluster gets."""
 
 
 class Simulation(SimulatedCluster):
@@ -353,6 +355,8 @@ class Simulation(SimulatedCluster):
 
     def _jump(self, host: Host, number: int) -> None:
         jump_ms = _JUMPS_MS[number % len(_JUMPS_MS)]
+        if abs(host.world.ahead_ms + jump_ms) > _FARTHEST_MS:
+            jump_ms = -jump_ms
         host.world.ahead_ms += jump_ms
         self._timeline.tell(f"the clock of {host} jumps by {jump_ms} ms")
 
