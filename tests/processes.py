@@ -70,3 +70,11 @@ def opened_workers(application: Application, log: Log) -> Iterator[list[TaskWork
         for worker in workers:
             stack.callback(worker.close)
         yield workers
+
+
+def let_everybody_in(directory: Path) -> None:
+    """Make a directory reachable for other users, as far as it and those above it are ours."""
+    for path in (directory, *directory.parents):
+        status = path.stat()
+        if status.st_uid == os.getuid() and status.st_mode & 0o055 != 0o055:
+            path.chmod(status.st_mode | 0o055)

@@ -19,7 +19,7 @@ from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.contracts.child import answer, forked
 from penstock.program.nodes import SinkNode
 
-from ..processes import opened_workers
+from ..processes import let_everybody_in, opened_workers
 
 Given = tuple[Any, ...]
 """(key, value) or (key, value, timestamp) of a record; key and value as text or bytes."""
@@ -160,9 +160,7 @@ class World:
 
     def give_away(self) -> None:
         """Let nobody into the directory and give them what is in it, when root runs the tests."""
-        for path in self.directory.parents:
-            if path.stat().st_uid == os.getuid() and path not in (Path("/"), Path("/tmp")):
-                path.chmod(path.stat().st_mode | 0o055)
+        let_everybody_in(self.directory.parent)
         if os.getuid() == 0:
             for path in (self.directory, *self.directory.rglob("*")):
                 os.chown(path, NOBODY, NOBODY)

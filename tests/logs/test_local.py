@@ -20,6 +20,7 @@ from penstock.plugins.logs.local import LocalLog, layout, maintenance, producing
 from penstock.plugins.logs.local import committer as committer_module
 from penstock.record import OutputBatch, TopicPartition
 
+from ..processes import let_everybody_in
 from ..waiting import wait_until
 from .processes import fork
 
@@ -347,7 +348,7 @@ def test_a_file_in_place_of_the_directory(tmp_path: Path) -> None:
 def test_a_directory_that_may_not_be_written() -> None:
     """Neither a new log in it nor one that is there; nothing is changed."""
     with tempfile.TemporaryDirectory() as top:
-        os.chmod(top, 0o755)
+        let_everybody_in(Path(top))
         ours = os.path.join(top, "log")
         log = LocalLog(ours)
         log.create_topic("out", 1)

@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,6 +20,8 @@ from penstock.plugins.testing.contracts.expectations import expect_no_descriptor
 from penstock.stores.lmdb import LmdbBackend, trust_mark
 from penstock.stores.lmdb import registry as lmdb_registry
 from penstock.stores.lmdb.keys import SHORT
+
+from ..processes import let_everybody_in
 
 
 def put(backend: LmdbBackend, version: str, *entries: tuple[bytes, bytes | None], store: str = "s") -> None:
@@ -505,14 +506,6 @@ def test_readers_go_on_when_their_process_may_not_write(tmp_path: Path) -> None:
     with forked(try_it) as connection:
         assert "make it writable" in answer(connection)
         assert answer(connection) == b"1"
-
-
-def let_everybody_in(directory: Path) -> None:
-    """Make a test's directory reachable for other users."""
-    top = Path(tempfile.gettempdir())
-    for path in (directory, *directory.parents):
-        if top in path.parents:
-            path.chmod(path.stat().st_mode | 0o055)
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
