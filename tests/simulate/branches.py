@@ -120,7 +120,7 @@ def unknown(found: Reached, known: Mapping[str, str]) -> list[str]:
     """Return the branches that are listed, and that the source does not have, of files of which a line was run."""
     there = found.reached | {str(each) for each in found.missed}
     files = {branch.partition(": ")[0] for branch in there}
-    functions = {branch.rpartition(": ")[0] for branch in there if branch.endswith(f": {WHOLE}")}
+    functions = {f"{each.file}: {each.function}" for each in found.missed if each.line == WHOLE}
     return [
         branch
         for branch in known
