@@ -38,6 +38,10 @@ _RECORDS = 300_000
 _COMMIT_MS = 100
 _LEAD_SECONDS = 2.0
 """How long records flow before the first query."""
+_WARM_UP = 1.0
+"""The first seconds of queries are not measured: connections are opened, and a server that was idle asks the log."""
+_COMPILE_SECONDS = 20.0
+"""How long each side runs at half load first: a new broker takes twice the processor time until it is compiled."""
 _STOP_SECONDS = 30.0
 
 
@@ -75,6 +79,7 @@ def _measured(run: _Run, seconds: float, rounds: int, loads: dict[str, float]) -
                      "records_per_s": round(best[rate]), "records_per_s_without": round(best[0]),
                      "lost": f"{lost:.1%}"})  # fmt: skip
     half = best[0] * 0.5
+    run.steady(half, 1_000, _COMPILE_SECONDS, run.url)
     for load, records_per_s in ({"none": 0.0} | loads | {"half": half, "full": best[0]}).items():
         measured = run.steady(records_per_s, 1_000, seconds, run.url)
         rows.append({"name": "queries: latency", "side": run.side, "queries_per_s": 1_000, "load": load, **measured})
@@ -285,12 +290,13 @@ async def _ask(url: str, rate: float, seconds: float) -> dict[str, Any]:
             head = await reader.readuntil(b"\r\n\r\n")
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
             await reader.readexactly(length)
-            found.append((time.perf_counter() - at) * 1000)
+            if at >= began + _WARM_UP:
+                found.append((time.perf_counter() - at) * 1000)
             errors += not head.startswith((b"HTTP/1.1 200", b"HTTP/1.1 404"))
 
-    tasks = [asyncio.create_task(connection()) for _ in range(_CONNECTIONS)]
     began = time.perf_counter()
-    for number in range(int(rate * seconds)):
+    tasks = [asyncio.create_task(connection()) for _ in range(_CONNECTIONS)]
+    for number in range(int(rate * (_WARM_UP + seconds))):
         at = began + number / rate
         if (pause := at - time.perf_counter()) > 0:
             await asyncio.sleep(pause)

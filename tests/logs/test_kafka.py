@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
 
@@ -80,6 +81,25 @@ class TestContract(LogContract):
         with pytest.raises(LogError, match="driver two"):
             log.lease("application", "driver three", 10_000)
         successor.release()
+
+    def test_notes_that_were_read_are_kept(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They are not read again; those of another writer are, and those of a topic that was made again."""
+        assert isinstance(log, KafkaLog)
+        log.put_meta("noted", "note", b"one")
+        assert log.get_meta("noted", "note") == b"one"
+        with monkeypatch.context() as patch:
+            patch.setattr(log._clients, "consumer", None)
+            assert log.get_meta("noted", "note") == b"one"
+            assert log.get_meta("noted", "other") is None
+        with closing(KafkaLog(self.bootstrap)) as other:
+            other.put_meta("noted", "note", b"two")
+            assert log.get_meta("noted", "note") == b"two"
+        log.delete_topic("noted-penstock-notes")
+        for value in (b"three", b"four"):  # as many as before
+            log.put_meta("noted", "note", value)
+        assert log.get_meta("noted", "note") == b"four"
+        log.delete_commits("noted")
+        assert log.get_meta("noted", "note") is None
 
     def test_a_note_under_a_lost_lease_changes_nothing(self, log: Log, clock: ManualClock) -> None:
         """Also if its writer is frozen when it has the fence, and has seen that the lease is its own."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer
 
@@ -57,6 +57,14 @@ class _Holder:
     until_ms: int
 
 
+class _KnownNotes(NamedTuple):
+    """The notes below an offset of a topic, by the key of their records; None: deleted."""
+
+    topic_id: str
+    end: int
+    notes: Mapping[bytes | None, bytes | None]
+
+
 class Notes:
     """The notes and leases of applications in one cluster. Thread-safe."""
 
@@ -66,17 +74,33 @@ class Notes:
         self._topics = topics
         self._group = group
         self._outbox = SharedOutbox(clients, topics.count)
+        self._known: dict[str, _KnownNotes] = {}
 
     # ------------------------------------------------------------------ notes
 
     def get(self, application_id: str, key: str) -> bytes | None:
         """Return a note, None if there is none."""
-        found = None
-        for batch in self._read(application_id, _NOTES):
-            for name, value in zip(batch.keys, batch.values, strict=True):
-                if name == key.encode():
-                    found = value
-        return found
+        return self._all(application_id).get(key.encode())
+
+    def _all(self, application_id: str) -> Mapping[bytes | None, bytes | None]:
+        """Return all notes. Only those that were written since the last call are read: a consumer takes 20 ms and more.
+
+        Compaction deletes only records that later ones have replaced.
+        """
+        where = TopicPartition(application_id + NOTES_SUFFIX, _NOTES)
+        if not self._is_there(where.topic):
+            return {}
+        topic_id = self._topics.ids([where.topic]).get(where.topic, "")
+        end = self._topics.end_offsets([where], stable=True)[where]
+        known = self._known.get(application_id)
+        if known is None or not topic_id or known.topic_id != topic_id or known.end > end:
+            known = _KnownNotes(topic_id, 0, {})
+        if known.end < end:
+            notes = dict(known.notes)
+            for batch in self._read(application_id, _NOTES, known.end):
+                notes.update(zip(batch.keys, batch.values, strict=True))
+            known = self._known[application_id] = _KnownNotes(topic_id, end, notes)
+        return known.notes
 
     def put(self, application_id: str, key: str, value: bytes) -> None:
         """Keep a note; durable when this returns."""
@@ -94,7 +118,7 @@ class Notes:
         if self._is_there(application_id + NOTES_SUFFIX):
             self._change(
                 application_id,
-                lambda: dict.fromkeys(key for batch in self._read(application_id, _NOTES) for key in batch.keys),
+                lambda: dict.fromkeys(self._all(application_id)),
             )
 
     def _change(self, application_id: str, notes: Callable[[], Mapping[bytes | None, bytes | None]]) -> None:
@@ -224,11 +248,12 @@ class Notes:
             if not self._is_there(topic):
                 raise
 
-    def _read(self, application_id: str, partition: int) -> Iterator[RecordBatch]:
+    def _read(self, application_id: str, partition: int, first: int = 0) -> Iterator[RecordBatch]:
+        """Yield the records from offset `first` on."""
         where = TopicPartition(application_id + NOTES_SUFFIX, partition)
         if not self._is_there(where.topic):
             return
-        start = self._topics.start_offsets([where])[where]
+        start = max(first, self._topics.start_offsets([where])[where])
         end = self._topics.end_offsets([where], stable=True)[where]
         with closing(PartitionReader(self._clients, self._clients.consumer(application_id), where, start)) as reader:
             yield from read_whole(reader, end)
