@@ -30,8 +30,8 @@ from .result import Table
 
 EMBEDDED, CLUSTER, KAFKA_STREAMS = "embedded", "cluster", "kafka-streams"
 _MACHINES = ("127.0.0.1", "127.0.0.2")
-_SESSION_SECONDS = (45, 3)
-"""The peer's `session.timeout.ms`: its default, and the silence after which a driver suspects a task host."""
+_SESSION_SECONDS = (3, 45)
+"""The peer's `session.timeout.ms`: the silence after which a driver suspects a task host, and the peer's default."""
 _SETTLE_SECONDS = 5.0
 _PATIENCE = 600.0
 

@@ -68,6 +68,18 @@ def test_rests_grow_until_there_is_work(stage: Stage) -> None:
     assert stage.rested() == pytest.approx(SHORTEST_REST)
 
 
+def test_rests_may_be_long_from_the_start_and_still_end_soon_after_a_change(stage: Stage, tmp_path: Path) -> None:
+    stage.rests = Rests(stage.control, stage.wait, lambda: stage.seconds, LONGEST_REST)
+    assert stage.rested() == pytest.approx(LONGEST_REST)
+
+    def change(seconds: float) -> None:
+        stage.wait(seconds)
+        ControlFile(tmp_path).write(Control(stopping=True))
+
+    stage.rests = Rests(stage.control, change, lambda: stage.seconds, LONGEST_REST)
+    assert stage.rested() <= 0.1
+
+
 def test_a_rest_ends_when_a_tick_is_due(stage: Stage) -> None:
     stage.rested()
     stage.seconds += 3600

@@ -20,6 +20,7 @@ from penstock.client import Client
 from penstock.plugins.hosts.executor_identity import executor_id
 from penstock.plugins.queries.copies import MOST_AGE_SECONDS
 from penstock.plugins.queries.task_servers import TaskServer, task_servers
+from penstock.plugins.replicas.saved_tasks import saved_tasks
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..processes import ROOT
@@ -32,7 +33,7 @@ from .test_runner import counts, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("cluster")]
 
-HOSTS = ("127.0.0.1", "127.0.0.2")
+HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +44,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
         options = java_options()
         patch.setenv("SPARK_HOME", str(spark_home()))
         with Standalone(tmp_path_factory.mktemp("cluster"), options) as started:
-            # macOS has one address of loopback.
-            started.add_workers(*(host if can_bind(host) else HOSTS[0] for host in HOSTS))
+            started.add_workers(*map(bindable, HOSTS[:2]))
             yield started
 
 
@@ -56,6 +56,11 @@ def master(cluster: Standalone) -> list[str]:
         f"master={cluster.master}", "spark.executor.memory=512m", "spark.driver.host=127.0.0.1",
         f"spark.executor.extraJavaOptions={options}", f"spark.driver.extraJavaOptions={options}",
     ]  # fmt: skip
+
+
+def bindable(host: str) -> str:
+    """Return an address of loopback for a worker: macOS has one."""
+    return host if can_bind(host) else HOSTS[0]
 
 
 def can_bind(host: str) -> bool:
@@ -178,7 +183,7 @@ def test_slots_stay_at_their_executors_and_move_when_one_is_lost_added_or_decomm
         os.kill(cluster.executors()["0"], signal.SIGKILL)
         feed_until(lambda: is_even(2, without="0"), "its successor has the slots of a lost executor")
 
-        cluster.add_workers(HOSTS[0])
+        cluster.add_workers(bindable(HOSTS[2]))
         feed_until(lambda: is_even(3, without="0"), "one more executor brings more slots, and has them")
         # A slot that is still on its way to an executor does not move away from it.
         before = len(news())
@@ -240,12 +245,13 @@ class Listener:
 def test_a_music_chart_is_asked_on_two_executors_of_which_one_is_killed(
     cluster: Standalone, master: list[str], surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each executor has local state of its own, and a server beside its tasks, which forwards to the other one."""
+    """Each executor has local state, standbys of the other's tasks, and a server that forwards to the other one."""
     monkeypatch.setenv("MACHINE", "driver")
     surroundings.create(songs=2, plays=2)
     for genre, titles in GENRES.items():
         surroundings.put("songs", [(title, json.dumps({"title": title, "genre": genre}), 0) for title in titles])
-    settings = {"state_dir": "state-${MACHINE}", "queries": "127.0.0.1:0", "commit_interval": "20ms"}
+    settings: dict[str, Any] = {"state_dir": "state-${MACHINE}", "queries": "127.0.0.1:0", "commit_interval": "20ms"}
+    settings["num_standby_replicas"] = 1
     options = [
         f"path={ROOT / 'examples'}", "module=09_music_chart", f"settings={json.dumps(settings)}",
         "spark.cores.max=4", "spark.executor.cores=2", "spark.scheduler.minRegisteredResourcesRatio=1.0",
@@ -288,6 +294,11 @@ def test_a_music_chart_is_asked_on_two_executors_of_which_one_is_killed(
             owner = first if first.has(found["task"]) else second
             assert found["server"] == owner.url and owner.url in [copy["server"] for copy in found["copies"]]
         [all_tasks] = [each for each in task_servers("music-chart", surroundings.log) if each.tasks is None]
+        if can_bind(HOSTS[1]):
+            saved = saved_tasks("music-chart", surroundings.log).items()
+            wanted = {name for name, each in saved if any(kept.logged for kept in each.layouts.now.values())}
+            copies = "state-worker*/music-chart/*/incarnation"
+            until(lambda: {each.parent.name for each in surroundings.directory.glob(copies)} == wanted, "standbys")
 
         os.kill(max(cluster.executors().items(), key=lambda each: int(each[0]))[1], signal.SIGKILL)
         answered = 0

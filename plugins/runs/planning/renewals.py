@@ -10,7 +10,7 @@ from penstock.plugins.hosts.plan import SlotPlan
 
 from .control import Control, ControlFile
 from .planner import Offset, Plan
-from .rests import Rests
+from .rests import LONGEST_REST, Rests
 from .spreading import slots
 
 RENEWAL_SECONDS = 20.0
@@ -41,7 +41,8 @@ class RenewalPlanner:
         self._seconds = seconds
         self._directory = plan.control
         self._control = ControlFile(plan.control)
-        self._rests = Rests(self._control, wait, seconds)
+        # Only the control file can make a batch urgent, and each question of Spark's costs it some milliseconds of CPU.
+        self._rests = Rests(self._control, wait, seconds, LONGEST_REST)
         self._slots = slots(plan.tasks, plan.parallelism)
         self._planned: Control | None = None
         self._owners: dict[str, str] = {}

@@ -24,12 +24,22 @@ def rest_seconds(
 
 
 class Rests:
-    """The planner's rests. `wait` waits, and `seconds` is a clock that never goes back."""
+    """The planner's rests. `wait` waits, and `seconds` is a clock that never goes back.
 
-    def __init__(self, control: ControlFile, wait: Callable[[float], None], seconds: Callable[[], float]) -> None:
+    `shortest`: the least length (seconds) of a rest. A change of the control file ends a rest early.
+    """
+
+    def __init__(
+        self,
+        control: ControlFile,
+        wait: Callable[[float], None],
+        seconds: Callable[[], float],
+        shortest: float = SHORTEST_REST,
+    ) -> None:
         self._control = control
         self._wait = wait
         self._seconds = seconds
+        self._shortest = shortest
         self._quiet_since: float | None = None
 
     def rest(self, look: float, due_in_ms: int | None) -> None:
@@ -37,10 +47,11 @@ class Rests:
         now = self._seconds()
         if self._quiet_since is None:
             self._quiet_since = now
-        left = rest_seconds(now - self._quiet_since, look)
+        usual = rest_seconds(now - self._quiet_since, look)
+        left = max(usual, self._shortest)
         if due_in_ms is not None:
             left = min(left, max(0.001, due_in_ms / 1000))
-        turn = max(_TURN_SECONDS, left / _TURNS)
+        turn = max(_TURN_SECONDS, min(usual, left) / _TURNS)
         while left > 0 and not self._control.has_changed():
             self._wait(min(left, turn))
             left -= turn
