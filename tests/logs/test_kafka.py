@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from penstock.clock import ManualClock
 from penstock.errors import FencedError, LogError
 from penstock.log import Commit, Lease, Log
+from penstock.plugins.logs.kafka import notes
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.contracts.log import LogContract
 from penstock.plugins.testing.kafka_broker import KafkaBroker
@@ -91,6 +92,9 @@ class TestContract(LogContract):
             patch.setattr(log._clients, "consumer", None)
             assert log.get_meta("noted", "note") == b"one"
             assert log.get_meta("noted", "other") is None
+            patch.setattr(notes, "_KNOWN_SECONDS", 0.0)
+            with pytest.raises(TypeError):  # a note may have been deleted so long ago that nothing says so
+                log.get_meta("noted", "note")
         with closing(KafkaLog(self.bootstrap)) as other:
             other.put_meta("noted", "note", b"two")
             assert log.get_meta("noted", "note") == b"two"

@@ -46,6 +46,9 @@ _LEASED, _CHANGED = "lease", "notes"
 """In place of a task's id, in the transactional ids by which notes are written under the lease, and by which those are
 changed that depend on what was there."""
 _LOOK_SECONDS = 0.005
+_KNOWN_SECONDS = 600.0
+"""After so long all notes are read anew: Kafka drops the record of a deletion some time after its note's
+(`delete.retention.ms`, a day), and who then reads only what is new would keep the note."""
 _MOST_FORGOTTEN = 10_000
 """Number of claims that one start withdraws at most."""
 
@@ -58,11 +61,12 @@ class _Holder:
 
 
 class _KnownNotes(NamedTuple):
-    """The notes below an offset of a topic, by the key of their records; None: deleted."""
+    """The notes below an offset of a topic, by the key of their records; None: deleted. `at`: the monotonic clock."""
 
     topic_id: str
     end: int
     notes: Mapping[bytes | None, bytes | None]
+    at: float
 
 
 class Notes:
@@ -83,24 +87,22 @@ class Notes:
         return self._all(application_id).get(key.encode())
 
     def _all(self, application_id: str) -> Mapping[bytes | None, bytes | None]:
-        """Return all notes. Only those that were written since the last call are read: a consumer takes 20 ms and more.
-
-        Compaction deletes only records that later ones have replaced.
-        """
+        """Return all notes. It reads only those that are new since the last call: a consumer takes 20 ms or more."""
         where = TopicPartition(application_id + NOTES_SUFFIX, _NOTES)
         if not self._is_there(where.topic):
             return {}
         topic_id = self._topics.ids([where.topic]).get(where.topic, "")
         end = self._topics.end_offsets([where], stable=True)[where]
-        known = self._known.get(application_id)
-        if known is None or not topic_id or known.topic_id != topic_id or known.end > end:
-            known = _KnownNotes(topic_id, 0, {})
+        now, anew = time.monotonic(), _KnownNotes("", 0, {}, 0.0)
+        known = self._known.get(application_id, anew)
+        if not topic_id or topic_id != known.topic_id or known.end > end or now - known.at > _KNOWN_SECONDS:
+            known = anew
+        notes = dict(known.notes)
         if known.end < end:
-            notes = dict(known.notes)
             for batch in self._read(application_id, _NOTES, known.end):
                 notes.update(zip(batch.keys, batch.values, strict=True))
-            known = self._known[application_id] = _KnownNotes(topic_id, end, notes)
-        return known.notes
+        self._known[application_id] = _KnownNotes(topic_id, end, notes, now)
+        return notes
 
     def put(self, application_id: str, key: str, value: bytes) -> None:
         """Keep a note; durable when this returns."""
