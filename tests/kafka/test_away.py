@@ -27,6 +27,7 @@ from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..bad_input.world import says
 from ..processes import python
+from ..rotation import by_turns
 from ..waiting import wait_until
 from .clients import make_topic
 from .early_starter import ORDERS, TOTALS
@@ -125,6 +126,7 @@ def test_a_request_without_an_answer_goes_with_its_client(running: KafkaBroker) 
     assert not clients.admin.one("asking", ask, ["nobody"]).members
 
 
+@by_turns(0, 2)
 def test_a_start_before_the_broker(running: KafkaBroker, tmp_path: Path) -> None:
     """`python -m tests.kafka.late_broker` does it with waits as long as they are."""
     for topic in (ORDERS, TOTALS):

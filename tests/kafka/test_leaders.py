@@ -15,6 +15,7 @@ from penstock.plugins.testing.kafka_broker import KafkaCluster
 from tests.kafka.clients import leader, make_topic, produce, read_all
 from tests.kafka.names import fresh_name
 from tests.kafka.shop import Shop, again, drain
+from tests.rotation import by_turns
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("test_leaders")]
@@ -83,6 +84,7 @@ def test_the_log_waits_for_a_leader(cluster: KafkaCluster) -> None:
         log.close()
 
 
+@by_turns(1, 2)
 def test_an_application_goes_on(cluster: KafkaCluster, tmp_path: Path) -> None:
     """What leads moves, and who coordinates the group and the transactions; a task that is told so begins again from
     its last commit."""

@@ -18,6 +18,7 @@ from penstock.plugins.testing.kafka.process import free_ports
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
 
+from ..rotation import of_today
 from ..waiting import wait_until
 from .names import fresh_name
 
@@ -149,18 +150,21 @@ def keeps_nothing(doing: Callable[[], None], error: type[PenstockError], times: 
 
 @pytest.mark.parametrize(
     ("what", "guarantee", "error", "times"),
-    [
-        (World.fenced, "at_least_once", FencedError, 10),
-        (World.fenced, "exactly_once", FencedError, 5),
-        (World.fenced_by_a_reset, "at_least_once", FencedError, 2),
-        (World.given_up, "exactly_once", FencedError, 2),
-        (World.not_opened, "exactly_once", LogError, 2),
-        (World.refused, "at_least_once", RecordRefusedError, 2),
-        (World.refused, "exactly_once", RecordRefusedError, 2),
-        (World.no_topic, "exactly_once", ProductionError, 2),
-        (World.refused_outside_of_a_task, "exactly_once", RecordRefusedError, 2),
-        (World.out_of_range, "exactly_once", LogError, 2),
-    ],
+    of_today(
+        [
+            (World.fenced, "at_least_once", FencedError, 10),
+            (World.fenced, "exactly_once", FencedError, 5),
+            (World.fenced_by_a_reset, "at_least_once", FencedError, 2),
+            (World.given_up, "exactly_once", FencedError, 2),
+            (World.not_opened, "exactly_once", LogError, 2),
+            (World.refused, "at_least_once", RecordRefusedError, 2),
+            (World.refused, "exactly_once", RecordRefusedError, 2),
+            (World.no_topic, "exactly_once", ProductionError, 2),
+            (World.refused_outside_of_a_task, "exactly_once", RecordRefusedError, 2),
+            (World.out_of_range, "exactly_once", LogError, 2),
+        ],
+        2,
+    ),
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_with_a_broker(
