@@ -111,7 +111,11 @@ class MemoryBackend(StoreBackend):
         contents = self._open()
         if self._read_only:
             raise StoreError(f"store directory {self._directory}: opened for reading only; open it without read_only")
-        if contents.version != previous or contents.is_destroyed:
+        if contents.is_destroyed:
+            raise StaleStoreError(
+                f"store directory {self._directory}: it was deleted since it was opened: re-open the task"
+            )
+        if contents.version != previous:
             raise StaleStoreError(
                 f"store directory {self._directory}: expected version {previous}, found {contents.version}; "
                 "another process wrote it: re-open the task"

@@ -39,13 +39,15 @@ class Parts(TaskChangelog):
     def close(self) -> None: ...
 
 
-def restored(directory: Path, kind: str, between: Callable[[int], None] = lambda step: None) -> int:
+def restored(
+    directory: Path, kind: str, between: Callable[[int], None] = lambda step: None, version: str = VERSION
+) -> int:
     """Restore the copy in a directory as a task does that opens; return how many rows it then has."""
     layouts = Layouts({"kept": KeptStore(kind, logged=True, timestamped=False, expires=False)})
     backends = Backends(directory, layouts, Parts(between), "application 'a', task 0_0", "0_0", World())
     try:
-        backends.open(VERSION, Coverage(layouts, VERSION))
-        assert backends.are_at(VERSION)
+        backends.open(version, Coverage(layouts, version))
+        assert backends.are_at(version)
         return sum(1 for _ in backends.of("kept").range("kept"))
     finally:
         backends.close()
@@ -70,6 +72,45 @@ def test_of_two_that_restore_one_copy_at_most_one_goes_on(tmp_path: Path, kind: 
     with pytest.raises(StaleStoreError):
         restored(tmp_path, kind, other)
     assert restored(tmp_path, kind, lambda _: pytest.fail("the copy of the other one is whole")) == PARTS
+
+
+@pytest.mark.parametrize("kind", ["lmdb", "memory"])
+def test_an_old_copy_that_another_process_has_replaced_is_not_deleted(tmp_path: Path, kind: str) -> None:
+    """The first found a copy that it cannot use, and rests; meanwhile the other one restores it."""
+    restored(tmp_path, kind, version="000000000005-0a0b0c0d")
+
+    def other(at: int) -> None:
+        if at == 0:
+            restored(tmp_path, kind) if kind == "memory" else in_another_process(tmp_path, kind)
+
+    with pytest.raises(StaleStoreError):
+        restored(tmp_path, kind, other)
+    assert restored(tmp_path, kind, lambda _: pytest.fail("the copy of the other one is whole")) == PARTS
+
+
+def test_the_parts_of_two_that_restore_one_copy_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one deletes the parts of the first, writes one, and is killed. This backend deletes rows in place."""
+
+    def destroy(backend: MemoryBackend) -> None:
+        contents = backend._open()
+        for table in contents.tables.values():
+            table.values.clear()
+        contents.version = None
+        backend.close()
+
+    def killed(at: int) -> None:
+        if at == 2:
+            raise KeyboardInterrupt
+
+    def other(at: int) -> None:
+        if at == 3:
+            with pytest.raises(KeyboardInterrupt):
+                restored(tmp_path, "memory", killed)
+
+    monkeypatch.setattr(MemoryBackend, "destroy", destroy)
+    with pytest.raises(StaleStoreError):
+        restored(tmp_path, "memory", other)
+    assert restored(tmp_path, "memory") == PARTS
 
 
 def test_a_copy_in_memory_that_another_task_has_deleted_stays_whole_for_its_reader(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ _LEASED, _CHANGED = "lease", "notes"
 changed that depend on what was there."""
 _LOOK_SECONDS = 0.005
 _KNOWN_SECONDS = 600.0
-"""After so long all notes are read anew: Kafka drops the record of a deletion some time after its note's
-(`delete.retention.ms`, a day), and who then reads only what is new would keep the note."""
+"""After so long all notes are read anew. Kafka keeps the record of a deletion for a day (`delete.retention.ms`); a
+process that reads only new records after that would keep the deleted note."""
 _MOST_FORGOTTEN = 10_000
 """Number of claims that one start withdraws at most."""
 

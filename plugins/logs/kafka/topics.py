@@ -94,7 +94,7 @@ class Topics:
             return self._counts
         listed = self._admin.list_topics("listing topics")
         counts = {name: len(topic.partitions) for name, topic in listed.topics.items() if topic.error is None}
-        # Not the attribute is returned: another thread may just have set it to an older answer of the broker.
+        # The attribute is not returned: another thread may just have set it to an older answer of the broker.
         self._counts = counts
         self._counted_at = time.monotonic()
         return counts

@@ -128,7 +128,7 @@ class Backends:
 
     def versions(self) -> set[str | None]:
         """Return the versions of the open backends: one, unless a process was killed between two writes."""
-        return {self._version_of(backend) for backend in self._opened.values()}
+        return {self._version_of(backend.version()) for backend in self._opened.values()}
 
     def _opening(self, name: str, number: int, stores: list[str]) -> Callable[[], StoreBackend]:
         directory = self._directory / name / str(number)
@@ -168,7 +168,7 @@ class Backends:
     ) -> StoreBackend:
         raw = backend.version()
         found = raw if backend.trusted() else None
-        have = None if found is None else found.removeprefix(self._partial)
+        have = self._version_of(found)
         missing = frozenset[str]() if have is None else coverage.missing(name, have)
         prefix = self._prefix(name, coverage)
         wanted = found if found is not None and have == version else f"{prefix}{version}"
@@ -224,10 +224,9 @@ class Backends:
         """Return what stands before the version in the name of a copy that was restored for the present layout."""
         return self._partial if name in coverage.left_out else ""
 
-    def _version_of(self, backend: StoreBackend) -> str | None:
-        """Return the version whose content of the present stores a backend has, or the name of another copy."""
-        found = backend.version()
-        return found if found is None else found.removeprefix(self._partial)
+    def _version_of(self, name: str | None) -> str | None:
+        """Return the version whose content of the present stores a copy of this name has; other names as they are."""
+        return None if name is None else name.removeprefix(self._partial)
 
     def _names_to_refill(self, name: str) -> list[str]:
         return [store for store in self._names[name] if store in self.refills]
@@ -349,7 +348,7 @@ class Backends:
 
     def are_at(self, version: str) -> bool:
         """Return whether every backend is still at `version`, and no other process has written."""
-        return all(self._version_of(backend) == version for backend in self._opened.values())
+        return all(self._version_of(backend.version()) == version for backend in self._opened.values())
 
     def views(self, stores: Sequence[str]) -> dict[str, StoreView] | None:
         """Return for each of the stores a view of its backend; None if a backend has none."""
