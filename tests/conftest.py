@@ -24,6 +24,8 @@ from .kafka.shared_broker import shared_broker
 # As users have it, whatever the tests are run with: the many processes that tests start compile no module again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# Programs that use hypothesis find there what it knows of penstock's source; it takes seconds to read that.
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(__file__).parents[1] / ".hypothesis"))
 
 # A busy machine makes single examples slow; a time limit would make the suite fail at random. Of properties that set no
 # number, fewer examples than hypothesis' 100 but where all tests run: the contracts have many suites here.
@@ -38,6 +40,9 @@ settings.load_profile("penstock")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs so, and the programs that tests interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A million objects are made while tests are collected, and stay: looking for garbage among them takes long.
+gc.disable()
 
 _SHARED = ("spark", "broker")
 """Marks of tests that start JVMs, and names of the fixtures with the one that many of them share."""
@@ -59,7 +64,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     itself.
 
     There are two processes with Spark, one for tests/spark: all of these tests in one would take longest. Tests of a
-    broker wait more than they work, so each file may be in a process of its own.
+    broker wait more than they work, so each file may be in a process of its own. Other files are in one process each,
+    so that no other one makes what their tests share again, nor imports the same.
     """
     names = getattr(item, "fixturenames", ())
     for name in _SHARED:
@@ -70,6 +76,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         group = "spark elsewhere"
     elif group == "broker":
         group = f"broker, {item.path.stem}"
+    elif group is None and item.path.name not in _LONG:
+        group = item.nodeid.partition("::")[0]
     if group is not None and item.get_closest_marker("xdist_group") is None:
         item.add_marker(pytest.mark.xdist_group(group))
 
@@ -109,11 +117,14 @@ def _waiting_group(item: pytest.Item) -> str | None:
 def pytest_collection_finish() -> None:
     """Keep no compiled module of a test: one that is written twice in a second would be the first one again.
 
-    What was collected stays until the end, so the garbage collector need not look at its million objects.
+    What was collected stays until the end, so the garbage collector need not look at its million objects. Python's own
+    threshold of 700 new objects is for less memory than tests need: most of what is looked at then is still in use.
     """
     sys.dont_write_bytecode = True
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000)
+    gc.enable()
 
 
 def _log_levels() -> dict[str, tuple[int, bool, bool]]:

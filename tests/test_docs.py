@@ -3,9 +3,9 @@ page.
 
 In every page, blocks of ```python run in order in one namespace; one that begins with `# NAME.py` is written to that
 file, too. Blocks of ```console are typed: each line after `$ ` is a command, what follows is what it prints (`...`
-stands for anything). Everything of a page happens in one fresh directory. `penstock run`, and a script that calls
-`run`, run in this process and its Spark session, but in README.md, where they are what they are for a user, and on
-pages whose application is embedded. A script that makes a session has it for itself.
+stands for anything). Everything of a page happens in one fresh directory. `penstock`, and a script that calls `run`,
+run in this process and its Spark session, but in README.md, where they are what they are for a user. A script that
+makes a session has it for itself.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ PAGES = [
     *sorted(page for folder in ("contrib", "examples", "bench") for page in (ROOT / folder).rglob("*.md")),
 ]
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PLAIN = re.compile(r"(?:([^|;]+) \| )?penstock ([^|;&<>$*]+)(?: \| (.+))?")
+"""A command of `penstock`, with what it reads from and what reads it; it needs no shell itself."""
 LONG = ["write_and_prove.md", "dataframes.md", "backends.md", "runbook.md"]
 """Pages, beside README.md, that start Spark or many processes: two of them each day."""
 FOLDERS = {
@@ -111,7 +113,7 @@ def test_every_example_of_a_page_runs(
         kind, block = match.groups()
         where = f"{page.relative_to(ROOT)}:{text[: match.start(2)].count(chr(10)) + 1}"
         if kind == "console":
-            type_commands(block, tmp_path, where, runs_here(page))
+            type_commands(block, tmp_path, where, page)
             continue
         name = re.match(r"# (\S+\.py)\n", block)
         if name:
@@ -120,37 +122,51 @@ def test_every_example_of_a_page_runs(
         exec(compile("\n" * line + block, str(page), "exec"), namespace)
 
 
-def type_commands(block: str, directory: Path, where: str, runs_here: bool) -> None:
+def type_commands(block: str, directory: Path, where: str, page: Path) -> None:
     """Run the commands of a console block and compare what they print."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
         command, _, expected = part.partition("\n")
         while command.endswith("\\"):
             more, _, expected = expected.partition("\n")
             command = command[:-1] + more.removeprefix(">")
-        if runs_here and command.startswith("penstock run"):
-            forget_modules(directory)
-            result = CliRunner().invoke(program, shlex.split(command)[1:])
-            assert (result.exit_code, result.stdout) == (0, expected), f"{where}: {command}\n{result.output}"
-            continue
-        if runs_here and command.startswith("python run_"):
-            forget_modules(directory)
-            with redirect_stdout(StringIO()) as printed:
-                runpy.run_path(str(directory / command.removeprefix("python ")), run_name="__main__")
-            assert printed.getvalue() == expected, f"{where}: {command}"
-            continue
-        done = subprocess.run(
-            ["bash", "-c", command],
-            check=False,
-            cwd=directory,
-            env={**os.environ, "PATH": path, "NO_COLOR": "1"},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, f"{where}: {command}\n{done.stdout}{done.stderr}"
-        matches = doctest.OutputChecker().check_output(expected, done.stdout, doctest.ELLIPSIS)
-        assert matches, f"{where}: {command} printed\n{done.stdout}\nand not\n{expected}"
+        printed = printed_by(command, directory, f"{where}: {command}", page)
+        matches = doctest.OutputChecker().check_output(expected, printed, doctest.ELLIPSIS)
+        assert matches, f"{where}: {command} printed\n{printed}\nand not\n{expected}"
+
+
+def printed_by(command: str, directory: Path, where: str, page: Path) -> str:
+    """Run a command, which must succeed; return what it prints."""
+    forget_modules(directory)
+    importlib.invalidate_caches()
+    plain = None if page.name == "README.md" else PLAIN.fullmatch(command)
+    if plain is not None:
+        before, arguments, after = plain.groups()
+        given = typed(before, directory, where) if before else ""
+        result = CliRunner(env={"NO_COLOR": "1"}).invoke(program, shlex.split(arguments), input=given)
+        assert result.exit_code == 0, f"{where}\n{result.output}"
+        return typed(after, directory, where, result.stdout) if after else result.stdout
+    if runs_here(page) and command.startswith("python run_"):
+        with redirect_stdout(StringIO()) as printed:
+            runpy.run_path(str(directory / command.removeprefix("python ")), run_name="__main__")
+        return printed.getvalue()
+    return typed(command, directory, where)
+
+
+def typed(command: str, directory: Path, where: str, given: str = "") -> str:
+    """Run a command in a shell, which must succeed; return what it prints."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-c", command],
+        check=False,
+        cwd=directory,
+        env={**os.environ, "PATH": path, "NO_COLOR": "1"},
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"{where}\n{done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def documented_modules() -> list[str]:

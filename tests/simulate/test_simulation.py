@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from penstock import Processor, Record, Topology, World
 from penstock.clock import ManualClock
 from penstock.log import Log
 from penstock.plugins.testing.contracts.log import LogContract
+from penstock.plugins.testing.contracts.other_process import run_elsewhere
 from penstock.plugins.testing.simulation.log import HostLog, SimulatedLog
 from penstock.plugins.testing.simulation.soak import soak
 from penstock.testing.simulation import SimulationContract, SimulationFailure
@@ -85,15 +85,6 @@ def test_a_planted_fault_is_found(name: str) -> None:
     contract.play(seed)
 
 
-SCRIPT = """
-import hashlib
-from tests.simulate.programs import CONTRACTS
-for name in ("counts", "reminders", "joined", "counts, long chains"):
-    stories = ["\\n".join(CONTRACTS[name].play(seed).story) for seed in range(4)]
-    print(name, hashlib.sha256("".join(stories).encode()).hexdigest())
-"""
-
-
 def test_a_move_back_after_a_reset_forgets_what_the_place_had_before() -> None:
     CONTRACTS["regrouped, in files"].play(712717)
 
@@ -118,15 +109,14 @@ def test_hosts_of_one_machine_that_restore_the_same_copy_do_not_mix_it() -> None
     CONTRACTS["suppressed"].play(812125)
 
 
+def stories(names: Sequence[str]) -> list[list[str]]:
+    return [CONTRACTS[name].play(seed).story for name in names for seed in range(4)]
+
+
 def test_the_same_seed_makes_the_same_history_in_any_process() -> None:
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", SCRIPT], env={**os.environ, "PYTHONHASHSEED": seed}, cwd=Path(__file__).parents[2],
-            capture_output=True, text=True, check=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]  # fmt: skip
-    assert found[0] == found[1] and len(found[0].splitlines()) == 4
+    names = ["counts", "reminders", "joined", "counts, long chains"]
+    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    assert stories(names) == run_elsewhere(stories, names, seed, "a list of histories")
 
 
 def test_every_fault_strikes_before_and_after_what_hosts_do() -> None:
@@ -134,7 +124,8 @@ def test_every_fault_strikes_before_and_after_what_hosts_do() -> None:
     missing = {f"{fault} before it {what}" for fault in faults for what in operations}
     missing |= {f"{fault} after it {what}" for fault in faults for what in ("takes", "commits")}
     missing |= {f"freezes after it {what}" for what in operations}
-    for seed in range(100):
+    # The first five have all of it now; as histories change, others will.
+    for seed in [17, 35, 39, 48, 112, *range(100)]:
         missing -= soak(CONTRACTS["counts, three hosts"], [seed]).faults.keys()
         if not missing:
             return

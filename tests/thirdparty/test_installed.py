@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
+from penstock.plugins.testing.contracts.child import answer, children_for
+
 from ..rotation import by_turns, of_today
+from . import commands
 
 HERE = Path(__file__).parent
 
@@ -35,7 +38,8 @@ def install(tmp_path: Path, target: Path, project: str) -> None:
 
 
 class Installation:
-    """Runs Python and `penstock` where the packages of some folders are installed."""
+    """Runs Python and `penstock` where the packages of some folders are installed, in processes that have not loaded
+    any package yet."""
 
     def __init__(self, *targets: Path) -> None:
         self.targets = targets
@@ -52,7 +56,10 @@ class Installation:
         return done.stderr if code else done.stdout
 
     def penstock(self, *arguments: str, cwd: Path, input: str | None = None, code: int = 0) -> str:
-        return self.python("-m", "penstock.plugins.cli", *arguments, cwd=cwd, input=input, code=code)
+        with children_for(commands.__name__).started(commands.run, self.targets, cwd, arguments, input) as connection:
+            found, out, err = answer(connection)
+        assert found == code, err
+        return str(err if code else out)
 
 
 @pytest.fixture(scope="module")
@@ -370,7 +377,8 @@ def test_a_pipeline_of_names_runs_on_spark(acme: Installation, project: Path) ->
     acme.penstock("topics", "create", "readings", "changes", "--partitions", "2", cwd=project)
     lines = "".join(f"{key}:{value}\n" for key, value in READINGS)
     acme.penstock("produce", "readings", "--key-separator", ":", cwd=project, input=lines)
-    summary = json.loads(acme.penstock("run", "pipeline.py:application", "--master", "local[2]", "--json", cwd=project))
+    command = ["run", "pipeline.py:application", "--master", "local[2]", "--json"]
+    summary = json.loads(acme.python("-m", "penstock.plugins.cli", *command, cwd=project))
     assert (summary["records_in"], summary["records_out"]) == (6, 4)
     found: dict[str, list[str]] = {}
     for line in acme.penstock("consume", "changes", "--json", cwd=project).splitlines():
