@@ -1,51 +1,83 @@
-"""What metrics cost: a count on the embedded engine, its metrics scraped each second, beside one without counts."""
+"""What metrics cost: programs on the embedded engine, their metrics scraped each second, beside the same without."""
 
 from __future__ import annotations
 
 import ast
-import json
+import os
 import re
 import socket
+import statistics
 import subprocess
 import sys
 import threading
 import time
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from importlib.machinery import SourceFileLoader
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.request import urlopen
 
 from .result import Table
 
-_RECORDS = 1_000_000
+_RECORDS = 500_000
 _KEYS = 100_000
 _CHUNK = 10_000
-_COUNTED = re.compile(r"(self\.)?calls\.(gets|puts|reads)|(queue\.)?counts\[.*\]")
+_COUNTED = re.compile(r"((self\.)?calls\.)?(gets|puts|reads)|self\.reads|sent|(queue\.)?counts\[.*\]")
 """What the statements add to that are left out."""
-_LEAST = 15
-"""How many such statements there are at least."""
+_LEAST = 5
+"""How many such statements a program without stores has at least."""
+_CASES = ("count", "windowed-count", "dsl-chain", "dsl-count")
+_PROCESSES = 2
+"""Pairs of processes: two that run the same differ by some percent."""
+_ROOT = str(Path(__file__).parents[1])
+_COMMAND = (sys.executable, "-m", "bench.metrics_cost")
 
 
-def metrics_cost(rounds: int = 7) -> Table:
-    """Measure each side in a process of its own, in turns; `rounds` of both. `cost`: by the best round of each."""
-    found: dict[str, list[float]] = {"on": [], "off": []}
+def metrics_cost(rounds: int = 12, cases: tuple[str, ...] = _CASES) -> Table:
+    """Run each program so often, by turns in a process that counts and in one that does not.
+
+    `best`: the cost by the best run of each side; `median`: of the rounds.
+    """
+    rows = []
     with TemporaryDirectory(ignore_cleanup_errors=True) as directory:
-        _command("fill", directory)
-        for number in range(rounds):
-            for side in list(found)[:: 1 if number % 2 else -1]:
-                found[side].append(_command(side, directory))
-    best = {side: min(each) for side, each in found.items()}
-    row = {f"cpu_s_per_million_{side}": ", ".join(f"{one:.3f}" for one in each) for side, each in found.items()}
-    cost = f"{best['on'] / best['off'] - 1:.1%}"
-    return Table("metrics-cost", [{"name": "metrics-cost", "rounds": rounds, **row, "cost": cost}])
+        subprocess.run([*_COMMAND, "fill", directory, "count"], check=True)
+        for case in cases:
+            found: list[tuple[float, float]] = []
+            for _ in range(_PROCESSES):
+                with _side("on", directory, case) as on, _side("off", directory, case) as off:
+                    found += [_turn(on, off, number) for number in range(rounds // _PROCESSES + 1)][1:]
+            costs = [one / other - 1 for one, other in found]
+            best_on, best_off = (min(each) for each in zip(*found, strict=True))
+            rows.append({"name": "metrics-cost", "program": case, "rounds": len(found), "us_on": round(best_on, 3),
+                         "us_off": round(best_off, 3), "best": f"{best_on / best_off - 1:.1%}",
+                         "median": f"{statistics.median(costs):.1%}",
+                         "range": f"{min(costs):.1%} to {max(costs):.1%}"})  # fmt: skip
+            print(rows[-1], file=sys.stderr)
+    return Table("metrics-cost: CPU of a record", rows)
 
 
-def _command(what: str, directory: str) -> float:
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.metrics_cost", what, directory], check=True, stdout=subprocess.PIPE
-    )
-    return float(json.loads(done.stdout))
+@contextmanager
+def _side(side: str, directory: str, case: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*_COMMAND, side, directory, case], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONHASHSEED": "0"},  # the same dicts and sets on both sides
+    )  # fmt: skip
+    with process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def _turn(on: subprocess.Popen[str], off: subprocess.Popen[str], number: int) -> tuple[float, float]:
+    """Return the CPU microseconds of a record on each side."""
+    found = {}
+    for each in (on, off) if number % 2 else (off, on):
+        assert each.stdin is not None and each.stdout is not None
+        print(file=each.stdin, flush=True)
+        found[each.pid] = float(each.stdout.readline())
+    return found[on.pid], found[off.pid]
 
 
 class _LeaveOut(ast.NodeTransformer):
@@ -65,27 +97,36 @@ def _count_nothing(directory: str) -> None:
     """Let this process import penstock without its counting."""
 
     def source_to_code(self: Any, data: Any, path: Any, *, _optimize: int = -1) -> Any:
-        tree = ast.parse(data)
-        return compile(_LeaveOut().visit(tree), path, "exec", dont_inherit=True, optimize=_optimize)
+        tree: ast.Module = ast.parse(data)
+        if str(path).startswith(_ROOT) and "site-packages" not in str(path):
+            tree = _LeaveOut().visit(tree)
+        return compile(tree, path, "exec", dont_inherit=True, optimize=_optimize)
 
     sys.pycache_prefix = f"{directory}/code"  # no code that was compiled with it
     SourceFileLoader.source_to_code = source_to_code  # type: ignore[method-assign]
     from penstock.plugins.runtime.histogram import Histogram
     from penstock.plugins.runtime.logged_task import LoggedTask
-    from penstock.store.calls import StoreCalls
+    from penstock.stores.commit_buffer import CommitBuffer
 
     setattr(Histogram, "observe", lambda *given: None)  # noqa: B010
     setattr(LoggedTask, "_note_processed", lambda *given: None)  # noqa: B010
-    setattr(StoreCalls, "counting", lambda self, read, seconds: read)  # noqa: B010
+    setattr(CommitBuffer, "count", lambda *given: None)  # noqa: B010
 
 
-def _application(directory: str, name: str, **settings: Any) -> Any:
+def _application(directory: str, case: str, **settings: Any) -> Any:
     # Imported here, as in all functions below: the process decides first whether it counts.
     from penstock import Application
 
-    from .programs import count_topology
+    from . import dsl, programs
 
-    return Application(name, count_topology(), engine="embedded", processes=0, data_dir=directory, **settings)
+    program = {
+        "count": programs.count_topology,
+        "windowed-count": programs.windowed_count_topology,
+        "dsl-chain": dsl.chain_topology,
+        "dsl-count": dsl.dsl_topology,
+    }[case]()
+    name = f"bench-{time.time_ns()}"
+    return Application(name, program, engine="embedded", processes=0, data_dir=directory, **settings)
 
 
 def _fill(directory: str) -> None:
@@ -93,57 +134,51 @@ def _fill(directory: str) -> None:
     from penstock.plugins.runtime.locations import open_log
 
     from .data import zipf_keys
+    from .programs import WINDOW_MS
 
-    with closing(open_log(_application(directory, "fill").settings)) as log:
+    with closing(open_log(_application(directory, "count").settings)) as log:
         for topic in ("bench-in", "bench-out"):
             log.create_topic(topic, 1)
         keys = zipf_keys(_RECORDS, _KEYS)
         for first in range(0, _RECORDS, _CHUNK):
-            log.append(OutputBatch("bench-in", [*keys[first : first + _CHUNK]], [b"v"] * _CHUNK, [first] * _CHUNK))
+            times = [4 * WINDOW_MS * first // _RECORDS] * _CHUNK
+            log.append(OutputBatch("bench-in", [*keys[first : first + _CHUNK]], [b"v"] * _CHUNK, times))
 
 
-def _run(directory: str, *, counts: bool) -> float:
-    """Process all records, with an application of its own; return CPU seconds a million of records."""
+def _serve(directory: str, case: str, *, counts: bool) -> None:
+    """For each line that comes in, process all records with a new application; print CPU microseconds a record."""
     settings: dict[str, Any] = {}
     if counts:
         with socket.create_server(("127.0.0.1", 0)) as free:
             settings["metrics_port"] = free.getsockname()[1]
+        threading.Thread(target=_scrape, args=(settings["metrics_port"],), daemon=True).start()
     else:
         _count_nothing(directory)
     from penstock import run
 
-    ended = threading.Event()
-
-    def scrape() -> None:
-        while not ended.wait(1.0):
-            with (
-                suppress(OSError),
-                urlopen(f"http://127.0.0.1:{settings['metrics_port']}/metrics", timeout=10) as found,
-            ):
-                found.read()
-
-    thread = threading.Thread(target=scrape)
-    if counts:
-        thread.start()
-    took = 0.0
-    for _ in range(2):  # the first one imports, and is not counted
-        application = _application(directory, f"bench-{time.time_ns()}", **settings)
+    for _ in sys.stdin:
+        application = _application(directory, case, **settings)
         before = time.process_time()
         run(application)
         took = time.process_time() - before
-    ended.set()
-    if counts:
-        thread.join()
-    elif _LeaveOut.left_out < _LEAST:
-        raise RuntimeError(f"expected to leave out {_LEAST} statements that count, found {_LeaveOut.left_out}")
-    return took / _RECORDS * 1e6
+        if not counts and _LeaveOut.left_out < _LEAST:
+            raise RuntimeError(f"expected to leave out {_LEAST} statements that count, found {_LeaveOut.left_out}")
+        print(took / _RECORDS * 1e6, flush=True)
 
 
-def main(what: str, directory: str) -> None:
-    """Fill the topic, or measure a side, "on" or "off"; print CPU seconds a million of records."""
+def _scrape(port: int) -> None:
+    while True:
+        time.sleep(1.0)
+        with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as found:
+            found.read()
+
+
+def main(what: str, directory: str, case: str) -> None:
+    """Fill the topic, or serve a side of a program, "on" or "off"."""
     if what == "fill":
         _fill(directory)
-    print(0 if what == "fill" else json.dumps(_run(directory, counts=what == "on")))
+    else:
+        _serve(directory, case, counts=what == "on")
 
 
 if __name__ == "__main__":

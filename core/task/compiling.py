@@ -6,7 +6,8 @@ Comes in: a record for a source's child. Goes out: calls of processors, and reco
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ..context import NodeMetrics
@@ -28,6 +29,8 @@ _record = tuple.__new__
 
 Run = Callable[[Record], Any]
 """The function that processes a record at a node."""
+EdgeCounts = Callable[[], Sequence[int]]
+"""Returns how many records a node has forwarded: to all children, and, if there are several, to each alone."""
 
 
 class Nodes:
@@ -49,8 +52,9 @@ class Nodes:
         self._nodes = {node.name: node for node in subtopology.nodes}
         self._contexts: dict[str, TransformerContext] = {}
         self._processors: dict[str, Processor | ValueTransformer] = {}
-        # By parent: its counts, as `_compile_forward` says, and its children.
-        self._edges: dict[str, tuple[list[int], tuple[str, ...]]] = {}
+        # By parent: its counts, and its children.
+        self._edges: dict[str, tuple[EdgeCounts, tuple[str, ...]]] = {}
+        self._received = dict.fromkeys(self._nodes, 0)
         self._is_closed = False
 
     # ------------------------------------------------------------------ building
@@ -66,13 +70,16 @@ class Nodes:
             runs[node.name] = self._compile_node(node, children)
             if isinstance(node, ProcessorNode):
                 visits.add(node, self._processors[node.name], self._shared.stores)
+        counts: dict[str, list[int]] = {}
         for queue in queues:
             source = queue.source.name
             below = self._subtopology.children.get(source, ())
-            # With one child the loop over records calls it directly, and counts for the source afterwards.
             queue.child = below[0] if len(below) == 1 else source
             queue.run = runs[queue.child]
-            queue.counts = self._edges[source][0] if len(below) == 1 else [0]
+            if len(below) == 1:
+                # The loop over records calls the child directly, and counts for the source afterwards.
+                queue.counts = counts.setdefault(source, queue.counts)
+                self._edges[source] = partial(tuple, queue.counts), below
             queue.makes_tuples = all(map(self._takes_tuples, below))
 
     def init(self, schedules: Schedules) -> None:
@@ -87,20 +94,16 @@ class Nodes:
         schedules.end_all()
 
     def _compile_node(self, node: Node, children: list[tuple[str, Run]]) -> Run:
-        failed = self._failures.production
         if isinstance(node, SinkNode):
-            return self._outputs.compile_sink(node, failed, self._shared.progress.record_metadata)
-        only = self._nodes[children[0][0]] if len(children) == 1 else None
-        if isinstance(only, SinkNode) and isinstance(only.topic, str) and only.partitioner is None:
-            counts = [0, 0]
-            forward = self._outputs.compile_only_child(only, failed, counts)
-        else:
-            forward, counts = self._compile_forward(node.name, children)
-        self._edges[node.name] = counts, tuple(name for name, _ in children)
+            metadata = self._shared.progress.record_metadata
+            return self._outputs.compile_sink(node, self._failures.production, metadata)
         if isinstance(node, SourceNode):
-            return forward
+            return self._compile_edges(node.name, children)
+        processor = self._processors[node.name] = make_processor(node, self._shared.settings.processor_wrapper)
+        forwards_each = isinstance(processor, ValueTransformer) or processor.forwards_each
+        forward = self._compile_edges(node.name, children, forwards_each=forwards_each)
         send = forward if all(self._takes_tuples(name) for name, _ in children) else _sending_records(forward)
-        return self._compile_processor(node, forward, send)
+        return self._compile_processor(node, processor, forward, send)
 
     def _takes_tuples(self, name: str) -> bool:
         """Return whether records that reach a node may be plain tuples; its processor was made before."""
@@ -110,8 +113,13 @@ class Nodes:
         processor = self._processors[name]
         return isinstance(processor, ValueTransformer) or processor.takes_tuples
 
-    def _compile_processor(self, node: ProcessorNode, forward: Callable[..., None], send: Callable[..., None]) -> Run:
-        processor = self._processors[node.name] = make_processor(node, self._shared.settings.processor_wrapper)
+    def _compile_processor(
+        self,
+        node: ProcessorNode,
+        processor: Processor | ValueTransformer,
+        forward: Callable[..., None],
+        send: Callable[..., None],
+    ) -> Run:
         metrics = self._metrics[node.name]
         if isinstance(processor, ValueTransformer):
             self._contexts[node.name] = TransformerContext(self._shared, node, metrics)
@@ -143,11 +151,54 @@ class Nodes:
 
         return run
 
-    def _compile_forward(self, name: str, children: list[tuple[str, Run]]) -> tuple[Callable[..., None], list[int]]:
-        """Return forward(record, to=None) and its counts: [to all children, to the first only, to the second, ...]."""
-        counts = [0] * (len(children) + 1)
+    def _compile_edges(
+        self, name: str, children: list[tuple[str, Run]], *, forwards_each: bool = False
+    ) -> Callable[..., None]:
+        """Return forward(record, to=None) of a node, and keep its counts.
+
+        A count for each record costs as much as a tenth of a simple node, so there is none where another one says it.
+        """
+        only = self._nodes[children[0][0]] if len(children) == 1 else None
+        if isinstance(only, SinkNode) and isinstance(only.topic, str) and only.partitioner is None:
+            is_alone = self._is_alone(only.topic)
+            forward, counts = self._outputs.compile_only_child(only, self._failures.production, is_alone=is_alone)
+        elif only is not None and forwards_each:
+            forward, counts = self._compile_uncounted(name, *children[0])
+        else:
+            forward, counts = self._compile_forward(name, children)
+        forward.__qualname__ = "forward"  # its name in Python's own errors
+        self._edges[name] = counts, tuple(child for child, _ in children)
+        return forward
+
+    def _is_alone(self, topic: str) -> bool:
+        """Return whether a topic gets the records of one edge only."""
+        below = [self._nodes[child] for each in self._subtopology.children.values() for child in each]
+        topics = [each.topic for each in below if isinstance(each, SinkNode)]
+        names = [self._outputs.topic_name(each) for each in topics if isinstance(each, str)]
+        return len(names) == len(topics) and names.count(self._outputs.topic_name(topic)) == 1
+
+    def _compile_uncounted(self, name: str, child: str, run: Run) -> tuple[Callable[..., None], EdgeCounts]:
+        """Return forward(record, to=None) of a node that forwards each record to its child, unless it fails."""
         failed = self._failures.processing
-        index = {child: position + 1 for position, (child, _) in enumerate(children)}
+
+        def forward(record: Record, to: str | None = None) -> None:
+            if to is not None and to != child:
+                raise no_child(
+                    f"node {name!r} forwards to {to!r}, which is not a child of it; children: {child}", record
+                )
+            try:
+                run(record)
+            except RECORD_ERRORS as error:
+                failed(child, record, error)
+
+        return forward, lambda: (self._received[name] - self._failures.skipped[name],)
+
+    def _compile_forward(self, name: str, children: list[tuple[str, Run]]) -> tuple[Callable[..., None], EdgeCounts]:
+        """Return forward(record, to=None) and its counts."""
+        sent = 0  # a variable of the function costs less than an element of a list
+        counts = [0] * len(children)
+        failed = self._failures.processing
+        index = {child: position for position, (child, _) in enumerate(children)}
         runs = dict(children)
 
         def forward_to(record: Record, to: str) -> None:
@@ -165,9 +216,10 @@ class Nodes:
             only, only_run = children[0]
 
             def forward(record: Record, to: str | None = None) -> None:
+                nonlocal sent
                 if to is not None and to != only:
                     forward_to(record, to)  # raises: there is no such child
-                counts[0] += 1
+                sent += 1
                 # A try costs nothing until something is raised. So every edge has one, and a record is skipped at its
                 # node only.
                 try:
@@ -175,32 +227,37 @@ class Nodes:
                 except RECORD_ERRORS as error:
                     failed(only, record, error)
 
-            forward.__qualname__ = "forward"  # its name in Python's own errors
-            return forward, counts
+            return forward, lambda: (sent,)
 
         def forward_all(record: Record, to: str | None = None) -> None:
+            nonlocal sent
             if to is not None:
                 forward_to(record, to)
                 return
-            counts[0] += 1
+            sent += 1
             for child, run in children:
                 try:
                     run(record)
                 except RECORD_ERRORS as error:
                     failed(child, record, error)
 
-        forward_all.__qualname__ = "forward"
-        return forward_all, counts
+        return forward_all, lambda: (sent, *counts)
 
     # ------------------------------------------------------------------ afterwards
 
     def count(self) -> None:
         """Bring the metrics' counts of records up to date from those of the edges."""
-        received = dict.fromkeys(self._nodes, 0)
-        for name, (counts, children) in self._edges.items():
-            self._metrics[name].records_out = sum(counts)
-            for position, child in enumerate(children, 1):
-                received[child] += counts[0] + counts[position]
+        received = self._received = dict.fromkeys(self._nodes, 0)
+        for name in self._nodes:  # parents first
+            if name not in self._edges:
+                continue
+            counts, children = self._edges[name]
+            to_all, *to_one = counts()
+            self._metrics[name].records_out = to_all + sum(to_one)
+            for child in children:
+                received[child] += to_all
+            for child, count in zip(children, to_one, strict=False):
+                received[child] += count
         for name, node in self._nodes.items():
             metrics = self._metrics[name]
             metrics.records_in = metrics.records_out if isinstance(node, SourceNode) else received[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import reprlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -97,6 +98,8 @@ class Failures:
         self._repeats = repeats or Repeats(lambda: progress.wall_clock)
         self._attempt = attempt
         self._send_dead_letter = send_dead_letter
+        self.skipped = Counter[str]()
+        """Number of records of each node that it failed for, and that were skipped."""
 
     def deserialization(self, batch: RecordBatch, column: int, node: str, error: Exception) -> None:
         """Ask about the record at index `column` of a batch, which source `node` cannot read."""
@@ -105,15 +108,19 @@ class Failures:
 
     def processing(self, node: str, record: object, error: Exception | SystemExit) -> None:
         """Ask about an exception that `node` raised for `record`."""
+        self._processing(node, record, error)
+        self.skipped[node] += 1
+
+    def outside_records(self, node: str, error: Exception | SystemExit) -> None:
+        """Ask about an exception that `node` raised in a punctuator, a timer or a visitor."""
+        self._processing(node, _NO_RECORD, error)
+
+    def _processing(self, node: str, record: object, error: Exception | SystemExit) -> None:
         if isinstance(error, (RetryRequested, Decided)):
             raise error
         failed = _not_a_record(record) or _as_exception(error)
         failure = self._failure(Stage.PROCESSING, node, failed, self._progress.current_place())
         self._decide(failure, self._settings.processing_handler, "skipped")
-
-    def outside_records(self, node: str, error: Exception | SystemExit) -> None:
-        """Ask about an exception that `node` raised in a punctuator, a timer or a visitor."""
-        self.processing(node, _NO_RECORD, error)
 
     def production(self, node: str, topic: str, record: object, error: Exception) -> None:
         """Ask about a record that sink `node` cannot write to `topic`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import PenstockError, ProcessingError, TopologyError
@@ -45,7 +45,7 @@ def make_processor(node: ProcessorNode, wrapper: ProcessorWrapper | None = None)
     return wrapped
 
 
-def init_processor(where: str, processor: Any, context: object, forwarded: Sequence[int]) -> None:
+def init_processor(where: str, processor: Any, context: object, forwarded: Callable[[], Sequence[int]]) -> None:
     """Call `init`. Raises ProcessingError if it fails, and TopologyError if it forwards; `forwarded` counts that."""
     failure: Exception | SystemExit | None = None
     try:
@@ -54,7 +54,7 @@ def init_processor(where: str, processor: Any, context: object, forwarded: Seque
         failure = error
     # Looked at afterwards, since a check in `forward` would cost something per record. A task that fails to open
     # commits nothing.
-    if any(forwarded):
+    if any(forwarded()):
         raise TopologyError(f"{where}: init {FORWARDS_TOO_EARLY}") from failure
     if isinstance(failure, PenstockError):
         raise failure

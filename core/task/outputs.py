@@ -5,7 +5,8 @@ Comes in: records that processors forward to sinks. Goes out: an `OutputBatch` f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from ..context import NodeMetrics
 from ..errors import ConfigError, ProcessingError, ProductionError, RecordRefusedError
@@ -44,10 +45,12 @@ class Outputs:
         self._task_id = task_id
         self._settings = settings
         self._metrics = metrics
-        self._topic_name = topic_name
+        self.topic_name = topic_name
         self._partition_count = partition_count
         self._refusals = refusals
         self._topics: dict[str, OutputBatch] = {}
+        self._received = Counter[str]()
+        """By topic: number of records that sinks got, less those that the columns have."""
 
     # ------------------------------------------------------------------ what has been produced
 
@@ -56,6 +59,7 @@ class Outputs:
         taken = []
         for topic, output in self._topics.items():
             if output.keys:
+                self._received[topic] += len(output.keys)
                 taken.append(
                     OutputBatch(
                         topic, output.keys[:], output.values[:], output.timestamps[:], output.headers, output.partitions
@@ -82,6 +86,7 @@ class Outputs:
     def add_dead_letter(self, topic: str, failure: Failure, stream_time: int) -> None:
         """Add the source record of a failure, as it was read, with headers that say what failed."""
         output = self._output(topic)
+        self._received[topic] -= 1
         output.keys.append(failure.raw_key)
         output.values.append(failure.raw_value)
         output.timestamps.append(failure.timestamp if failure.timestamp >= 0 else max(stream_time, 0))
@@ -99,7 +104,7 @@ class Outputs:
     ) -> Write:
         """Return the function that writes a record to the sink's topic, fixed or chosen for each record."""
         if isinstance(node.topic, str):
-            return self._compile_topic(node, self._topic_name(node.topic), failed)
+            return self._compile_topic(node, self.topic_name(node.topic), failed)
         choose = node.topic
         writers: dict[str, Write] = {}
 
@@ -116,37 +121,48 @@ class Outputs:
 
         return run
 
-    def compile_only_child(self, node: SinkNode, failed: Failed, counts: list[int]) -> Write:
+    def compile_only_child(
+        self, node: SinkNode, failed: Failed, *, is_alone: bool
+    ) -> tuple[Write, Callable[[], Sequence[int]]]:
         """Return `forward` of a processor whose only child is this sink, with a fixed topic: no call lies between.
 
-        `counts[0]` is the number of records over that edge.
+        The second function returns the number of records over that edge, alone in a sequence. `is_alone`: all records
+        of the topic come over it, so the length of the columns says their number.
         """
         assert isinstance(node.topic, str)
-        topic = self._topic_name(node.topic)
-        return self._watch(node, topic, self._compile_write(node, topic, failed, counts), failed)
+        topic = self.topic_name(node.topic)
+        write, count = self._compile_write(node, topic, failed, counts=not is_alone)
+        output, received = self._output(topic), self._received
+        counts = (lambda: (received[topic] + len(output.keys),)) if is_alone else lambda: (count(),)
+        return self._watch(node, topic, write, failed), counts
 
     def _compile_topic(self, node: SinkNode, topic: str, failed: Failed) -> Write:
-        write = self._compile_write(node, topic, failed, [0])
+        write, _ = self._compile_write(node, topic, failed, counts=False)
         if node.partitioner is not None:
             write = self._compile_partitioned(node, topic, write, failed)
         return self._watch(node, topic, write, failed)
 
-    def _compile_write(self, node: SinkNode, topic: str, failed: Failed, counts: list[int]) -> Write:
-        """Return the function that serializes a record and appends it to the topic's columns."""
+    def _compile_write(
+        self, node: SinkNode, topic: str, failed: Failed, *, counts: bool
+    ) -> tuple[Write, Callable[[], int]]:
+        """Return the function that serializes a record and appends it to columns, and if it `counts`, its count."""
         what, name = f"sink {node.name!r}", node.name
         key_serde, value_serde = serdes_of_topic(node.key_serde, node.value_serde, self._settings, what, topic)
         fast_key, fast_value = key_serde.serializer(), value_serde.serializer()
         output = self._output(topic)
         append_key, append_value, append_timestamp = output.keys.append, output.values.append, output.timestamps.append
+        sent, received = 0, self._received
 
         def write(record: Record, to: str | None = None) -> None:
+            nonlocal sent
             if to is not None and to != name:
                 raise no_child(f"forwarding to {to!r}, which is not a child of this node; children: {name}", record)
-            counts[0] += 1
             try:
                 key, value, timestamp, headers = record
             except (TypeError, ValueError):
                 raise ProcessingError(f"forwarded {shown(record)} to sink {name!r}, {EXPECTED_RECORD}") from None
+            if counts:
+                sent += 1
             try:
                 raw_key = None if key is None else fast_key(key)
                 raw_value = None if value is None else fast_value(value)
@@ -157,12 +173,15 @@ class Outputs:
                     part = "value"
                     raw_value = None if value is None else value_serde.serialize(value)
                 except Exception as error:
+                    received[topic] += 1
                     failed(name, topic, record, of_part(part, error))
                     return
             if type(timestamp) is not int or timestamp >> 63:  # below 0 or beyond 64 bits
+                received[topic] += 1
                 failed(name, topic, record, ProductionError(f"the timestamp {timestamp!r} is {NO_TIMESTAMP}"))
                 return
             if headers and (wrong := wrong_headers(headers)):
+                received[topic] += 1
                 failed(name, topic, record, ProductionError(wrong))
                 return
             append_key(raw_key)
@@ -174,7 +193,7 @@ class Outputs:
                 output.partitions.append(None)
 
         write.__qualname__ = "forward"  # its name in Python's own errors
-        return write
+        return write, lambda: sent
 
     def _compile_partitioned(self, node: SinkNode, topic: str, write: Write, failed: Failed) -> Write:
         """Return `write` for a sink with a partitioner of its own."""
@@ -219,6 +238,7 @@ class Outputs:
             if len(output.keys) > before and refusal.refuses(output.keys[-1], output.values[-1]):
                 size = len(output.keys[-1] or b"") + len(output.values[-1] or b"")
                 _drop_last(output)
+                self._received[topic] += 1
                 failed(node.name, topic, record, ProductionError(f"{refusal} (this one has {size} bytes)"))
 
         write_and_look.__qualname__ = "forward"

@@ -43,10 +43,13 @@ class _RetainsDuplicates(BucketWindowStore):
 
     def _compile_fetch(self) -> Callable[..., Any]:
         known, slow, decoded, retention = self._known.get, self._fetch, self._objects, self.retention
-        key_types, calls = self.keys.types, self.calls
+        key_types = self.keys.types
+        gets = 0
+        self.calls.add_total("gets", lambda: gets)
 
         def fetch(key: Any, time_from: Any = None, time_to: Any = None) -> Any:
-            calls.gets += 1
+            nonlocal gets
+            gets += 1
             if type(time_to) is int and type(time_from) is int and type(key) in key_types:
                 rows = known(key)
                 if rows is not None:
@@ -66,10 +69,13 @@ class _RetainsDuplicates(BucketWindowStore):
     def _compile_put(self) -> Callable[[Any, Any, int], None]:
         known, slow, pending, retention = self._known.get, self._put, self._pending, self.retention
         key_types, can_wait = self.keys.types, self.values.compile_test()
-        free_types, calls = self.values.free_values, self.calls
+        free_types = self.values.free_values
+        puts = 0
+        self.calls.add_total("puts", lambda: puts)
 
         def put(key: Any, value: Any, window_start: Any = None) -> None:
-            calls.puts += 1
+            nonlocal puts
+            puts += 1
             if (
                 (type(value) in free_types or can_wait(value))
                 and type(window_start) is int

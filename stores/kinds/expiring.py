@@ -66,10 +66,13 @@ class ExpiringStore(PlainStore, ExpiringKeyValueStore[Any, Any]):
 
     def _compile_get(self) -> Callable[[Any], Any]:
         pending, clean, slow, key_types = self.pending.get, self.clean.get, self._get_alive, self.keys.types
-        now, with_int, calls = self._now, int in self.keys.types, self.calls
+        now, with_int = self._now, int in self.keys.types
+        gets = 0
+        self.calls.add_total("gets", lambda: gets)
 
         def get(key: Any) -> Any:
-            calls.gets += 1
+            nonlocal gets
+            gets += 1
             try:
                 if with_int and type(key) not in key_types:
                     return slow(key)
@@ -87,10 +90,13 @@ class ExpiringStore(PlainStore, ExpiringKeyValueStore[Any, Any]):
     def _compile_put(self) -> Callable[..., None]:
         pending, clean, slow, key_types = self.pending, self.clean, self._put, self.keys.types
         free_types, can_wait, now, entry_for = self._form.free_types, self._form.fits, self._now, self._entry
-        lasts, with_int, calls = self._ttl, int in key_types, self.calls
+        lasts, with_int = self._ttl, int in key_types
+        puts = 0
+        self.calls.add_total("puts", lambda: puts)
 
         def put(key: Any, value: Any, ttl: Duration | None = None) -> None:
-            calls.puts += 1
+            nonlocal puts
+            puts += 1
             if value is None or ttl is not None:
                 entry = entry_for(value, ttl)
             else:

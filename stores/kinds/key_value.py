@@ -50,11 +50,14 @@ class StampedStore(PlainStore, TimestampedKeyValueStore[Any]):
     form_of_values = TimestampedForm
 
     def _compile_put(self) -> Callable[[Any, Any], None]:
-        pending, clean, slow, calls = self.pending, self.clean, self._put, self.calls
+        pending, clean, slow = self.pending, self.clean, self._put
         key_types, free_types, fits = self.keys.types, self.values.free_types, self.values.fits
+        puts = 0
+        self.calls.add_total("puts", lambda: puts)
 
         def put(key: Any, value: Any) -> None:
-            calls.puts += 1
+            nonlocal puts
+            puts += 1
             if type(value) is ValueAndTimestamp and type(key) in key_types and (key in pending or key in clean):
                 content, timestamp = value
                 if (
@@ -75,11 +78,14 @@ class HeadersStore(PlainStore, HeadersKeyValueStore[Any]):
     form_of_values = HeadersForm
 
     def _compile_put(self) -> Callable[[Any, Any], None]:
-        pending, clean, slow, calls = self.pending, self.clean, self._put, self.calls
+        pending, clean, slow = self.pending, self.clean, self._put
         key_types, can_wait = self.keys.types, self.values.compile_test()
+        puts = 0
+        self.calls.add_total("puts", lambda: puts)
 
         def put(key: Any, value: Any) -> None:
-            calls.puts += 1
+            nonlocal puts
+            puts += 1
             if type(key) in key_types and (key in pending or key in clean) and can_wait(value):
                 pending[key] = value
             else:

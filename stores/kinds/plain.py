@@ -64,11 +64,13 @@ class PlainStore(TypedStore):
 
     def _compile_get(self) -> Callable[[Any], Any]:
         pending, clean, slow, key_types = self.pending.get, self.clean.get, self._get, self.keys.types
-        calls = self.calls
+        gets = 0
+        self.calls.add_total("gets", lambda: gets)
         if int in key_types:
 
             def get(key: Any) -> Any:
-                calls.gets += 1
+                nonlocal gets
+                gets += 1
                 if type(key) in key_types:
                     value = pending(key, MISSING)
                     if value is MISSING:
@@ -81,8 +83,9 @@ class PlainStore(TypedStore):
             return get
 
         def get_text(key: Any) -> Any:
+            nonlocal gets
             # Only a str equals a str, and only bytes equal bytes: the type need not be checked.
-            calls.gets += 1
+            gets += 1
             try:
                 value = pending(key, MISSING)
                 if value is MISSING:
@@ -96,12 +99,15 @@ class PlainStore(TypedStore):
         return get_text
 
     def _compile_put(self) -> Callable[[Any, Any], None]:
-        pending, clean, slow, calls = self.pending, self.clean, self._put, self.calls
+        pending, clean, slow = self.pending, self.clean, self._put
         key_types, free_types, fits = self.keys.types, self.values.free_types, self.values.fits
+        puts = 0
+        self.calls.add_total("puts", lambda: puts)
         if int in key_types:
 
             def put(key: Any, value: Any) -> None:
-                calls.puts += 1
+                nonlocal puts
+                puts += 1
                 if (
                     (type(value) in free_types or fits(value))
                     and type(key) in key_types
@@ -114,7 +120,8 @@ class PlainStore(TypedStore):
             return put
 
         def put_text(key: Any, value: Any) -> None:
-            calls.puts += 1
+            nonlocal puts
+            puts += 1
             try:
                 if (type(value) in free_types or fits(value)) and (key in pending or key in clean):
                     pending[key] = value

@@ -60,10 +60,13 @@ class BucketSessionStore(RetainedStore, SessionStore[Any, Any]):
 
     def _compile_find(self) -> Callable[[Any, int, int], Entries[Windowed, Any]]:
         known, key_types, retention, slow = self._known.get, self.keys.types, self.retention, self._find
-        windowed, to_object, calls = tuple.__new__, self._to_object, self.calls
+        windowed, to_object = tuple.__new__, self._to_object
+        gets = 0
+        self.calls.add_total("gets", lambda: gets)
 
         def find_sessions(key: Any, earliest_session_end: int, latest_session_start: int) -> Entries[Windowed, Any]:
-            calls.gets += 1
+            nonlocal gets
+            gets += 1
             sessions = known(key) if type(key) in key_types else None
             if (
                 sessions is None
@@ -84,10 +87,12 @@ class BucketSessionStore(RetainedStore, SessionStore[Any, Any]):
     def _compile_put(self) -> Callable[[Windowed, Any], None]:
         known, key_types, retention, slow = self._known.get, self.keys.types, self.retention, self._put
         changed, can_wait, free_types = self._changed, self._can_wait, self.values.free_values
-        calls = self.calls
+        puts = 0
+        self.calls.add_total("puts", lambda: puts)
 
         def put(session: Windowed, value: Any) -> None:
-            calls.puts += 1
+            nonlocal puts
+            puts += 1
             if type(session) is Windowed and (type(value) in free_types or can_wait(value)):
                 key, start, end = session
                 sessions = known(key) if type(key) in key_types else None
@@ -115,10 +120,13 @@ class BucketSessionStore(RetainedStore, SessionStore[Any, Any]):
 
     def _compile_remove(self) -> Callable[[Windowed], None]:
         known, key_types, retention, slow = self._known.get, self.keys.types, self.retention, self._put
-        changed, calls = self._changed, self.calls
+        changed = self._changed
+        puts = 0
+        self.calls.add_total("puts", lambda: puts)
 
         def remove(session: Windowed) -> None:
-            calls.puts += 1
+            nonlocal puts
+            puts += 1
             if type(session) is Windowed:
                 key, start, end = session
                 sessions = known(key) if type(key) in key_types else None

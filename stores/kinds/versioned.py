@@ -89,10 +89,13 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
         return self._get(key, as_of, to)
 
     def _compile_get(self) -> Callable[..., Any]:
-        latest, slow, key_types, calls = self._latest.get, self._get, self._keys.types, self.calls
+        latest, slow, key_types = self._latest.get, self._get, self._keys.types
+        gets = 0
+        self.calls.add_total("gets", lambda: gets)
 
         def get(key: Any, as_of: int | None = None, to: int | None = None) -> Any:
-            calls.gets += 1
+            nonlocal gets
+            gets += 1
             if as_of is None and type(key) in key_types:
                 found = latest(key)
                 if found is not None and to is None:

@@ -71,10 +71,13 @@ class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
 
     def _compile_fetch(self) -> Callable[..., Any]:
         opened, read, slow, rows_of = self._open.get, self._read, self._fetch, self._recent.known.get
-        key_types, retention, entries_of, calls = self.keys.types, self.retention, self._entries, self.calls
+        key_types, retention, entries_of = self.keys.types, self.retention, self._entries
+        gets = 0
+        self.calls.add_total("gets", lambda: gets)
 
         def fetch(key: Any, time_from: Any = None, time_to: Any = None) -> Any:
-            calls.gets += 1
+            nonlocal gets
+            gets += 1
             if type(time_from) is int and type(key) in key_types:
                 if time_to is None:
                     window = opened(time_from)
@@ -100,10 +103,12 @@ class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
         opened, slow, changed = self._open.get, self._put, self._changed
         key_types, can_wait, retention = self.keys.types, self.values.compile_test(), self.retention
         free_types, rows_of, put_row = self.values.free_values, self._recent.known.get, self._recent.put
-        calls = self.calls
+        puts = 0
+        self.calls.add_total("puts", lambda: puts)
 
         def put(key: Any, value: Any, window_start: Any = None) -> None:
-            calls.puts += 1
+            nonlocal puts
+            puts += 1
             if (
                 (type(value) in free_types or can_wait(value))
                 and type(window_start) is int

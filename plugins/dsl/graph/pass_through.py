@@ -9,5 +9,7 @@ from penstock.operator import Operator, Run
 class PassThrough(Operator):
     """Forwards each record."""
 
+    forwards_each = True
+
     def bind(self, context: ProcessorContext) -> Run:
         return context.send

@@ -24,6 +24,8 @@ class OfFunction(Operator):
 class Map(OfFunction):
     """Forwards each record with the key and the value that `function` returns."""
 
+    forwards_each = True
+
     def bind(self, context: ProcessorContext) -> Run:
         forward, function = context.send, keyed(self.function, with_key=self.with_key)
 
@@ -54,6 +56,8 @@ class FlatMap(OfFunction):
 class SelectKey(OfFunction):
     """Forwards each record with the key that `function` returns."""
 
+    forwards_each = True
+
     def bind(self, context: ProcessorContext) -> Run:
         forward, function = context.send, keyed(self.function, with_key=self.with_key)
 
@@ -72,6 +76,8 @@ def pair(made: Any) -> tuple[Any, Any]:
 
 class MapValues(OfFunction):
     """Forwards each record with the value that `function` returns."""
+
+    forwards_each = True
 
     def bind(self, context: ProcessorContext) -> Run:
         forward, function = context.send, self.function

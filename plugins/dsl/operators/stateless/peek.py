@@ -18,6 +18,8 @@ from .map import OfFunction
 class Peek(OfFunction):
     """Calls `function` for each record, and forwards it. With `is_last` it forwards nothing."""
 
+    forwards_each = True
+
     is_last: bool = False
 
     def bind(self, context: ProcessorContext) -> Run:
