@@ -48,8 +48,8 @@ PAGES = [
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PLAIN = re.compile(r"(?:([^|;]+) \| )?penstock ([^|;&<>$*]+)(?: \| (.+))?")
 """A command of `penstock`, with what it reads from and what reads it; it needs no shell itself."""
-LONG = ["write_and_prove.md", "dataframes.md", "backends.md", "runbook.md"]
-"""Pages, beside README.md, that start Spark or many processes: two of them each day."""
+LONG = {"write_and_prove.md": 0, "dataframes.md": 1, "backends.md": 1}
+"""Pages, beside README.md, that take longest, and on which of two days each of them runs."""
 FOLDERS = {
     "core": "penstock",
     "stores": "penstock.stores",
@@ -78,7 +78,7 @@ def marked(page: Path) -> object:
     if runs_here(page):
         marks.append(pytest.mark.xdist_group("spark elsewhere"))
     if page.name in LONG:
-        marks.append(by_turns(LONG.index(page.name), 2))
+        marks.append(by_turns(LONG[page.name], 2))
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 

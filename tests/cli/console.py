@@ -1,4 +1,4 @@
-"""What the tests of the command line share: a command in this process, or a real one."""
+"""What the tests of the command line share: a command in this process, in a forked one, or in a real one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import IO, Any
 from click.testing import CliRunner, Result
 
 from penstock.plugins.cli.group import penstock
+
+from ..thirdparty.commands import run_apart
 
 
 class Console:
@@ -46,6 +48,11 @@ class Console:
     def json_lines(self, *arguments: str, **options: Any) -> list[Any]:
         """Run a command in this process and read the JSON it prints on each line."""
         return [json.loads(line) for line in self(*arguments, **options).stdout_bytes.splitlines()]
+
+    def apart(self, *arguments: str, environment: Mapping[str, str], code: int = 0) -> tuple[str, str]:
+        """Run a command in a process that loads plugins anew, with those of `install`; it must end with `code`."""
+        path = environment["PYTHONPATH"].split(os.pathsep)
+        return run_apart(*arguments, path=path, directory=self.directory, code=code)
 
     def start(
         self,

@@ -51,11 +51,11 @@ def test_plugins_of_others_are_listed_and_checked(console: Console) -> None:
         "'acme.serdes:Gone'}\n",
         serdes="from penstock.serde import BytesSerde as Fine\n",
     )
-    out, err = console.process("plugins", environment=environment)
+    out, err = console.apart("plugins", environment=environment)
     assert re.search(r"^serde +acme.fine +acme +1.5$", out, re.MULTILINE)
     assert re.search(r"^serde +acme.gone +acme +1.5$", out, re.MULTILINE)
     assert err == ""
-    _, err = console.process("plugins", "--kind", "serde", "--check", code=1, environment=environment)
+    _, err = console.apart("plugins", "--kind", "serde", "--check", code=1, environment=environment)
     assert re.search(r"^broken: acme 1.5 \(serde acme.gone\): .*cannot be loaded.*AttributeError", err)
     assert "acme.fine" not in err
 
@@ -345,7 +345,7 @@ def test_check_finds_each_mistake_and_says_what_to_do(console: Console) -> None:
         environment = install(
             console, name, plugin.replace("acme", name), serdes=SERDES, processors=PROCESSORS, backends=BACKENDS
         )
-    out, _ = console.process("plugins", "--check", "--json", code=1, environment=environment)
+    out, _ = console.apart("plugins", "--check", "--json", code=1, environment=environment)
     found = {each["plugin"]: each["error"] for each in json.loads(out)["broken"]}
     for number, (case, (_, plugin, message)) in enumerate(MISTAKES.items()):
         said = found.pop(plugin.replace("acme", f"acme{number}"), None)
@@ -360,10 +360,10 @@ def test_check_finds_plugins_in_another_group(console: Console) -> None:
         name = f"acme{number}"
         environment = install(console, name, hook("serdes", f"{{'{name}.fine': '{name}.serdes:Fine'}}"), serdes=SERDES)
         console.write(f"site/{name}-1.5.dist-info/entry_points.txt", f"[{group}]\n{name} = {name}.plugin\n")
-    assert "acme" not in console.process("plugins", environment=environment)[0]
+    assert "acme" not in console.apart("plugins", environment=environment)[0]
 
     def check_that_all_are_found() -> None:
-        _, err = console.process("plugins", "--check", code=1, environment=environment)
+        _, err = console.apart("plugins", "--check", code=1, environment=environment)
         assert sorted(line for line in err.splitlines() if line.startswith("broken: ")) == [
             f"broken: acme{number} 1.5 (acme{number}): its entry point acme{number} = acme{number}.plugin is in the "
             f"group '{group}', which nobody reads: write it in the group 'penstock' "

@@ -22,7 +22,7 @@ from ..rotation import of_today
 from ..waiting import wait_until
 from .names import fresh_name
 
-_PARTITIONS, _LETTERS = 6, "abcdefghijklmnopqrstuvwxyz"
+_PARTITIONS, _LETTERS = 4, "abcdefghijklmnopqrstuvwxyz"
 
 
 @pytest.mark.broker
@@ -78,7 +78,7 @@ def test_beside_an_application_that_always_has_open_transactions(
             wait_until(lambda: _is_counting(log, words), "the application counts")
             made = back_up(application, log, str(tmp_path / "backups"), patience_seconds=60)
             before = len(sent)
-            wait_until(lambda: len(sent) > before + 1_000, "the application goes on")
+            wait_until(lambda: len(sent) > before + 250, "the application goes on")
             assert running.state == "running"
         assert made.backup.outputs and all(commit for commit in made.backup.commits.values())
         copy = counting(tmp_path / "elsewhere", fresh_name("copy"), log_name, words, changelog=changelog)
@@ -110,7 +110,7 @@ def _load(log: Log, topic: str) -> Iterator[list[tuple[str, str]]]:
 
     def send_all() -> None:
         while not ended.wait(0.02):
-            some = [(choice.choice(_LETTERS), choice.choice(_LETTERS)) for _ in range(40)]
+            some = [(choice.choice(_LETTERS), choice.choice(_LETTERS)) for _ in range(10)]
             send(log, some, topic)
             sent.extend(some)
 

@@ -13,20 +13,18 @@ from typing import Any
 
 import pytest
 
-from penstock.plugins.testing.contracts.child import answer, children_for
-
 from ..rotation import by_turns, of_today
-from . import commands
+from .commands import run_apart
 
 HERE = Path(__file__).parent
 
 pytestmark = pytest.mark.xdist_group("acme")  # installed once
 
 
-def install(tmp_path: Path, target: Path, project: str) -> None:
-    """Install a package into a folder of its own, so that the environment of development stays as it is."""
-    source = tmp_path / project  # building leaves files behind
-    shutil.copytree(HERE / project, source)
+def install(tmp_path: Path, target: Path) -> None:
+    """Install the package into a folder of its own, so that the environment of development stays as it is."""
+    source = tmp_path / "acme"  # building leaves files behind
+    shutil.copytree(HERE / "acme", source)
     subprocess.run(
         [
             sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps",
@@ -56,16 +54,14 @@ class Installation:
         return done.stderr if code else done.stdout
 
     def penstock(self, *arguments: str, cwd: Path, input: str | None = None, code: int = 0) -> str:
-        with children_for(commands.__name__).started(commands.run, self.targets, cwd, arguments, input) as connection:
-            found, out, err = answer(connection)
-        assert found == code, err
-        return str(err if code else out)
+        out, err = run_apart(*arguments, path=self.targets, directory=cwd, given=input, code=code)
+        return err if code else out
 
 
 @pytest.fixture(scope="module")
 def acme(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     directory = tmp_path_factory.mktemp("acme")
-    install(directory, directory / "target", "acme")
+    install(directory, directory / "target")
     return Installation(directory / "target")
 
 
@@ -404,8 +400,13 @@ def test_without_the_package_its_names_are_errors_that_say_so(project: Path) -> 
 def test_a_broken_plugin_is_shown_and_harms_nobody(acme: Installation, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "pipeline.py").write_text(PIPELINE)
-    install(tmp_path, tmp_path / "target", "broken")
-    both = Installation(*acme.targets, tmp_path / "target")
+    site = tmp_path / "target"
+    info = site / "penstock_broken-0.9.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: penstock-broken\nVersion: 0.9\n")
+    (info / "entry_points.txt").write_text("[penstock]\nbroken = penstock_broken\n")
+    (site / "penstock_broken.py").write_text("import a_library_that_nobody_has\n")
+    both = Installation(*acme.targets, site)
     listed = json.loads(both.penstock("plugins", "--json", cwd=tmp_path))
     assert listed["broken"] == [
         {
