@@ -5,7 +5,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
-JOBS ?= 4
+JOBS ?= 5
 SOAK_MINUTES ?= 10
 QUICK := tests/core tests/dsl tests/stores
 GUARANTEE ?= exactly_once
@@ -69,7 +69,7 @@ types: $(STAMP) view  ## mypy --strict, the tests too
 quick: $(STAMP)  ## tests of core, the DSL and the stores, in a minute or two, without Java and Spark
 	$(BIN)/python -m pytest -q -n 2 $(QUICK) $(PYTEST)
 
-test: $(STAMP) java  ## tests of everything, in JOBS processes: twice two cores, for many of them wait
+test: $(STAMP) java  ## tests of everything, in JOBS processes: more than cores, for half of the time a test waits
 	@$(BIN)/penstock warmup --if-missing || echo "Spark will take longer to start"
 	@export TMPDIR=$$(mktemp -d "$(or $(TMPDIR),$(IN_MEMORY),/tmp)/t.XXXXXX") && \
 		$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(PYTEST) && rm -rf "$$TMPDIR"
