@@ -7,7 +7,7 @@ import pytest
 from .console import Console
 
 CONTRACTS = """
-from penstock import Processor, Topology, key_value_store
+from penstock import Processor, Record, Topology, key_value_store
 from penstock.testing.simulation import SimulationContract
 
 class Count(Processor):
@@ -39,6 +39,7 @@ class TestCount(SimulationContract):
 
 class TestCountInItself(SimulationContract):
     program = staticmethod(lambda: program(CountInItself, []))
+    records = staticmethod(lambda random: [Record("ann", None, 1_000 * number) for number in range(6)])
     options = {"key_serde": "str", "value_serde": "int"}
 """
 
