@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock import Application, Processor, Record, Topology, key_value_store, run
-from penstock.settings.topology_builder import TopologyBuilder
+from penstock.settings.application import TopologyBuilder
 
 from .dsl_programs import dsl_program
 from .programs import Count, EchoingCount, WindowedCount, windowed_counts

@@ -72,8 +72,8 @@ from .serde import (
     StrSerde,
     WrappingSerde,
 )
+from .settings.application import TopologyBuilder
 from .settings.settings import Setting
-from .settings.topology_builder import TopologyBuilder
 from .store import (
     BytesStore,
     CountsFiles,

@@ -11,12 +11,11 @@ from typing import Any
 from weakref import WeakSet
 
 from penstock import Duration, StaleStoreError, StoreBackend, StoreView, duration_ms
-from penstock.store import Changes
+from penstock.store import Changes, in_chunks
 
 from .database import Database, Reader, Writer
 from .library import Limits, explain, load
 
-_FIRST_CHUNK, _CHUNK, _CHUNK_BYTES = 32, 1024, 1 << 20
 _COUNTED = 1_000
 """So many keys are counted one by one; of more RocksDB has an estimate."""
 _BYTES_OF_CHANGE = 100
@@ -81,20 +80,14 @@ class RocksDbBackend(StoreBackend):
     def range(
         self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        size, token = _FIRST_CHUNK, object()
-        try:
-            while True:
-                chunk = self._chunk(store, start, end, reverse, size, token)
-                yield from chunk
-                if len(chunk) < size:
-                    return
-                size = following_size(size, chunk)
-                if reverse:
-                    end = chunk[-1][0]
-                else:
-                    start = chunk[-1][0] + b"\x00"
-        finally:
-            self._iterators.pop(token, None)
+        token = object()
+        return in_chunks(
+            lambda start, end, size: self._chunk(store, start, end, reverse, size, token),
+            start,
+            end,
+            reverse=reverse,
+            finish=lambda: self._iterators.pop(token, None),
+        )
 
     def approximate_count(self, store: str) -> int:
         try:
@@ -196,17 +189,9 @@ class RocksDbView(StoreView):
     def range(
         self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        size = _FIRST_CHUNK
-        while True:
-            chunk = self._chunk(store, start, end, reverse, size)
-            yield from chunk
-            if len(chunk) < size:
-                return
-            size = following_size(size, chunk)
-            if reverse:
-                end = chunk[-1][0]
-            else:
-                start = chunk[-1][0] + b"\x00"
+        return in_chunks(
+            lambda start, end, size: self._chunk(store, start, end, reverse, size), start, end, reverse=reverse
+        )
 
     def close(self) -> None:
         with self._reading:
@@ -247,12 +232,6 @@ def _walk(iterator: Any, start: bytes | None, end: bytes | None, reverse: bool, 
             iterator.next()
     iterator.status()
     return chunk
-
-
-def following_size(size: int, chunk: Sequence[tuple[bytes, bytes]]) -> int:
-    """Return how many entries to read after a chunk of `size`: more each time, up to about a megabyte."""
-    average = sum(len(value) for _, value in chunk) // size + 1
-    return max(1, min(4 * size, _CHUNK, _CHUNK_BYTES // average))
 
 
 def open_items(family: Any, start: bytes | None, end: bytes | None, reverse: bool) -> Any:

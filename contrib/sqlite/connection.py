@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock import StoreError, StoreLockedError
+from penstock.store import in_chunks
 from penstock.support.system_errors import what_to_do
 
-_FIRST_CHUNK, _CHUNK, _CHUNK_BYTES = 32, 1024, 1 << 20
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
@@ -79,23 +79,18 @@ class Connection:
         return f"entries_{rows[0][0]}" if rows else None
 
     def scan(self, table: str, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Yield entries, read in steps: the connection may be used for something else between two of them."""
-        beyond, order = ("<", "DESC") if reverse else (">", "ASC")
-        bounds = {"key >= ?": start, "key < ?": end}
-        size = _FIRST_CHUNK
-        while True:
+        """Return entries, read in chunks: the connection may be used for something else between two of them."""
+        order = "DESC" if reverse else "ASC"
+
+        def read(start: bytes | None, end: bytes | None, size: int) -> list[Any]:
+            bounds = {"key >= ?": start, "key < ?": end}
             given = {condition: value for condition, value in bounds.items() if value is not None}
             where = f"WHERE {' AND '.join(given)}" if given else ""
-            chunk = self.run(
+            return self.run(
                 f"SELECT key, value FROM {table} {where} ORDER BY key {order} LIMIT ?", (*given.values(), size)
             )
-            yield from chunk
-            if len(chunk) < size:
-                return
-            bounds.pop("key < ?" if reverse else "key >= ?", None)
-            bounds[f"key {beyond} ?"] = chunk[-1][0]
-            average = sum(len(value) for _, value in chunk) // size + 1
-            size = max(1, min(4 * size, _CHUNK, _CHUNK_BYTES // average))
+
+        return in_chunks(read, start, end, reverse=reverse)
 
     def close(self) -> None:
         """Close the connection; idempotent."""

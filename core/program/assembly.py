@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from ..errors import TopologyError
 from ..support.names import index_name
+from .assignment import Groups
 from .checks import nearest
 from .draft import Draft
 from .extractors import fail_on_invalid_timestamp
-from .groups import Groups
 from .nodes import GlobalStore, InternalTopic, Node, ProcessorNode, SinkNode, SourceNode, Subtopology
 from .program import Program
 from .visited import check_visitors

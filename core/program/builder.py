@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..clock import Duration
 from ..errors import TopologyError
 from ..processor import Processor, ValueTransformer
+from ..record import Record
 from ..store import StoreBuilder
+from ..store.kinds.timers import TimerStoreSpec
+from ..support.names import did_you_mean, timer_store_name
 from .advice import OF_TOPOLOGY, Advice
 from .assembly import assemble
 from .checks import (
@@ -23,20 +27,26 @@ from .checks import (
     unlogged_store,
 )
 from .draft import Draft
+from .drawn import Drawn
 from .extractors import TimestampExtractor
-from .key_filter import DropNullKeys
 from .nodes import GlobalStore, InternalTopic, Partitioner, ProcessorNode, ReadOnlyStore, SinkNode, TopicChooser
 from .program import Program
 from .provided import provided_stores, stores_saved_with
 from .serdes import SerdeLike
-from .timers import timer_store
-from .verbs_elsewhere import TopologyVerbs
+from .wrapping import WrappingProcessor
+
+_ELSEWHERE = {
+    "add_state_store": "add_store(STORE, PROCESSOR), or add_processor(..., stores=[STORE])",
+    "connect_processor_and_state_stores": "connect(PROCESSOR, STORE)",
+    **{each: f"StreamsBuilder().{each}(...)" for each in ("stream", "table", "global_table")},
+}
+
 
 Supplier = Callable[..., Processor | ValueTransformer]
 """Makes a new processor at each call; called with the options given to `add_processor`."""
 
 
-class Topology(TopologyVerbs):
+class Topology(Drawn):
     """A program under construction: sources, processors, stores and sinks by name, and their edges.
 
     A parent is added before its children, so a topology has no cycles by construction. Every method returns the
@@ -292,3 +302,57 @@ class Topology(TopologyVerbs):
         return assemble(self._draft)
 
     _program_to_draw = build
+
+    # ---------------------------------------------------------------- an unknown verb says what to write
+
+    if not TYPE_CHECKING:  # A type checker knows the verbs.
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{self._hint(name)}")
+
+    def _hint(self, name: str) -> str:
+        if name.startswith("_"):
+            return ""
+        verb = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+        verbs = [each for each in dir(type(self)) if not each.startswith("_")]
+        if verb in verbs:
+            return f": here it is called {verb}(...)"
+        if verb in _ELSEWHERE:
+            return f": write {_ELSEWHERE[verb]}"
+        question = did_you_mean(verb, verbs)
+        return f": {question}" if question else ""
+
+
+class DropNullKeys(Processor):
+    """Forwards records that have a key; the others would not meet their like in any partition."""
+
+    def process(self, record: Record) -> None:
+        if record.key is not None:
+            self.context.forward(record)
+
+
+def timer_store(
+    where: str, node: str, supplier: object, timers: bool | None, key_serde: SerdeLike
+) -> list[TimerStoreSpec]:
+    """Return the declaration of the store of a node's timers, in a list; an empty list if it has none.
+
+    It has timers if `timers` says so, or (None) if its supplier is a class with an `on_timer` of its own. A class that
+    wraps another processor does not show whether that has any.
+    """
+    kind: Any = supplier
+    while isinstance(kind, functools.partial):
+        kind = kind.func
+    is_class = isinstance(kind, type)
+    has_callback = is_class and issubclass(kind, Processor) and kind.on_timer is not Processor.on_timer
+    if timers and is_class and not has_callback:
+        what = "is a ValueTransformer" if issubclass(kind, ValueTransformer) else "does not override on_timer"
+        raise TopologyError(f"{where}: timers=True, and {kind.__name__} {what}: nothing could be called")
+    wraps = is_class and issubclass(kind, WrappingProcessor)
+    if timers or (timers is None and has_callback and not wraps):
+        return [TimerStoreSpec(timer_store_name(node), key_serde=key_serde)]
+    if key_serde is not None:
+        raise TopologyError(
+            f"{where}: timer_key_serde is given, and the node has no timers: override on_timer in its class, or say "
+            "timers=True where a function makes the processor"
+        )
+    return []

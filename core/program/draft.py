@@ -59,10 +59,6 @@ class Draft:
         """Return the names of the nodes that fill global stores."""
         return {name for each in self.global_stores.values() for name in (each.source.name, each.processor.name)}
 
-    def fillers(self) -> set[str]:
-        """Return the names of the processors that fill read-only stores."""
-        return {each.processor.name for each in self.read_only_stores.values()}
-
     def add_filled(
         self, where: str, builder: StoreBuilder, source: SourceNode, processor: str, supplier: Any, options: Any
     ) -> ProcessorNode:
@@ -251,7 +247,8 @@ class Draft:
                 f"store {stores[0]!r} cannot be connected to {processor!r}, which is a {kind_of(node)}: only "
                 "processors use stores"
             )
-        for kind, nodes in (("global", self.global_nodes()), ("read-only", self.fillers())):
+        fillers = {each.processor.name for each in self.read_only_stores.values()}
+        for kind, nodes in (("global", self.global_nodes()), ("read-only", fillers)):
             if processor in nodes:
                 raise TopologyError(f"processor {processor!r} fills a {kind} store and can have no other store")
         names = [self.connectable(f"processor {processor!r}", store) for store in stores]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError, PluginError
 from ..hooks import registry
 from ..program.builder import Topology
+from ..program.drawn import Drawn
+from ..program.program import Program
 from ..program.serdes import find_serde
 from ..serde import Serde
 from .dead_letters import check_dead_letters
@@ -16,7 +19,6 @@ from .layers import CODE, Layer
 from .names import MAPPINGS
 from .running import Running, Summary
 from .settings import Settings, add_origins_to_errors
-from .topology_builder import TopologyBuilder
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -154,3 +156,14 @@ def _check_installed(settings: Settings) -> None:
                 registry().find(kind, name)
         except PluginError as error:
             raise PluginError(f"setting {setting!r}: {error}") from error
+
+
+class TopologyBuilder(Drawn):
+    """Something that an Application takes in place of a Topology: it may build another one for other settings."""
+
+    @abstractmethod
+    def build(self, settings: Settings | None = None) -> Topology:
+        """Return a new topology. `settings` are those of the application; None: the defaults."""
+
+    def _program_to_draw(self) -> Program:
+        return self.build().build()

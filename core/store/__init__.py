@@ -1,6 +1,6 @@
 """State stores: what a backend author writes, what a kind of store is built on, and what a topology declares."""
 
-from .backend import Change, Changes, CountsFiles, OpensAlone, StoreBackend, StoreBackendFactory, StoreView
+from .backend import Change, Changes, CountsFiles, OpensAlone, StoreBackend, StoreBackendFactory, StoreView, in_chunks
 from .context import BytesStore, IndexStore, StoreContext
 from .division import RowKeys
 from .kind import StoreKind, TopicRows
@@ -35,4 +35,5 @@ __all__ = [
     "ValueAndTimestamp",
     "ValueTimestampHeaders",
     "VisitableStore",
+    "in_chunks",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -18,6 +18,39 @@ def in_key_order(rows: Mapping[bytes, bytes | None]) -> list[Change]:
     """Return the changes of one store, sorted by key."""
     # By the keys alone: where they are in no order, to compare whole pairs takes longer.
     return sorted(rows.items(), key=itemgetter(0))
+
+
+_FIRST_CHUNK, _CHUNK, _CHUNK_BYTES = 32, 1024, 1 << 20
+
+
+def in_chunks(
+    read: Callable[[bytes | None, bytes | None, int], Sequence[tuple[bytes, bytes]]],
+    start: bytes | None,
+    end: bytes | None,
+    *,
+    reverse: bool,
+    finish: Callable[[], object] = lambda: None,
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the entries of a range that `read` returns in chunks, so that nothing need stay open between two steps.
+
+    `read` gets the bounds of what is left, and how many entries to return at most: more each time, up to about a
+    megabyte. `finish` is called at the end, also where the iterator is dropped.
+    """
+    size = _FIRST_CHUNK
+    try:
+        while True:
+            chunk = read(start, end, size)
+            yield from chunk
+            if len(chunk) < size:
+                return
+            average = sum(len(value) for _, value in chunk) // size + 1
+            size = max(1, min(4 * size, _CHUNK, _CHUNK_BYTES // average))
+            if reverse:
+                end = chunk[-1][0]
+            else:
+                start = chunk[-1][0] + b"\x00"
+    finally:
+        finish()
 
 
 class StoreBackend(ABC):

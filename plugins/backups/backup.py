@@ -23,6 +23,7 @@ from penstock import (
     World,
     version_counter,
 )
+from penstock.plugins.applications.changelog_location import reaches
 from penstock.plugins.applications.changelog_move import restored
 from penstock.plugins.applications.lag import offset_resets
 from penstock.plugins.applications.preparation import resolve as resolve_tasks
@@ -253,7 +254,7 @@ class _Making:
                 replica = self._brought(task, commit, stack)
                 target.snapshot(commit.version, _rows(replica), commit)
                 how = "whole"
-            if not _reaches(target, commit.version):
+            if not reaches(target, commit.version):
                 raise ChangelogError(f"{self._catalog.where}: what was written of task {task.id} is not there")
             self._say(f"task {task.id}: {'all of its state' if how == 'whole' else 'what is new'} is written")
             return how
@@ -313,17 +314,9 @@ def _leads(changelog: DeltaChangelog, have: str, target: str) -> bool:
         return False
 
 
-def _reaches(changelog: DirectoryChangelog, version: str) -> bool:
-    try:
-        changelog.restore(version, None)
-    except ChangelogError:
-        return False
-    return True
-
-
 def _builds_on(target: DirectoryChangelog, before: str, noted: set[str]) -> bool:
     """Return whether a delta after the version `before` is better than the whole state."""
-    return _reaches(target, before) and stays(target, before, noted) and not target.wants_snapshot()
+    return reaches(target, before) and stays(target, before, noted) and not target.wants_snapshot()
 
 
 def _rows(replica: Replica) -> Iterator[tuple[str, bytes, bytes]]:

@@ -272,7 +272,7 @@ class ArrowStorage(Storage):
             self._file_system.create_dir(self._folder, recursive=True)
             self._made = True
         path = f"{self._folder}/{name}"
-        directly = objects and not (may_exist and self._exists(path))
+        directly = objects and not (may_exist and self._file_system.get_file_info(path).is_file)
         written = path if directly else f"{path}.{self.world.token(4)}{TEMPORARY}"
         size = 0
         try:
@@ -315,9 +315,6 @@ class ArrowStorage(Storage):
             return
         with suppress(FileNotFoundError):
             self._file_system.delete_dir(self._folder)
-
-    def _exists(self, path: str) -> bool:
-        return bool(self._file_system.get_file_info(path).is_file)
 
     def _is_object_store(self) -> bool:
         return self._file_system.type_name in ("s3", "gcs", "abfs")

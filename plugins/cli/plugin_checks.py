@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import inspect
+import io
+import json
+import os
 import pickle
 import re
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
@@ -22,8 +30,6 @@ from penstock.plugins.runs.engine import Engine
 from penstock.program.checks import OF_NODES, check_builder, check_class, try_supplier
 from penstock.program.provided import check_provider, provided_stores
 from penstock.settings.names import Vocabulary
-
-from .plugin_imports import imported
 
 _OF_PYTHON = frozenset({"console_scripts", "gui_scripts"})
 
@@ -200,10 +206,6 @@ def _vocabulary(found: Any) -> str | None:
     return f"it is {found!r}, and a Vocabulary has {', '.join(missing)}" if missing else None
 
 
-def _command(found: Any) -> str | None:
-    return None if isinstance(found, click.Command) else f"expected a click command, found {found!r}"
-
-
 def _abstract(found: Any) -> str | None:
     if not inspect.isabstract(found):
         return None
@@ -235,5 +237,61 @@ _CHECKS: Mapping[str, Callable[[Any], str | None]] = {
     "metrics reporter": _called_with("application_id", "settings"),
     "setting": _setting,
     "settings vocabulary": _vocabulary,
-    "command": _command,
+    "command": lambda found: None if isinstance(found, click.Command) else f"expected a click command, found {found!r}",
 }
+
+
+HEAVY = ("pyspark", "pandas", "pyarrow")
+"""Modules that a module of hooks must not import: each takes up to a second, and some start threads, which no fork survives."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The effect of an import: the modules of `HEAVY` that it imported, and the text that it printed."""
+
+    heavy: tuple[str, ...] = ()
+    printed: str = ""
+
+
+def imported(modules: Sequence[str]) -> list[Imported]:
+    """Import each of `modules` elsewhere; return what that did. One that cannot be imported did nothing."""
+    if not modules:
+        return []
+    done = subprocess.run(
+        [sys.executable, "-m", __name__],
+        input=json.dumps([sys.path, list(modules)]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = json.loads(done.stdout) if done.returncode == 0 else [None] * len(modules)
+    return [Imported(tuple(each[0]), each[1]) if each else Imported() for each in found]
+
+
+def main() -> None:
+    """Answer on stdout; the modules are read from stdin."""
+    path, modules = json.load(sys.stdin)
+    sys.path[:] = path
+    importlib.import_module("penstock.hooks")  # once: each module of hooks imports it
+    print(json.dumps([_in_a_child(module) for module in modules]))
+
+
+def _in_a_child(module: str) -> object:
+    """Return [heavy modules, printed text] of one import; None if it failed."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException), contextlib.redirect_stdout(io.StringIO()) as printed:
+            importlib.import_module(module)
+            heavy = [name for name in HEAVY if name in sys.modules]
+            os.write(writing, json.dumps([heavy, printed.getvalue()[:1000]]).encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else None
+
+
+if __name__ == "__main__":
+    main()

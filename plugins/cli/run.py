@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,10 @@ from .failures import INTERRUPTED, ended_by_sigterm
 from .log_lines import FORMATS, TEXT, cli_log, log_lines
 from .options import application_options, find_application
 from .output import Meter, count, note, print_json
-from .restoring import restoring_text
 
 if TYPE_CHECKING:
     from penstock.plugins.runs.progress import RunProgress, RunSummary
+    from penstock.plugins.runtime.local_state.restoring import RestoreProgress
 
 AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
 
@@ -119,8 +120,7 @@ def run(
 
     from penstock.hooks import registry
     from penstock.plugins.runs.engine import Engine
-    from penstock.plugins.runs.order import RunOrder
-    from penstock.plugins.runs.trigger import Trigger
+    from penstock.plugins.runs.order import RunOrder, Trigger
 
     options: dict[str, Any] = {}
     if master is not None:
@@ -186,3 +186,18 @@ def _sentence(summary: RunSummary) -> str:
     ]
     end = f", stopped by {summary.stopped_by}" if summary.stopped_by else ""
     return f"{summary.application_id}: {' '.join(part for part in parts if part)}, lag {summary.lag:,}{end}"
+
+
+def restoring_text(tasks: Collection[RestoreProgress]) -> str:
+    """Return how far the state of tasks is restored; "" for none."""
+    if not tasks:
+        return ""
+    shares = [each.share for each in tasks if each.share is not None]
+    left = [each.seconds_left for each in tasks if each.seconds_left is not None]
+    parts = [
+        f"restoring {count(len(tasks), 'task')}",
+        f"{sum(shares) / len(tasks):.0%}" if shares else "",
+        f"{sum(each.entries_per_second for each in tasks):,.0f} entries/s",
+        f"{max(left):,.0f} s to go" if left else "",
+    ]
+    return ", ".join(filter(None, parts))

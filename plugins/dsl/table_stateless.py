@@ -15,8 +15,7 @@ from .graph.serdes import Serdes
 from .graph.step import Flow, ProcessorStep
 from .graph.with_key import StoreWithKey, StoreWithoutKey
 from .operators.reading import ValueGetter, keep
-from .operators.stateless.derived_table import ComputedGetter, DerivedTable, TransformedGetter
-from .operators.stateless.table_transform_values import TableTransformValues
+from .operators.stateless.derived_table import ComputedGetter, DerivedTable, TableTransformValues, TransformedGetter
 from .operators.stateless.table_values import TableFilter, TableMapValues
 from .operators.stateless.user_step import UserStep
 from .stream_base import K, V

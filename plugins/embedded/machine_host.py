@@ -1,14 +1,17 @@
-"""MachineHost: a task host of this machine, which has a slot of an application."""
+"""MachineHost and OwnHost: where the tasks of a slot run, a task host of this machine or the driver's process."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
 
+from penstock import RuntimeUnavailableError, World
 from penstock.plugins.hosts.client import Client, HostSpec, end_hosts
+from penstock.plugins.hosts.engine import HostInfo
 from penstock.plugins.hosts.life import Process, started_at
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
-from penstock.plugins.hosts.slot_engine import SlotRequest
+from penstock.plugins.hosts.slot_engine import SlotCargo, SlotEngine, SlotRequest
+from penstock.plugins.hosts.status import Meter
 
 _SILENT_SECONDS = 12.0
 """Seconds without a sign after which a host is frozen; one that works gives a sign every five."""
@@ -47,3 +50,38 @@ class MachineHost:
         """End the host; nothing of it is left when this returns."""
         self._client.close()
         end_hosts([self._client.spec.key], "the run has ended")
+
+
+class OwnHost:
+    """The one slot of an application, in this process. One thread calls all methods."""
+
+    def __init__(self, cargo: SlotCargo, world: World) -> None:
+        self._application_id = cargo.application.id
+        self._cargo = cargo
+        self._world = world
+        self._engine: SlotEngine | None = None
+
+    def call(self, request: SlotRequest) -> SlotMessage:
+        """Return what the tasks did; an error is in the message."""
+        try:
+            if self._engine is None:
+                self._engine = self._cargo.engine(HostInfo(self._world.token(8), 0, "", "first", Meter(), self._world))
+            message: SlotMessage = self._engine.handle(request)
+            return message
+        except Exception as error:
+            failure = TaskFailure.of_slot(self._application_id, request.plan.slot, error)
+            return SlotMessage(request.plan.slot, request.executor, failure=failure)
+
+    def end_stuck(self, message: SlotMessage) -> None:
+        """Raise RuntimeUnavailableError: what a processor of this process does cannot be ended from outside."""
+        raise RuntimeUnavailableError(
+            f"application {self._application_id!r}: its tasks have made no turn for {message.stuck_seconds:.0f} s "
+            f"({message.stuck_in}): a processor does not return. Nothing since their last commits counts, and nothing "
+            "is lost: correct the processor, and start the application again"
+        )
+
+    def close(self) -> None:
+        """Commit where tasks work on their own, and close everything."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()

@@ -9,7 +9,6 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -24,19 +23,17 @@ from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import SlotCargo, SlotEngine, SlotRequest
 from penstock.plugins.runs.host_messages import HostMessages
 from penstock.plugins.runs.open_application import OpenApplication
-from penstock.plugins.runs.planning.control import Control, ControlFile
+from penstock.plugins.runs.order import Trigger
+from penstock.plugins.runs.planning.control import Control
 from penstock.plugins.runs.planning.planner import BatchPlanner, Plan
-from penstock.plugins.runs.planning.spreading import slots
 from penstock.plugins.runs.progress import EndedBatch
 from penstock.plugins.runs.query import Query
 from penstock.plugins.runs.settings import UNCAUGHT_EXCEPTION_HANDLER
-from penstock.plugins.runs.slots import Slots
-from penstock.plugins.runs.trigger import Trigger
+from penstock.plugins.runs.slots import Slots, slots
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 
-from .machine_host import MachineHost
-from .own_host import OwnHost
+from .machine_host import MachineHost, OwnHost
 
 T = TypeVar("T")
 
@@ -78,11 +75,8 @@ class EmbeddedQuery(Query):
         )
         self._executor = ExecutorIdentity("embedded", socket.gethostname(), os.getpid(), "", "").text
         self._temporary = TemporaryDirectory("query")
-        self._control_file = ControlFile(self._temporary.path)
         owners = {str(slot): self._executor for slot in self._by_slot}
-        self._control = Control(clock_ms=clock_ms, step=step, owners=owners)
-        self._control_file.write(self._control)
-        self._control_lock = threading.Lock()
+        super().__init__(self._temporary.path, Control(clock_ms=clock_ms, step=step, owners=owners))
         kind = ContinuousEngine if is_continuous else ApplicationEngine
         self._logs: HostLogReader | None = None
         self._hosts: Mapping[int, OwnHost | MachineHost]
@@ -131,16 +125,6 @@ class EmbeddedQuery(Query):
             while True:
                 found.append(self._batches.get_nowait())
         return found
-
-    def set_control(self, **changes: Any) -> None:
-        with self._control_lock:
-            changed = replace(self._control, **changes)
-            if changed != self._control:
-                self._control = changed
-                self._control_file.write(changed)
-
-    def drained_step(self) -> int:
-        return self._control_file.read_drained()
 
     def drain(self) -> None:
         self._stopping.set()

@@ -148,7 +148,9 @@ def find_identity(parent: int, processes: Processes) -> ExecutorIdentity:
     jvm = ancestors[place]
     daemon = ancestors[place - 1].pid if place else None
     node = _option(jvm.command, "--hostname")
-    return ExecutorIdentity(_executor_id(jvm.command), host, jvm.pid, jvm.start, processes.boot(), node, daemon)
+    # Every cluster's executor has the option; a local JVM is the driver's.
+    executor = _option(jvm.command, "--executor-id") or LOCAL_EXECUTOR
+    return ExecutorIdentity(executor, host, jvm.pid, jvm.start, processes.boot(), node, daemon)
 
 
 def _ancestors(pid: int, processes: Processes) -> Iterator[Process]:
@@ -167,11 +169,6 @@ def _is_jvm(process: Process) -> bool:
 def _is_daemon(process: Process) -> bool:
     # `python -m pyspark.daemon pyspark.worker`; `spark.python.daemon.module` names another module.
     return "-m" in process.command and any("daemon" in each for each in process.command)
-
-
-def _executor_id(command: Sequence[str]) -> str:
-    """Return the value of `--executor-id`, which every cluster's executor has; a local JVM is the driver's."""
-    return _option(command, "--executor-id") or LOCAL_EXECUTOR
 
 
 def reachable_name(pids: Sequence[int]) -> str:

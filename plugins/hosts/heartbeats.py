@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from penstock import Log, OffsetOutOfRangeError, OutputBatch, PenstockError, TopicPartition, World
-from penstock.plugins.applications.heartbeat_topic import heartbeat_topic
+from penstock.plugins.applications.own_topics import heartbeat_topic
 from penstock.plugins.runtime.reading import read_up_to
 
 from .reports import SlotMessage

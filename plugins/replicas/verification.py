@@ -10,7 +10,6 @@ from pathlib import Path
 from penstock import Application, StoreError, StoreView
 from penstock.hooks import registry
 from penstock.plugins.runtime.locations import state_directory
-from penstock.store.kept_store import KeptStore
 
 from .replica import Replica
 
@@ -99,7 +98,8 @@ def _newest(directory: Path) -> Path | None:
 
 
 def _compared(result: Comparison, view: StoreView, replica: Replica) -> Comparison:
-    frees = _may_free(replica.layout[result.store])
+    kept_store = replica.layout[result.store]
+    frees = kept_store.has_index or kept_store.kind in _FREEING
     for key, local, kept in beside(view.range(result.store), replica.backend(result.store).range(result.store)):
         if local == kept:
             result.rows += 1
@@ -108,10 +108,6 @@ def _compared(result: Comparison, view: StoreView, replica: Replica) -> Comparis
         else:
             (result.missing if local is None else result.added if kept is None else result.differing).append(key)
     return result
-
-
-def _may_free(kept: KeptStore) -> bool:
-    return kept.has_index or kept.kind in _FREEING
 
 
 def beside(

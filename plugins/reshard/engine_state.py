@@ -130,13 +130,12 @@ def _earliest(where: str, node: str, of_tasks: Sequence[Sequence[str | None]], t
             f"{where}, node {node!r}: its tasks have different schedules, so they belong to single keys or records, "
             "and a schedule does not say to which: keep in a store what is to be done and when"
         )
-    return [None if None in texts else min(filter(None, texts), key=_due) for texts in zip(*of_tasks, strict=True)]
+    return [
+        None if None in texts else min(filter(None, texts), key=lambda text: int(text[1:].partition("/")[0]))
+        for texts in zip(*of_tasks, strict=True)
+    ]
 
 
 def _form(text: str | None) -> str | None:
     """Return what a schedule calls and how often, without when it is due."""
     return None if text is None else text[0] + text.partition("/")[2]
-
-
-def _due(text: str) -> int:
-    return int(text[1:].partition("/")[0])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock import (
@@ -25,8 +26,6 @@ from penstock.plugins.upgrade.saved_program import Note, gone_stores, read_note
 from penstock.program.nodes import decorate
 from penstock.stores.kinds.row_keys import row_keys_of
 from penstock.support.names import did_you_mean
-
-from .topics import with_topics
 
 
 @dataclass(frozen=True)
@@ -243,3 +242,33 @@ def new_note(plan: ReshardPlan, application: Application, assignment: Assignment
                 "earlier": {},
             }
     return fresh
+
+
+def with_topics(application: Application, topics: Mapping[str, str]) -> Application:
+    """Return an application whose sources read `topics[NAME]` in place of each topic NAME; others stay."""
+    if not topics:
+        return application
+    program = application.program
+    nodes = {
+        name: _source(node, topics) if isinstance(node, SourceNode) else node for name, node in program.nodes.items()
+    }
+    made = copy(application)
+    made.program = replace(
+        program,
+        nodes=nodes,
+        subtopologies=tuple(
+            replace(
+                each,
+                nodes=tuple(nodes[node.name] for node in each.nodes),
+                read_only_stores=tuple(
+                    replace(store, source=_source(store.source, topics)) for store in each.read_only_stores
+                ),
+            )
+            for each in program.subtopologies
+        ),
+    )
+    return made
+
+
+def _source(node: SourceNode, topics: Mapping[str, str]) -> SourceNode:
+    return replace(node, topics=tuple(topics.get(topic, topic) for topic in node.topics))

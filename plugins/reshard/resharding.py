@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,13 @@ from penstock import (
     IncompatibleStateError,
     Lease,
     Log,
+    Settings,
     Subtopology,
     TaskId,
     TopicPartition,
     World,
 )
+from penstock.plugins.applications.own_topics import topics_beside
 from penstock.plugins.applications.preparation import Prepared, make_changelog_topics, prepare
 from penstock.plugins.applications.stored_id import (
     StoredAs,
@@ -31,13 +33,14 @@ from penstock.plugins.applications.stored_id import (
     write_stored,
 )
 from penstock.plugins.applications.visits import check_no_visits
-from penstock.plugins.runtime.locations import making_state_directory, state_directory
+from penstock.plugins.runtime.local_state.directories import remove_all
+from penstock.plugins.runtime.locations import making_state_directory, open_deltas, state_directory
 from penstock.plugins.runtime.topic_ids import without_ids
-from penstock.plugins.upgrade.saved_program import read_note, write_note
+from penstock.plugins.upgrade.saved_program import read_note, repartition_topics, saved_subtopologies, write_note
+from penstock.support.names import changelog_topic
 
 from .draining import Ends, Workers, drained, fixed_ends, source_partitions
 from .engine_state import merged_state, partition_times, with_partition_times
-from .layouts import delete_layout
 from .plan import ReshardPlan, moves, new_note
 from .splitting import split_state
 from .writing import NewTask
@@ -300,3 +303,31 @@ def _work_directory(plan: ReshardPlan) -> Iterator[Path]:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def delete_layout(
+    settings: Settings, log: Log, application_id: str, world: World, check_lease: Callable[[], None]
+) -> None:
+    """Delete what is stored under an id, its commits last; idempotent. Raises ChangelogError and LogError.
+
+    The note of its program says what there is, and goes with the commits: a call that was killed can be repeated. The
+    lease is checked before each deletion: a process that was frozen must not delete what its successor has made.
+    """
+    note = read_note(application_id, log)
+    topics = repartition_topics(application_id, note) | topics_beside(application_id)
+    for number, each in saved_subtopologies(note).items() if note else ():
+        topics |= {changelog_topic(application_id, store) for store in each["stores"]}
+        tasks = each["tasks"] or 0 if each["stores"] and settings.log_changelog is None else 0
+        for partition in range(tasks):
+            with closing(open_deltas(settings, application_id, f"{number}_{partition}")) as changelog:
+                changelog.world = world
+                check_lease()
+                changelog.destroy()
+    there = log.topics()
+    for topic in sorted(topics):
+        if topic in there and there[topic].internal:
+            check_lease()
+            log.delete_topic(topic)
+    check_lease()
+    log.delete_commits(application_id)
+    remove_all(state_directory(settings) / application_id)

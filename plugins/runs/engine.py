@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 from penstock import Application, Clock, ConfigError
 
 from .lifecycle import Lifecycle
-from .order import RunOrder
+from .order import RunOrder, Trigger
 from .progress import RunProgress, RunSummary
 from .started_run import StartedRun
-from .trigger import Trigger
 
 
 class Engine(ABC):

@@ -14,8 +14,8 @@ from penstock.plugins.runtime.retries import is_taken_over
 from penstock.support.repeats import Repeats
 
 from .progress import EndedBatch
+from .settings import UncaughtExceptionHandler, replaces
 from .slots import Slots
-from .uncaught import UncaughtExceptionHandler, replaces
 
 _MOST_FENCES = 3
 """How often a task may be taken over without a report in between."""

@@ -1,4 +1,4 @@
-"""RunOrder: what the caller of a run gives besides the application."""
+"""RunOrder and its Trigger: what the caller of a run gives besides the application."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock import Clock, ConfigError
+from penstock import Clock, ConfigError, duration_ms
 
 from .lifecycle import Lifecycle
 from .progress import RunProgress
-from .trigger import Trigger
 
 
 @dataclass(frozen=True)
@@ -46,3 +45,34 @@ class RunOrder:
         """Tell the caller that the tasks begin to run."""
         if self.on_start is not None:
             self.on_start()
+
+
+AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A trigger. `text` is as it was given. `interval_ms`: the time from one batch to the next, 0 for back to back.
+
+    `drains`: the run ends when everything is processed that the topics held at its start. `is_continuous`: tasks poll,
+    process and commit on their own.
+    """
+
+    text: str
+    interval_ms: int = 0
+    drains: bool = False
+    is_continuous: bool = False
+
+    @classmethod
+    def of(cls, text: str) -> Trigger:
+        """Return the trigger for "available_now", "continuous" or a duration; raise ConfigError for anything else."""
+        if text == AVAILABLE_NOW:
+            return cls(text, drains=True)
+        if text == CONTINUOUS:
+            return cls(text, is_continuous=True)
+        try:
+            return cls(text, duration_ms(text))
+        except ConfigError:
+            raise ConfigError(
+                f'trigger {text!r}: expected "available_now", "continuous" or a time between batches such as "10s"'
+            ) from None

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from penstock.task.visits import Visit
 
+from .order import Trigger
+from .planning.control import Control, ControlFile
 from .progress import EndedBatch
 from .slots import Slots
-from .trigger import Trigger
 
 
 class Query(ABC):
-    """Runs the tasks of a prepared application. All methods are called by one thread, that of the run."""
+    """Runs the tasks of a prepared application. All methods are called by one thread, that of the run.
+
+    The orders to its planner are in files in `directory`; at first they are `control`.
+    """
 
     slots: Slots
     visits: Sequence[Visit] = ()
     """The visits that tasks make."""
+
+    def __init__(self, directory: Path, control: Control) -> None:
+        self.control_file = ControlFile(directory)
+        self._control, self._control_lock = control, threading.Lock()
+        self.control_file.write(control)
 
     @abstractmethod
     def start(self, trigger: Trigger) -> None:
@@ -34,9 +46,13 @@ class Query(ABC):
     def poll(self) -> list[EndedBatch]:
         """Return the batches that ended since the last call. Raises what a task failed with."""
 
-    @abstractmethod
     def set_control(self, **changes: Any) -> None:
-        """Change the orders to the planner, fields of `Control`."""
+        """Change the orders to the planner, fields of `Control`. Any thread may call it."""
+        with self._control_lock:
+            changed = replace(self._control, **changes)
+            if changed != self._control:
+                self._control = changed
+                self.control_file.write(changed)
 
     def pause(self, subtopologies: Collection[int]) -> None:
         """Let the tasks of these sub-topologies process nothing, and those of all others work."""
@@ -48,9 +64,9 @@ class Query(ABC):
         self.visits = visits
         self.set_control(visits=[list(each) for each in visits])
 
-    @abstractmethod
     def drained_step(self) -> int:
         """Return the last step of a test that was processed to its end; -1 before the first."""
+        return self.control_file.read_drained()
 
     @abstractmethod
     def drain(self) -> None:

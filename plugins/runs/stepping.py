@@ -11,8 +11,8 @@ from penstock.plugins.applications.visits import asked_visits
 from penstock.plugins.runtime.report import TaskReport
 
 from .open_application import OpenApplication
+from .order import Trigger
 from .query import Query
-from .trigger import Trigger
 
 _POLL_SECONDS = 0.005
 

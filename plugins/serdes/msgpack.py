@@ -145,11 +145,6 @@ def _write_set(code: int, writer: _Writer, value: frozenset[Any]) -> _Extension:
     return code, writer.array_header(len(elements)) + b"".join(elements)
 
 
-def _write_int(writer: _Writer, value: int) -> _Extension:
-    """Write an integer beyond 64 bits: two's complement, big-endian, as short as it goes."""
-    return BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
-
-
 _MOMENT = Struct(">HBBBBBIB")
 _OFFSET = Struct(">q")
 _FOLD, _FIXED, _KEY, _NAME = 1, 2, 4, 8
@@ -186,39 +181,22 @@ _MICROSECOND = timedelta(microseconds=1)
 _ORDINAL = Struct(">I")
 
 
-def _write_date(writer: _Writer, value: date) -> _Extension:
-    """Write the day's number, 1 January of year 1 being 1, in 4 bytes, big-endian."""
-    return DATE, _ORDINAL.pack(value.toordinal())
-
-
 _SPAN = Struct(">III")
 _SPAN_DAYS = 1_000_000_000
-
-
-def _write_timedelta(writer: _Writer, value: timedelta) -> _Extension:
-    """Write days + 1,000,000,000, seconds and microseconds, 4 bytes each, big-endian."""
-    return TIMEDELTA, _SPAN.pack(value.days + _SPAN_DAYS, value.seconds, value.microseconds)
-
-
-def _write_decimal(writer: _Writer, value: Decimal) -> _Extension:
-    """Write the number as text in ASCII, trailing zeros and sign of zero included."""
-    return DECIMAL, str(value).encode("ascii")
-
-
-def _write_uuid(writer: _Writer, value: UUID) -> _Extension:
-    """Write its 16 bytes."""
-    return UUID_, value.bytes
-
 
 _WRITERS: dict[type, Callable[[_Writer, Any], _Extension]] = {
     set: partial(_write_set, SET),
     frozenset: partial(_write_set, FROZENSET),
-    int: _write_int,
+    # Beyond 64 bits: two's complement, big-endian, as short as it goes.
+    int: lambda _, value: (BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)),
     datetime: _write_datetime,
-    date: _write_date,
-    timedelta: _write_timedelta,
-    Decimal: _write_decimal,
-    UUID: _write_uuid,
+    # The day's number, 1 January of year 1 being 1, in 4 bytes, big-endian.
+    date: lambda _, value: (DATE, _ORDINAL.pack(value.toordinal())),
+    # Days + 1,000,000,000, seconds and microseconds, 4 bytes each, big-endian.
+    timedelta: lambda _, value: (TIMEDELTA, _SPAN.pack(value.days + _SPAN_DAYS, value.seconds, value.microseconds)),
+    # The number as text in ASCII, trailing zeros and sign of zero included.
+    Decimal: lambda _, value: (DECIMAL, str(value).encode("ascii")),
+    UUID: lambda _, value: (UUID_, value.bytes),
 }
 
 
@@ -251,10 +229,6 @@ def _reader(depth: int, unicode_errors: str | None) -> Callable[[int, bytes], An
     return read_extension
 
 
-def _read_int(data: bytes) -> int:
-    return int.from_bytes(data, "big", signed=True)
-
-
 def _read_datetime(data: bytes) -> datetime:
     year, month, day, hour, minute, second, microsecond, flags = _MOMENT.unpack_from(data)
     zone: tzinfo | None = None
@@ -269,32 +243,20 @@ def _read_datetime(data: bytes) -> datetime:
     return datetime(year, month, day, hour, minute, second, microsecond, zone, fold=flags & _FOLD)
 
 
-def _read_date(data: bytes) -> date:
-    return date.fromordinal(_ORDINAL.unpack(data)[0])
-
-
 def _read_timedelta(data: bytes) -> timedelta:
     days, seconds, microseconds = _SPAN.unpack(data)
     return timedelta(days - _SPAN_DAYS, seconds, microseconds)
 
 
-def _read_decimal(data: bytes) -> Decimal:
-    return Decimal(data.decode("ascii"))
-
-
-def _read_uuid(data: bytes) -> UUID:
-    return UUID(bytes=data)
-
-
 _COLLECTIONS: dict[int, Callable[[list[Any]], Any]] = {TUPLE: tuple, SET: set, FROZENSET: frozenset}
 
 _READERS: dict[int, Callable[[bytes], Any]] = {
-    BIG_INT: _read_int,
+    BIG_INT: lambda data: int.from_bytes(data, "big", signed=True),
     DATETIME: _read_datetime,
-    DATE: _read_date,
+    DATE: lambda data: date.fromordinal(_ORDINAL.unpack(data)[0]),
     TIMEDELTA: _read_timedelta,
-    DECIMAL: _read_decimal,
-    UUID_: _read_uuid,
+    DECIMAL: lambda data: Decimal(data.decode("ascii")),
+    UUID_: lambda data: UUID(bytes=data),
 }
 
 

@@ -8,7 +8,7 @@ from penstock import Components, hookimpl
 @hookimpl
 def penstock_settings() -> Components:
     """Return the settings that one of our plugins alone reads; each is declared in that plugin."""
-    planning, metrics = "penstock.plugins.runs.planning.settings", "penstock.plugins.runs.metrics.settings"
+    planning, metrics = "penstock.plugins.runs.settings", "penstock.plugins.runs.metrics.settings"
     registry = "penstock.plugins.serdes.registry.settings"
     queries = "penstock.plugins.queries.settings"
     return {

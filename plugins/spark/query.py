@@ -7,7 +7,6 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,20 +25,15 @@ from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import SlotCargo
 from penstock.plugins.replicas.settings import NUM_STANDBY_REPLICAS, RACKS
 from penstock.plugins.runs.host_messages import HostMessages
+from penstock.plugins.runs.order import Trigger
 from penstock.plugins.runs.planning import renewals
-from penstock.plugins.runs.planning.control import (
-    Control,
-    ControlFile,
-    LogFile,
-)
+from penstock.plugins.runs.planning.control import Control, LogFile
 from penstock.plugins.runs.planning.planner import Plan
-from penstock.plugins.runs.planning.spreading import slots
 from penstock.plugins.runs.progress import EndedBatch
 from penstock.plugins.runs.queries_server import machine_server_cargo
 from penstock.plugins.runs.query import Query
 from penstock.plugins.runs.settings import UNCAUGHT_EXCEPTION_HANDLER
-from penstock.plugins.runs.slots import Slots
-from penstock.plugins.runs.trigger import Trigger
+from penstock.plugins.runs.slots import Slots, slots
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.support.repeats import Repeats
@@ -107,9 +101,7 @@ class ApplicationQuery(Query):
         self._directory = self._temporary.path
         self._logs = HostLogReader(self._directory)
         self._planner_watch = PlannerWatch(self._directory)
-        self.control_file = ControlFile(self._directory)
-        self._control = Control(clock_ms=clock_ms, step=step)
-        self.control_file.write(self._control)
+        super().__init__(self._directory, Control(clock_ms=clock_ms, step=step))
         self._query: StreamingQuery | None = None
         self._last_batch = -1
         self._stops = Stops(prepared.application.id, self.parallelism, renewals.LEASE_SECONDS)
@@ -219,12 +211,6 @@ class ApplicationQuery(Query):
         self._stops.begin()
         self.set_control(stopping=True)
 
-    def set_control(self, **changes: Any) -> None:
-        changed = replace(self._control, **changes)
-        if changed != self._control:
-            self._control = changed
-            self.control_file.write(changed)
-
     def pause(self, subtopologies: Collection[int]) -> None:
         super().pause(subtopologies)
         if self.is_continuous:
@@ -264,9 +250,6 @@ class ApplicationQuery(Query):
     @property
     def is_outgrown(self) -> bool:
         return self.placement.is_outgrown
-
-    def drained_step(self) -> int:
-        return self.control_file.read_drained()
 
     def _host_keys(self) -> list[str]:
         """Return the keys of this query's hosts; of those, too, that have not answered yet on the local executor."""

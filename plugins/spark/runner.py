@@ -9,13 +9,12 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING
 
 from penstock import Application, Clock, ConfigError, RuntimeUnavailableError
-from penstock.plugins.runs.order import RunOrder
+from penstock.plugins.runs.order import RunOrder, Trigger
 from penstock.plugins.runs.progress import EndedBatch, RunProgress, RunSummary
 from penstock.plugins.runs.queries_server import queries_server
 from penstock.plugins.runs.run_loop import RunLoop, begun
 from penstock.plugins.runs.statistics import RunStatistics
 from penstock.plugins.runs.stop_request import StopRequest
-from penstock.plugins.runs.trigger import Trigger
 
 from .query import ApplicationQuery
 from .running import RunningApplication

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pandas as pd
 
 from penstock import ConfigError, Processor, Record, Settings, Topology, TopologyBuilder, Windowed
-from penstock.plugins.dsl.operators.stateless.columns import columns_of
+from penstock.plugins.dsl.operators.stateless.table_printer import columns_of
 
 from .driver import TopologyTestDriver
 

@@ -11,7 +11,7 @@ from penstock.store.calls import StoreCalls
 from ..rows.envelope import unwrap, wrap
 from ..rows.key_form import KeyForm
 from ..rows.value_form import ValueForm
-from .typed import TypedStore
+from .plain import TypedStore
 
 _NUMBER = Struct(">q")
 _HEADER = "__penstock.put"

@@ -29,10 +29,6 @@ def _first_part(row: bytes) -> bytes:
     return unescaped(row)[0]
 
 
-def _behind_clock(row: bytes) -> bytes:
-    return row[1:]
-
-
 _TIME = Struct(">q")
 _KEYS: Mapping[str, Callable[[bytes], bytes]] = {
     "key_value": _itself,
@@ -41,7 +37,7 @@ _KEYS: Mapping[str, Callable[[bytes], bytes]] = {
     "session": _behind_bucket,
     "versioned": _first_part,
     "list": _first_part,
-    "timers": _behind_clock,
+    "timers": lambda row: row[1:],
 }
 _EXPIRED = 1
 """The place of the time up to which everything has expired, in the row of numbers."""

@@ -10,14 +10,12 @@ from typing import Any
 import lmdb
 
 from penstock import Duration, StoreBackend, StoreError, duration_ms
-from penstock.store import Change, Changes
+from penstock.store import Change, Changes, in_chunks
 
 from . import keys, registry
 from .environment import SharedEnvironment
 from .keys import HEAD, SHORT
 from .view import LmdbView
-
-_FIRST_CHUNK, _CHUNK, _CHUNK_BYTES = 32, 1024, 1 << 20
 
 
 class LmdbBackend(StoreBackend):
@@ -158,26 +156,15 @@ class LmdbBackend(StoreBackend):
             raise self._open().explain(error) from error
 
     def _scan(self, store: str, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Yield in chunks that are read at once.
-
-        Nothing stays open between chunks, except a reader's snapshot: the caller may stop iterating.
-        """
-        size = _FIRST_CHUNK
+        """Return an iterator that reads in chunks; nothing stays open between them, except a reader's snapshot."""
         token = object()
-        try:
-            while True:
-                chunk = self._chunk(store, start, end, reverse, size, token)
-                yield from chunk
-                if len(chunk) < size:
-                    return
-                average = sum(len(value) for _, value in chunk) // size + 1
-                size = max(1, min(4 * size, _CHUNK, _CHUNK_BYTES // average))
-                if reverse:
-                    end = chunk[-1][0]
-                else:
-                    start = chunk[-1][0] + b"\x00"
-        finally:
-            self._snapshots.pop(token, None)
+        return in_chunks(
+            lambda start, end, size: self._chunk(store, start, end, reverse, size, token),
+            start,
+            end,
+            reverse=reverse,
+            finish=lambda: self._snapshots.pop(token, None),
+        )
 
     def _chunk(
         self, store: str, start: bytes | None, end: bytes | None, reverse: bool, size: int, token: object

@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 import lmdb
 
 from penstock import StaleStoreError, StoreView
+from penstock.store import in_chunks
 
 from . import keys, registry
 from .environment import SharedEnvironment
 
 T = TypeVar("T")
-
-_FIRST_CHUNK, _CHUNK = 32, 1024
 
 
 class LmdbView(StoreView):
@@ -39,17 +38,14 @@ class LmdbView(StoreView):
     def range(
         self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        size = _FIRST_CHUNK
-        while True:
-            chunk = self._chunk(store, start, end, reverse, size)
-            yield from chunk
-            if len(chunk) < size:
-                return
-            size = min(4 * size, _CHUNK)
-            if reverse:
-                end = chunk[-1][0]
-            else:
-                start = chunk[-1][0] + b"\x00"
+        def read(start: bytes | None, end: bytes | None, size: int) -> list[tuple[bytes, bytes]]:
+            return self._read(
+                store,
+                lambda database: list(islice(keys.scan(self._transaction, database, start, end, reverse), size)),
+                [],
+            )
+
+        return in_chunks(read, start, end, reverse=reverse)
 
     def close(self) -> None:
         shared, self._shared = self._shared, None
@@ -57,14 +53,6 @@ class LmdbView(StoreView):
             with shared.unmapping:
                 self._transaction = None
             registry.release(shared)
-
-    def _chunk(
-        self, store: str, start: bytes | None, end: bytes | None, reverse: bool, size: int
-    ) -> list[tuple[bytes, bytes]]:
-        def read(database: Any) -> list[tuple[bytes, bytes]]:
-            return list(islice(keys.scan(self._transaction, database, start, end, reverse), size))
-
-        return self._read(store, read, [])
 
     def _read(self, store: str, read: Callable[[Any], T], nothing: T) -> T:
         """Return the result of `read` in the database of a store, or `nothing` if no writer has made it yet."""

@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         if given.ops is not None:
             chosen = [shortened(case, given.ops) for case in chosen]
         if given.driver == "simulated":
-            from penstock.plugins.testing.simulation.in_memory import in_memory
+            from penstock.plugins.testing.simulation.contract import in_memory
 
             from .simulated_driver import SimulatedDriver, survives
 

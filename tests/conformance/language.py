@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.plugins.dsl import StreamsBuilder
+from penstock.settings.application import TopologyBuilder
 from penstock.settings.settings import Settings
-from penstock.settings.topology_builder import TopologyBuilder
 
 from .store_commands import text
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from penstock import Application, PenstockError, skip
 from penstock.plugins.testing import TopologyTestDriver
-from penstock.settings.topology_builder import TopologyBuilder
+from penstock.settings.application import TopologyBuilder
 from penstock.store import StateStore
 from penstock.store.kinds.key_value import TimestampedKeyValueStore
 from penstock.store.kinds.window import TimestampedWindowStore

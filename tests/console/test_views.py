@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from penstock import Topology
 from penstock.plugins.applications.lag import PartitionLag
-from penstock.plugins.console.charts import chart
-from penstock.plugins.console.views import topology
+from penstock.plugins.console.views import chart, topology
 from penstock.plugins.console.watch import Interval, Rate, View
 
 from ..core.programs import Pass

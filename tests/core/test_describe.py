@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Topology, key_value_store
-from penstock.plugins.describe.java_order import TreeSet, hash_set_order
+from penstock.plugins.describe.text import TreeSet, hash_set_order
 from penstock.support.names import function_name
 
 from .programs import ChosenTopic, Pass, law, parse, rebuild, topologies

@@ -11,7 +11,7 @@ import pytest
 
 from penstock import RestoreEvent, RestorePhase, run
 from penstock.plugins.applications.status_topic import StatusTopic
-from penstock.plugins.cli.restoring import restoring_text
+from penstock.plugins.cli.run import restoring_text
 from penstock.plugins.runs import status_writer
 from penstock.plugins.runs.progress import RunProgress
 from penstock.plugins.runtime.local_state.restoring import RestoreProgress

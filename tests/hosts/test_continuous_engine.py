@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock import LogError, OutputBatch, RuntimeUnavailableError, Topology
-from penstock.plugins.applications.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
+from penstock.plugins.applications.own_topics import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.hosts import continuous_engine
 from penstock.plugins.hosts.continuous_engine import ContinuousEngine

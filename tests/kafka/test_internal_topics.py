@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import ConfigError, IncompatibleStateError, LogError, TopologyError
-from penstock.plugins.applications.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
+from penstock.plugins.applications.own_topics import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.applications.run_status import RunStatus
 from penstock.plugins.applications.status_topic import StatusTopic, status_topic

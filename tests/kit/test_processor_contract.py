@@ -14,7 +14,7 @@ from penstock import ConfigError, Record, Topology
 from penstock.plugins.dsl import StreamsBuilder
 from penstock.plugins.testing.contracts.processor import ProcessorContract
 from penstock.plugins.testing.strategies import streams
-from penstock.settings.topology_builder import TopologyBuilder
+from penstock.settings.application import TopologyBuilder
 
 from .planted_cases import CASES, RIGHT, Case
 from .planted_programs import SUMS, Sum, counting, running_sums, sums_with_headers

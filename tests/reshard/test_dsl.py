@@ -11,7 +11,7 @@ import pytest
 
 from penstock import Application, Log
 from penstock.plugins.reshard import accept
-from penstock.plugins.reshard.topics import with_topics
+from penstock.plugins.reshard.plan import with_topics
 from tests.rotation import of_today
 from tests.upgrades.dsl_programs import PROGRAMS, program
 

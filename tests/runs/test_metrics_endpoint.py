@@ -16,8 +16,7 @@ from penstock import ConfigError, MeasureKind, RuntimeUnavailableError, Settings
 from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.applications.run_status import RunStatus, SlotHost, TaskStatus, VisitOfRun
 from penstock.plugins.runs.lifecycle import STATES
-from penstock.plugins.runs.metrics.collector import RunCollector
-from penstock.plugins.runs.metrics.endpoint import metrics_endpoint
+from penstock.plugins.runs.metrics.endpoint import RunCollector, metrics_endpoint
 from penstock.plugins.runs.metrics.measures import measures_of
 from penstock.plugins.runtime.histogram import Histogram
 from penstock.plugins.runtime.local_state.restoring import RestoreProgress

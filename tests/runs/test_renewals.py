@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock import ManualClock, OutputBatch
-from penstock.plugins.applications.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
+from penstock.plugins.applications.own_topics import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.hosts.claims import SlotLayout
 from penstock.plugins.hosts.plan import SILENT, STUCK, STUCK_SECONDS, SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage

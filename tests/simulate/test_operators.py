@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock import Record
+from penstock.plugins.testing.simulation.contract import in_memory
 from penstock.plugins.testing.simulation.history import Fault, History, Step
-from penstock.plugins.testing.simulation.in_memory import in_memory
 from penstock.plugins.testing.simulation.simulation import Simulation
 from penstock.plugins.testing.simulation.soak import soak
 from penstock.testing.simulation import SimulationFailure

@@ -6,8 +6,8 @@ import pytest
 
 from penstock import Record
 from penstock.plugins.testing.simulation.backups import BackupSimulation
+from penstock.plugins.testing.simulation.contract import in_memory
 from penstock.plugins.testing.simulation.history import Fault, History, Step
-from penstock.plugins.testing.simulation.in_memory import in_memory
 from penstock.plugins.testing.simulation.reshards import ReshardSimulation
 from penstock.plugins.testing.simulation.shrinking import Case
 from penstock.plugins.testing.simulation.soak import soak

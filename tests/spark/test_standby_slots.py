@@ -12,8 +12,7 @@ from penstock import ConfigError, Settings
 from penstock.plugins.hosts.executor_identity import ExecutorIdentity, node_name
 from penstock.plugins.hosts.reports import SlotMessage
 from penstock.plugins.replicas.settings import rack_of
-from penstock.plugins.spark.placement.slot_owners import LOST, Executor, SlotOwners
-from penstock.plugins.spark.placement.standby_slots import standby_slots
+from penstock.plugins.spark.placement.slot_owners import LOST, Executor, SlotOwners, standby_slots
 
 OWNERS = st.dictionaries(
     st.integers(0, 20), st.builds(lambda number: f"{number}@node-{number // 2}/1/2/b", st.integers(0, 9)), min_size=1

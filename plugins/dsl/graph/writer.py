@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from penstock import Duration, Partitioner, Settings, TimestampExtractor, Topology, TopologyError
 from penstock.program.advice import Advice
-from penstock.program.key_filter import DropNullKeys
+from penstock.program.builder import DropNullKeys
 
 from .pass_through import PassThrough
 from .serdes import Serdes, key_of_topic, value_of_internal_topic, value_of_topic

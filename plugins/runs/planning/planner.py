@@ -19,12 +19,12 @@ from penstock.plugins.runtime.pause_requests import PauseWatch
 from penstock.plugins.runtime.topic_ids import EVERY_SECONDS
 from penstock.support.private_files import write_private_text
 
+from ..settings import MAX_RECORDS_PER_BATCH, PUNCTUATION_INTERVAL
+from ..slots import slot
 from .control import Control, ControlFile
 from .lags import Lags
 from .openings import Openings
 from .rests import Rests
-from .settings import MAX_RECORDS_PER_BATCH, PUNCTUATION_INTERVAL
-from .spreading import slot
 
 Offset = dict[str, Any]
 """Spark's note of a batch: `seq` counts batches, `clock_ms` is their wall clock, `step` the test's step, and `ends`
@@ -127,7 +127,7 @@ class BatchPlanner:
         plan: Plan,
         log: Log,
         clock: Clock | None = None,
-        wait: Callable[[float], None] = time.sleep,
+        wait: Callable[[float], object] = time.sleep,
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plan = plan

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from penstock import Clock, SystemClock
 from penstock.plugins.hosts.plan import SlotPlan
 
+from ..slots import slots
 from .control import Control, ControlFile
 from .planner import Offset, Plan
 from .rests import LONGEST_REST, Rests
-from .spreading import slots
 
 RENEWAL_SECONDS = 20.0
 """Seconds between two batches. Each costs the tail of the latency a little."""

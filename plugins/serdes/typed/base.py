@@ -25,7 +25,7 @@ class TypedSerde(Serde[T], Generic[T]):
         self.name = f"of({kind_name(kind)})"
         # The class of a NamedTuple, an Enum or a model is exact; a subclass would come back as its base.
         self._exact = kind if _is_class(kind) and not is_typeddict(kind) else None
-        self._form = f"{_FORM}({_compact(essence(self.json_schema()))})"
+        self._form = f"{_FORM}({json.dumps(essence(self.json_schema()), separators=(',', ':'), sort_keys=True)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _sent, (type(self), self.kind, self.refuses_extra, self._form)
@@ -95,10 +95,6 @@ def kind_name(kind: Any) -> str:
 
 def _is_class(kind: Any) -> bool:
     return isinstance(kind, type) and not hasattr(kind, "__args__")  # list[int] is a type, too
-
-
-def _compact(schema: Schema) -> str:
-    return json.dumps(schema, separators=(",", ":"), sort_keys=True)
 
 
 def _sent(made_by: type[TypedSerde[Any]], kind: Any, refuses_extra: bool, form: str) -> TypedSerde[Any]:

@@ -18,7 +18,7 @@ def classes_inside(kind: Any) -> list[type]:
         waiting += get_args(each)
         if is_model(each):  # pydantic has resolved its annotations
             found.append(each)
-        elif isinstance(each, type) and _own_annotations(each):
+        elif isinstance(each, type) and any(vars(base).get("__annotations__") for base in each.__mro__):
             found.append(each)
             waiting += get_type_hints(each, include_extras=True).values()
     return found
@@ -54,7 +54,3 @@ def restore_fields(kinds: list[type]) -> None:
             for name in ("default", "default_factory", "kw_only"):
                 if type(getattr(field, name)) is type(MISSING):
                     setattr(field, name, MISSING)
-
-
-def _own_annotations(kind: type) -> bool:
-    return any(vars(base).get("__annotations__") for base in kind.__mro__)

@@ -6,7 +6,7 @@ from functools import cache
 from itertools import count
 
 from penstock import TaskId
-from penstock.plugins.runs.planning.spreading import slot
+from penstock.plugins.runs.slots import slot
 
 _MASK = 0xFFFFFFFF
 _SEED = 42

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from math import inf
 
 from penstock import Log
-from penstock.plugins.applications.heartbeat_topic import make_heartbeat_topic
+from penstock.plugins.applications.own_topics import make_heartbeat_topic
 from penstock.plugins.hosts.claims import SlotLayout
 from penstock.plugins.hosts.heartbeats import HeartbeatReader
 from penstock.plugins.hosts.plan import SILENT, STUCK, STUCK_SECONDS

@@ -100,7 +100,7 @@ class ChangelogContract(ContentTests, DamageTests):
             log.snapshot("0-v", failing(wrong))
         for reader in (log, self.open(tmp_path)):
             state = restored(reader, "0-v", None, {})
-            expect(state, {"s": {b"key": b"1"}}, "a snapshot that failed is none")
+            expect(state, {"s": {b"key": b"1"}})
 
     def test_a_snapshot_that_failed_leaves_the_one_before(self, tmp_path: Path) -> None:
         """Of the same version: its deltas may be deleted already."""
@@ -334,13 +334,9 @@ _keys = st.binary(max_size=3)
 _values = st.none() | st.binary(max_size=4) | st.integers(0, 255).map(lambda byte: bytes([byte]) * 3000)
 
 
-def _sorted_changes(changes: dict[str, dict[bytes, bytes | None]]) -> Changes:
-    return {store: sorted(rows.items()) for store, rows in changes.items()}
-
-
 _changes = st.dictionaries(
     st.sampled_from(["counts", "names"]), st.dictionaries(_keys, _values, min_size=1, max_size=6), max_size=2
-).map(_sorted_changes)
+).map(lambda changes: {store: sorted(rows.items()) for store, rows in changes.items()})
 
 
 class _History(RuleBasedStateMachine):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,11 +44,7 @@ def _unsynced_bytes(directory: Path) -> int | None:
             return None  # an older system, or a file system in memory
     finally:
         probe.unlink()
-    return sum(_unsynced_pages(file) for file in _files(directory)) * os.sysconf("SC_PAGESIZE")
-
-
-def _files(directory: Path) -> Iterator[Path]:
-    return (file for file in directory.rglob("*") if file.is_file())
+    return sum(_unsynced_pages(file) for file in directory.rglob("*") if file.is_file()) * os.sysconf("SC_PAGESIZE")
 
 
 def _unsynced_pages(path: Path) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import linecache
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 _LONGEST = 200
 
 
-def expect(found: object, expected: object, rule: str) -> None:
+def expect(found: object, expected: object, rule: str = "") -> None:
     """Raise AssertionError with the rule, and where the two differ first, unless they are equal.
+
+    Without a rule, it is the name of the calling test in words, and the line that calls this.
 
     >>> expect([b"a", b"b"], [b"a"], "a scan yields each key once")
     Traceback (most recent call last):
@@ -18,7 +22,19 @@ def expect(found: object, expected: object, rule: str) -> None:
     AssertionError: a scan yields each key once: 2 entries instead of 1; entry 1 is b'b', expected nothing
     """
     if found != expected:
-        raise AssertionError(f"{rule}: {_difference(found, expected)}")
+        raise AssertionError(f"{rule or _calling_line()}: {_difference(found, expected)}")
+
+
+def check(holds: object) -> None:
+    """Raise AssertionError with the name of the calling test in words, and the line, unless a condition holds."""
+    if not holds:
+        raise AssertionError(_calling_line())
+
+
+def _calling_line() -> str:
+    frame = sys._getframe(2)
+    rule = frame.f_code.co_name.removeprefix("test").replace("_", " ").strip()
+    return f"{rule}: {linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()}"
 
 
 def expect_no_descriptors(act: Callable[[], object], what: str) -> None:

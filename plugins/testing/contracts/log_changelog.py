@@ -67,11 +67,7 @@ class LogChangelogContract:
                 have = [None, "restoring:000001-x:1", "999999-elsewhere", *known][number % (len(known) + 3)]
             task.changelog.close()
             found = _Task(self, log, have=have, known=known)
-            expect(
-                (found.version, filled(found.state)),
-                (task.version, filled(task.state)),
-                "restore any history: (found.version, filled(found.state))",
-            )
+            expect((found.version, filled(found.state)), (task.version, filled(task.state)))
             task = found
 
     def test_any_rows_are_restored(self) -> None:
@@ -118,12 +114,8 @@ class LogChangelogContract:
         for number, task in enumerate(tasks):
             task.commit({"counts": [(b"key", wrap(b"%d" % number))]})
         for number, (task, place) in enumerate(zip(tasks, places, strict=True)):
-            expect(
-                _Task(self, log, *place).state,
-                {"counts": {b"key": wrap(b"%d" % number)}},
-                "tasks and applications are apart",
-            )
-            expect({"counts": {b"key": wrap(b"%d" % number)}}, task.state, "tasks and applications are apart")
+            expect(_Task(self, log, *place).state, {"counts": {b"key": wrap(b"%d" % number)}})
+            expect({"counts": {b"key": wrap(b"%d" % number)}}, task.state)
 
     def test_a_new_history_replaces_what_a_store_had(self) -> None:
         """Entries of an earlier store of the same name are gone, and other stores are unchanged."""
@@ -133,7 +125,7 @@ class LogChangelogContract:
         entries = [("counts", b"a", wrap(b"3")), ("counts", b"c", wrap(b"4"))]
         task.committer.commit(Commit({_INPUT: 9}, task.next_version()), task.changelog.begin(["counts"], iter(entries)))
         expected = {"counts": {b"a": wrap(b"3"), b"c": wrap(b"4")}, "names": {b"n": wrap(b"x", 5)}}
-        expect(_Task(self, log).state, expected, "a new history replaces what a store had: _Task(self, log).state")
+        expect(_Task(self, log).state, expected)
 
     def test_a_reset_that_was_killed_leaves_no_history(self) -> None:
         """It set positions in the topics, and did not delete them. A copy from before it is not caught up."""
@@ -145,9 +137,7 @@ class LogChangelogContract:
         _Task(self, log).commit({"counts": [(b"b", wrap(b"2"))]})
         for have in (None, before.version):
             expect(
-                _Task(self, log, have=have, known={before.version: before.state}).state,
-                {"counts": {b"b": wrap(b"2")}},
-                "a reset that was killed leaves no history",
+                _Task(self, log, have=have, known={before.version: before.state}).state, {"counts": {b"b": wrap(b"2")}}
             )
 
     def test_lost_records_are_an_error(self) -> None:
@@ -180,11 +170,7 @@ class LogChangelogContract:
         """Return a log with the topics that an application creates."""
         log = self.open_log()
         log.create_topic(_INPUT.topic, 2)
-        expect(
-            self.changelog.topic_config["cleanup.policy"],
-            "compact",
-            "prepared: self.changelog.topic_config['cleanup.policy']",
-        )
+        expect(self.changelog.topic_config["cleanup.policy"], "compact")
         for application in (_APPLICATION, "other"):
             for store in _STORES:
                 topic = self.changelog.topic_of(application, store)

@@ -25,7 +25,7 @@ from penstock import (
     UnknownTopicError,
 )
 
-from .expectations import expect
+from .expectations import check, expect
 from .log_tests import APPLICATION, Found, LogTests, created, everything, output, settled_ends
 
 
@@ -39,21 +39,17 @@ class CommitTests(LogTests):
         log.create_topic("side", 2)
         log.append(output("in", 10))
         committer = log.open_committer(APPLICATION, "0_0", partitions)
-        assert committer.committed is None, "a commit is one step: committer.committed is None"
-        assert committer.is_current(), "a commit is one step: committer.is_current()"
+        check(committer.committed is None)
+        check(committer.is_current())
         commit = Commit({partitions[0]: 2, partitions[1]: 3}, "v1", b"\x00engine")
         committer.commit(commit, [output("out", 4), output("side", 5), output("out", 1)])
-        expect(committer.committed, commit, "a commit is one step: committer.committed")
-        assert committer.is_current(), "a commit is one step: committer.is_current()"
+        expect(committer.committed, commit)
+        check(committer.is_current())
         log = self.reopen_log(log, tmp_path, clock)
-        expect(
-            log.committed(APPLICATION, partitions),
-            commit.positions,
-            "a commit is one step: log.committed(APPLICATION, partitions)",
-        )
-        expect(len(everything(log, "out")), len(everything(log, "side")), "a commit is one step")
-        expect(len(everything(log, "side")), 5, "a commit is one step")
-        expect(log.open_committer(APPLICATION, "0_0", partitions).committed, commit, "a commit is one step")
+        expect(log.committed(APPLICATION, partitions), commit.positions)
+        expect(len(everything(log, "out")), len(everything(log, "side")))
+        expect(len(everything(log, "side")), 5)
+        expect(log.open_committer(APPLICATION, "0_0", partitions).committed, commit)
         log.close()
 
     def test_a_commit_takes_an_offset_for_each_record_and_its_markers(self, log: Log) -> None:
@@ -65,11 +61,7 @@ class CommitTests(LogTests):
             committer.commit(Commit({partition: 0}, f"v{number}"), outputs)
         committer.close()
         ends = settled_ends(log, [out, side])
-        expect(
-            ends,
-            {out: 5 * (3 + log.commit_markers), side: 1 + log.commit_markers},
-            "a commit takes an offset for each record and its markers: ends",
-        )
+        expect(ends, {out: 5 * (3 + log.commit_markers), side: 1 + log.commit_markers})
 
     @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors where Linux lists them")
     def test_tasks_need_the_open_files_that_it_says(self, log: Log) -> None:
@@ -91,70 +83,49 @@ class CommitTests(LogTests):
                 committer.close()
             if claimed <= needed:
                 break
-        assert 0 <= claimed <= needed, "tasks need the open files that it says"
+        check(0 <= claimed <= needed)
 
     def test_nothing_is_committed_before_the_first_commit(self, log: Log) -> None:
         """Opening only takes the fence."""
         [partition] = created(log, "in")
         for _ in range(3):
-            assert log.open_committer(APPLICATION, "0_0", [partition]).committed is None, (
-                "nothing is committed before the first commit"
-            )
-        expect(
-            log.committed(APPLICATION, [partition]), {partition: None}, "nothing is committed before the first commit"
-        )
+            check(log.open_committer(APPLICATION, "0_0", [partition]).committed is None)
+        expect(log.committed(APPLICATION, [partition]), {partition: None})
 
     def test_which_committers_are_current(self, log: Log) -> None:
         """Many at once, of several applications: in order, and as each of them says."""
         partitions = created(log, "in", 3)
         committers = [log.open_committer(APPLICATION, f"0_{each.partition}", [each]) for each in partitions]
         committers.append(log.open_committer(f"{APPLICATION}-2", "0_1", partitions))
-        expect(list(log.are_current([])), [], "which committers are current: list(log.are_current([]))")
-        expect(
-            list(log.are_current(committers)),
-            [True] * 4,
-            "which committers are current: list(log.are_current(committers))",
-        )
+        expect(list(log.are_current([])), [])
+        expect(list(log.are_current(committers)), [True] * 4)
         for committer, partition in zip(committers, [*partitions, partitions[1]], strict=True):
             committer.commit(Commit({partition: 5}, "v1"), [])
-        expect(
-            list(log.are_current(committers)),
-            [True] * 4,
-            "which committers are current: list(log.are_current(committers))",
-        )
+        expect(list(log.are_current(committers)), [True] * 4)
         successor = log.open_committer(APPLICATION, "0_1", partitions[1:2])
         successor.commit(Commit({partitions[1]: 6}, "v2"), [])
         committers[0].close()
-        expect(
-            list(log.are_current(committers)),
-            [each.is_current() for each in committers],
-            "which committers are current: list(log.are_current(committers))",
-        )
-        expect(
-            list(log.are_current([*committers[1:], successor])),
-            [False, True, True, True],
-            "which committers are current",
-        )
+        expect(list(log.are_current(committers)), [each.is_current() for each in committers])
+        expect(list(log.are_current([*committers[1:], successor])), [False, True, True, True])
 
     def test_the_last_commit_is_read_without_the_fence(self, log: Log) -> None:
         """Each commit that has returned, of this task alone; and whoever has the task goes on."""
         partitions = created(log, "in", 2)
-        what = "the last commit is read without the fence"
         committer = log.open_committer(APPLICATION, "0_0", partitions)
         other = log.open_committer(APPLICATION, "0_1", [])
-        expect(log.last_commit(APPLICATION, "0_0", partitions), None, what)
+        expect(log.last_commit(APPLICATION, "0_0", partitions), None)
         for number in range(4):
             commit = Commit({partitions[0]: number, partitions[1]: 2 * number}, f"v{number}", b"\x00engine")
             committer.commit(commit, [])
-            expect(log.last_commit(APPLICATION, "0_0", partitions), commit, what)
-            expect(log.visible_commit(APPLICATION, "0_0", partitions), commit, f"{what}: log.visible_commit")
-            assert committer.is_current(), f"{what}: committer.is_current()"
-        expect(log.last_commit(f"{APPLICATION}-2", "0_0", partitions), None, what)
-        expect(log.last_commit(APPLICATION, "0_2", []), None, what)
+            expect(log.last_commit(APPLICATION, "0_0", partitions), commit)
+            expect(log.visible_commit(APPLICATION, "0_0", partitions), commit)
+            check(committer.is_current())
+        expect(log.last_commit(f"{APPLICATION}-2", "0_0", partitions), None)
+        expect(log.last_commit(APPLICATION, "0_2", []), None)
         successor = log.open_committer(APPLICATION, "0_0", partitions)
-        expect(log.last_commit(APPLICATION, "0_0", partitions), successor.committed, what)
+        expect(log.last_commit(APPLICATION, "0_0", partitions), successor.committed)
         log.delete_commits(APPLICATION)
-        expect(log.last_commit(APPLICATION, "0_0", partitions), None, what)
+        expect(log.last_commit(APPLICATION, "0_0", partitions), None)
         other.close()
 
     def test_whoever_was_replaced_is_fenced(self, log: Log) -> None:
@@ -164,21 +135,17 @@ class CommitTests(LogTests):
         zombie = log.open_committer(APPLICATION, "0_0", [partition])
         zombie.commit(Commit({partition: 0}, "v0"), [])
         successor = log.open_committer(APPLICATION, "0_0", [partition])
-        expect(successor.committed, Commit({partition: 0}, "v0"), "whoever was replaced is fenced: successor.committed")
-        assert not zombie.is_current() or not self.sees_successors, "whoever was replaced is fenced"
-        assert successor.is_current(), "whoever was replaced is fenced: successor.is_current()"
+        expect(successor.committed, Commit({partition: 0}, "v0"))
+        check(not zombie.is_current() or not self.sees_successors)
+        check(successor.is_current())
         for _ in range(2):
             with pytest.raises(FencedError, match="0_0"):
                 zombie.commit(Commit({partition: 9}, "v9", b"zombie"), [output("out", 1)])
-        expect(everything(log, "out"), [], "whoever was replaced is fenced: everything(log, 'out')")
-        expect(log.committed(APPLICATION, [partition]), {partition: 0}, "whoever was replaced is fenced")
+        expect(everything(log, "out"), [])
+        expect(log.committed(APPLICATION, [partition]), {partition: 0})
         successor.commit(Commit({partition: 1}, "v1"), [output("out", 2)])
-        expect(
-            log.open_committer(APPLICATION, "0_0", [partition]).committed,
-            Commit({partition: 1}, "v1"),
-            "whoever was replaced is fenced",
-        )
-        expect(len(everything(log, "out")), 2, "whoever was replaced is fenced: len(everything(log, 'out'))")
+        expect(log.open_committer(APPLICATION, "0_0", [partition]).committed, Commit({partition: 1}, "v1"))
+        expect(len(everything(log, "out")), 2)
 
     def test_what_is_sent_ahead_is_there_once(self, log: Log) -> None:
         """In order, before the outputs of the commit; what was sent and not committed is given up, if it was hidden."""
@@ -192,19 +159,17 @@ class CommitTests(LogTests):
         committer.send([sent])
         committer.send([more])
         committer.commit(Commit({partition: 1}, "v1"), [last])
-        expect([each.value for each in everything(log, "out")], values, "what is sent ahead is there once")
+        expect([each.value for each in everything(log, "out")], values)
         committer.send([sent])
         committer.close()
         with pytest.raises(LogError):
             committer.send([sent])
         successor = log.open_committer(APPLICATION, "0_0", [partition])
-        expect(
-            successor.committed, Commit({partition: 1}, "v1"), "what is sent ahead is there once: successor.committed"
-        )
+        expect(successor.committed, Commit({partition: 1}, "v1"))
         successor.commit(Commit({partition: 2}, "v2"), [more])
         found = [each.value for each in everything(log, "out")]
-        assert found[:3] == values and found[-1] == b"two", "what is sent ahead is there once"
-        assert len(found) == 4 or not self.sent_is_hidden, "what is sent ahead is there once"
+        check(found[:3] == values and found[-1] == b"two")
+        check(len(found) == 4 or not self.sent_is_hidden)
 
     def test_tasks_and_applications_do_not_fence_each_other(self, log: Log) -> None:
         """And each application has its own positions."""
@@ -215,19 +180,9 @@ class CommitTests(LogTests):
         first.commit(Commit({partitions[0]: 1}, "a"), [])
         second.commit(Commit({partitions[1]: 2}, "b"), [])
         other.commit(Commit({partitions[0]: 3}, "c"), [])
-        assert first.is_current() and second.is_current() and other.is_current(), (
-            "tasks and applications do not fence each other"
-        )
-        expect(
-            log.committed(APPLICATION, partitions),
-            {partitions[0]: 1, partitions[1]: 2},
-            "tasks and applications do not fence each other",
-        )
-        expect(
-            log.committed(f"{APPLICATION}-2", partitions),
-            {partitions[0]: 3, partitions[1]: None},
-            "tasks and applications do not fence each other",
-        )
+        check(first.is_current() and second.is_current() and other.is_current())
+        expect(log.committed(APPLICATION, partitions), {partitions[0]: 1, partitions[1]: 2})
+        expect(log.committed(f"{APPLICATION}-2", partitions), {partitions[0]: 3, partitions[1]: None})
 
     def test_an_output_without_a_topic_changes_nothing(self, log: Log) -> None:
         """It is a production error, and names the topic."""
@@ -235,8 +190,8 @@ class CommitTests(LogTests):
         committer = log.open_committer(APPLICATION, "0_0", [partition])
         with pytest.raises(ProductionError, match="nowhere"):
             committer.commit(Commit({partition: 1}, "v1"), [output("in", 1), output("nowhere", 1)])
-        expect(everything(log, "in"), [], "an output without a topic changes nothing: everything(log, 'in')")
-        expect(log.committed(APPLICATION, [partition]), {partition: None}, "an output without a topic changes nothing")
+        expect(everything(log, "in"), [])
+        expect(log.committed(APPLICATION, [partition]), {partition: None})
         committer.commit(Commit({partition: 1}, "v1"), [])
 
     def test_a_closed_committer_commits_nothing(self, log: Log) -> None:
@@ -245,10 +200,10 @@ class CommitTests(LogTests):
         committer = log.open_committer(APPLICATION, "0_0", [partition])
         committer.close()
         committer.close()
-        assert not committer.is_current(), "a closed committer commits nothing: not committer.is_current()"
+        check(not committer.is_current())
         with pytest.raises(LogError):
             committer.commit(Commit({partition: 1}, "v1"), [])
-        expect(log.committed(APPLICATION, [partition]), {partition: None}, "a closed committer commits nothing")
+        expect(log.committed(APPLICATION, [partition]), {partition: None})
 
     def test_forgetting_an_application(self, log: Log) -> None:
         """Takes its positions, versions and notes, fences its tasks, and leaves other applications alone."""
@@ -260,24 +215,16 @@ class CommitTests(LogTests):
         log.put_meta(APPLICATION, "note", b"mine")
         log.put_meta(f"{APPLICATION}-2", "note", b"other")
         log.delete_commits(APPLICATION)
-        assert not mine.is_current(), "forgetting an application: not mine.is_current()"
+        check(not mine.is_current())
         with pytest.raises(FencedError):
             mine.commit(Commit({partition: 2}, "v2"), [])
-        expect(
-            log.committed(APPLICATION, [partition]),
-            {partition: None},
-            "forgetting an application: log.committed(APPLICATION, [partition])",
-        )
-        assert log.get_meta(APPLICATION, "note") is None, "forgetting an application"
-        assert log.open_committer(APPLICATION, "0_0", [partition]).committed is None, "forgetting an application"
-        assert not mine.is_current(), "forgetting an application: not mine.is_current()"
-        assert other.is_current(), "forgetting an application: other.is_current()"
-        expect(log.committed(f"{APPLICATION}-2", [partition]), {partition: 2}, "forgetting an application")
-        expect(
-            log.get_meta(f"{APPLICATION}-2", "note"),
-            b"other",
-            "forgetting an application: log.get_meta(f'{APPLICATION}-2', 'note')",
-        )
+        expect(log.committed(APPLICATION, [partition]), {partition: None})
+        check(log.get_meta(APPLICATION, "note") is None)
+        check(log.open_committer(APPLICATION, "0_0", [partition]).committed is None)
+        check(not mine.is_current())
+        check(other.is_current())
+        expect(log.committed(f"{APPLICATION}-2", [partition]), {partition: 2})
+        expect(log.get_meta(f"{APPLICATION}-2", "note"), b"other")
 
     def test_an_application_is_told_where_to_begin(self, log: Log, tmp_path: Path, clock: ManualClock) -> None:
         """In place of its commits; what is not named has no position, and other applications stay as they are."""
@@ -292,24 +239,14 @@ class CommitTests(LogTests):
         with pytest.raises(FencedError):
             zombie.commit(Commit(dict.fromkeys(partitions, 5), "v2"), [])
         log = self.reopen_log(log, tmp_path, clock)
-        expect(
-            log.committed(APPLICATION, partitions),
-            {partitions[0]: 2, partitions[1]: None},
-            "an application is told where to begin",
-        )
-        expect(
-            log.committed(f"{APPLICATION}-2", partitions),
-            dict.fromkeys(partitions, 3),
-            "an application is told where to begin",
-        )
-        assert log.get_meta(APPLICATION, "note") is None, "an application is told where to begin"
+        expect(log.committed(APPLICATION, partitions), {partitions[0]: 2, partitions[1]: None})
+        expect(log.committed(f"{APPLICATION}-2", partitions), dict.fromkeys(partitions, 3))
+        check(log.get_meta(APPLICATION, "note") is None)
         committer = log.open_committer(APPLICATION, "0_0", partitions)
-        assert committer.committed is None, "an application is told where to begin: committer.committed is None"
+        check(committer.committed is None)
         committer.commit(Commit({partitions[0]: 2, partitions[1]: 0}, "v0"), [])
         found = log.open_committer(APPLICATION, "0_0", partitions).committed
-        expect(
-            found, Commit({partitions[0]: 2, partitions[1]: 0}, "v0"), "an application is told where to begin: found"
-        )
+        expect(found, Commit({partitions[0]: 2, partitions[1]: 0}, "v0"))
         log.close()
 
     def test_positions_that_are_told_again_replace_the_first(self, log: Log) -> None:
@@ -317,18 +254,10 @@ class CommitTests(LogTests):
         partitions = created(log, "in", 2)
         log.set_positions(APPLICATION, dict.fromkeys(partitions, 7))
         log.set_positions(APPLICATION, {partitions[1]: 5})
-        expect(
-            log.committed(APPLICATION, partitions),
-            {partitions[0]: None, partitions[1]: 5},
-            "positions that are told again replace the first",
-        )
+        expect(log.committed(APPLICATION, partitions), {partitions[0]: None, partitions[1]: 5})
         with pytest.raises(UnknownTopicError):
             log.set_positions(APPLICATION, {partitions[0]: 1, TopicPartition("nowhere", 0): 1})
-        expect(
-            log.committed(APPLICATION, partitions),
-            {partitions[0]: None, partitions[1]: 5},
-            "positions that are told again replace the first",
-        )
+        expect(log.committed(APPLICATION, partitions), {partitions[0]: None, partitions[1]: 5})
 
     def test_positions_at_the_end_are_behind_every_commit(self, log: Log) -> None:
         """Where it is told to begin at the end, an application meets no record that was committed before."""
@@ -347,14 +276,14 @@ class CommitTests(LogTests):
 
     def test_notes_of_an_application(self, log: Log, tmp_path: Path, clock: ManualClock) -> None:
         """They are kept, and replaced."""
-        assert log.get_meta(APPLICATION, "a") is None, "notes of an application"
+        check(log.get_meta(APPLICATION, "a") is None)
         log.put_meta(APPLICATION, "a", b"1")
         log.put_meta(APPLICATION, "b", b"")
         log.put_meta(APPLICATION, "a", b"2")
         log = self.reopen_log(log, tmp_path, clock)
-        expect(log.get_meta(APPLICATION, "a"), b"2", "notes of an application: log.get_meta(APPLICATION, 'a')")
-        expect(log.get_meta(APPLICATION, "b"), b"", "notes of an application: log.get_meta(APPLICATION, 'b')")
-        assert log.get_meta(f"{APPLICATION}-2", "a") is None, "notes of an application"
+        expect(log.get_meta(APPLICATION, "a"), b"2")
+        expect(log.get_meta(APPLICATION, "b"), b"")
+        check(log.get_meta(f"{APPLICATION}-2", "a") is None)
         log.close()
 
     def test_no_change_of_a_note_is_lost(self, log: Log) -> None:
@@ -372,8 +301,8 @@ class CommitTests(LogTests):
         with ThreadPoolExecutor(2) as threads:
             list(threads.map(change, (b"a", b"b")))
         found = log.get_meta(APPLICATION, "changed") or b""
-        expect(sorted(found), list(b"ab"), "no change of a note is lost")
-        assert log.get_meta(f"{APPLICATION}-2", "changed") is None, "no change of a note is lost"
+        expect(sorted(found), list(b"ab"))
+        check(log.get_meta(f"{APPLICATION}-2", "changed") is None)
         with pytest.raises(ValueError, match="mine"):
             log.change_meta(APPLICATION, "changed", _fail)
         expect(log.get_meta(APPLICATION, "changed"), found, "what `change` raises changes nothing")
@@ -396,15 +325,13 @@ class CommitTests(LogTests):
 
         with ThreadPoolExecutor(tasks) as threads:
             list(threads.map(work, range(tasks)))
-        expect(
-            len(everything(log, "out")), tasks * commits * each, "threads may share a log: len(everything(log, 'out'))"
-        )
+        expect(len(everything(log, "out")), tasks * commits * each)
 
 
 def _check_blocks(records: Sequence[Found], size: int) -> None:
     """Check that commits of `size` records each are whole."""
     blocks = [(each.key, each.value) for each in records]
-    expect(len(blocks) % size, 0, "check blocks: len(blocks) % size")
+    expect(len(blocks) % size, 0)
     for at in range(0, len(blocks), size):
         assert len(set(blocks[at : at + size])) == 1, "half a commit"
 

@@ -26,7 +26,7 @@ from penstock import (
 from penstock.log.follower import Follower
 from penstock.plugins.logs.following import open_follower
 
-from .expectations import expect
+from .expectations import check, expect
 from .histories import run_histories
 from .log_tests import LogTests, created, output, read, settled_ends
 
@@ -55,13 +55,13 @@ def poll_into(follower: Follower, found: Read, positions: dict[TopicPartition, i
         position = positions[partition]
         assert batch.next_offset > position, "a batch that moves nothing"
         if len(batch):
-            assert position <= batch.offsets[0] and batch.offsets[-1] < batch.next_offset, "poll into"
+            check(position <= batch.offsets[0] and batch.offsets[-1] < batch.next_offset)
         found.setdefault(partition, []).extend(zip(batch.offsets, batch.values, strict=True))
         positions[partition] = batch.next_offset
     ends = follower.ends()
     for each, before in ends_before.items():
         end = ends[each]
-        assert positions[each] >= before, "poll into: positions[each] >= before"
+        check(positions[each] >= before)
         assert end is None or end >= positions[each], f"{each}: the end {end} is before what was read"
 
 
@@ -89,19 +89,15 @@ class FollowingTests(LogTests):
         partition, other = created(log, "t", 2)
         with closing(open_follower(log)) as follower:
             follower.add({partition: 0, other: 0})
-            expect(follower.poll(0.01, 10), [], "a record that comes ends the wait: follower.poll(0.01, 10)")
+            expect(follower.poll(0.01, 10), [])
             for number in range(3):
                 log.append(OutputBatch("t", [b"k"], [b"%d" % number], [0], None, [[0]]))
                 began = time.monotonic()
                 batches = [each for each in follower.poll(30, 10) if len(each)]
                 while not batches:
                     batches = [each for each in follower.poll(30, 10) if len(each)]
-                assert time.monotonic() - began < 20, "a record that comes ends the wait"
-                expect(
-                    [value for batch in batches for value in batch.values],
-                    [b"%d" % number],
-                    "a record that comes ends the wait",
-                )
+                check(time.monotonic() - began < 20)
+                expect([value for batch in batches for value in batch.values], [b"%d" % number])
 
     def test_about_as_many_records_as_asked_for(self, log: Log) -> None:
         """The others come next, and no partition waits for the end of another."""
@@ -114,9 +110,9 @@ class FollowingTests(LogTests):
             while sum(map(len, found.values())) < 10_000:
                 before = sum(map(len, found.values()))
                 poll_into(follower, found, positions, 1, 300)
-                assert sum(map(len, found.values())) - before <= 600, "about as many records as asked for"
+                check(sum(map(len, found.values())) - before <= 600)
         for partition, records in found.items():
-            expect(records, records_in(log, partition), "about as many records as asked for: records")
+            expect(records, records_in(log, partition))
 
     def test_an_error_of_one_partition_leaves_the_others_alone(self, log: Log) -> None:
         """It names the partition, until that is removed; then the partition may be added again."""
@@ -132,17 +128,13 @@ class FollowingTests(LogTests):
                     with pytest.raises(OffsetOutOfRangeError, match=rf"{bad}\D") as caught:
                         while True:
                             poll_into(follower, found, positions, 1, 100)
-                    expect(caught.value.partition, partitions[1], "an error of one partition leaves the others alone")
+                    expect(caught.value.partition, partitions[1])
                 follower.remove([partitions[1]])
                 follower.add({partitions[1]: 1})
                 positions[partitions[1]] = 1
                 more = follow_until(follower, positions, ends)
                 for each, start in zip(partitions, (0, 1, 1), strict=True):
-                    expect(
-                        found.get(each, []) + more.get(each, []),
-                        records_in(log, each, start),
-                        "an error of one partition leaves the others alone",
-                    )
+                    expect(found.get(each, []) + more.get(each, []), records_in(log, each, start))
 
     def test_a_topic_that_is_not_there_is_not_followed(self, log: Log) -> None:
         """`add` refuses it, and `poll` reports one that was deleted, with the partition."""
@@ -154,20 +146,16 @@ class FollowingTests(LogTests):
                 follower.add({TopicPartition("t", 7): 0})
             positions = {kept: 0}
             follower.add({kept: 0, gone: 0})
-            expect(follower.poll(0, 10), [], "a topic that is not there is not followed: follower.poll(0, 10)")
+            expect(follower.poll(0, 10), [])
             log.delete_topic("gone")
             with pytest.raises(UnknownTopicError, match="gone") as caught:
                 while True:
                     follower.poll(1, 10)
-            expect(caught.value.partition, gone, "a topic that is not there is not followed: caught.value.partition")
+            expect(caught.value.partition, gone)
             follower.remove([gone])
             log.append(output("t", 3))
-            expect(
-                len(follow_until(follower, positions, settled_ends(log, [kept]))[kept]),
-                3,
-                "a topic that is not there is not followed",
-            )
-            assert caught_up(follower, positions, positions), "a topic that is not there is not followed"
+            expect(len(follow_until(follower, positions, settled_ends(log, [kept]))[kept]), 3)
+            check(caught_up(follower, positions, positions))
 
     def test_an_end_is_never_before_what_the_log_had(self, log: Log) -> None:
         """Until the log has said where it is, the end is None: a task would go on without an input that has records.
@@ -307,11 +295,7 @@ class Following(RuleBasedStateMachine):
         while any(self._follower.ends()[each] is None for each in running):
             assert time.monotonic() < deadline, "an end does not become known"
             poll_into(self._follower, {}, self._positions, 0.01, 1)
-        expect(
-            {each: self._follower.ends()[each] for each in running},
-            ends,
-            "catch up: {each: self._follower.ends()[each] for each in running}",
-        )
+        expect({each: self._follower.ends()[each] for each in running}, ends)
 
     def _check(self, partition: TopicPartition, position: int) -> None:
         expected = records_in(self._log, partition, self._starts[partition])

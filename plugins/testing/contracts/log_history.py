@@ -22,7 +22,7 @@ from penstock import (
 )
 from penstock.plugins.logs.partitioner import partition_for_key
 
-from .expectations import expect
+from .expectations import check, expect
 from .log_tests import APPLICATION, Found, LogTests, output, read, settled_ends
 
 _TOPICS = {"one": 1, "three": 3}
@@ -114,18 +114,14 @@ class History(RuleBasedStateMachine):
                 targets = batch.partitions[index] if batch.partitions is not None else None
                 found = where.pop(stamp, set())
                 if targets is not None:
-                    expect(found, set(targets), "produced: found")
+                    expect(found, set(targets))
                 elif key is not None:
-                    expect(found, {partition_for_key(key, _TOPICS[batch.topic])}, "produced: found")
+                    expect(found, {partition_for_key(key, _TOPICS[batch.topic])})
                 else:
-                    expect(len(found), 1, "produced: len(found)")
+                    expect(len(found), 1)
                 if found:
                     headers = batch.headers[index] if batch.headers is not None else ()
-                    expect(
-                        added[batch.topic, stamp][2:],
-                        (key, value, stamp, headers),
-                        "produced: added[batch.topic, stamp][2:]",
-                    )
+                    expect(added[batch.topic, stamp][2:], (key, value, stamp, headers))
         assert not where, "records that were not produced"
 
     @rule(batch=_outputs())
@@ -141,7 +137,7 @@ class History(RuleBasedStateMachine):
         if task in self._open:
             self._zombies.append((task, self._open[task]))
         committer = self._open[task] = self._log.open_committer(APPLICATION, task, self._partitions_of(task))
-        expect(committer.committed, self._commits.get(task), "open task: committer.committed")
+        expect(committer.committed, self._commits.get(task))
 
     @rule(
         task=st.sampled_from(_TASKS),
@@ -156,7 +152,7 @@ class History(RuleBasedStateMachine):
         commit = self._commit(dict(zip(self._partitions_of(task), positions, strict=False)), state)
         self._stamp(outputs)
         self._open[task].commit(commit, outputs)
-        expect(self._open[task].committed, commit, "commit: self._open[task].committed")
+        expect(self._open[task].committed, commit)
         self._commits[task] = commit
         self._produced(outputs)
 
@@ -175,7 +171,7 @@ class History(RuleBasedStateMachine):
         if not self._zombies:
             return
         task, zombie = data.draw(st.sampled_from(self._zombies))
-        assert not zombie.is_current() or not self._contract.sees_successors, "zombie commits"
+        check(not zombie.is_current() or not self._contract.sees_successors)
         with pytest.raises(FencedError):
             zombie.commit(self._commit(dict.fromkeys(self._partitions_of(task), 7), b"zombie"), outputs)
 
@@ -186,7 +182,7 @@ class History(RuleBasedStateMachine):
         offset = data.draw(st.integers(0, log_end))
         end = data.draw(st.integers(offset, log_end + 3))
         found = read(self._log, partition, offset, end, max_bytes)
-        expect(found, [each for each in self._records[partition] if offset <= each.offset < end], "fetch: found")
+        expect(found, [each for each in self._records[partition] if offset <= each.offset < end])
 
     @rule(key=st.sampled_from("ab"), value=_bytes)
     def put_meta(self, key: str, value: bytes) -> None:
@@ -221,21 +217,13 @@ class History(RuleBasedStateMachine):
         expected: dict[TopicPartition, int | None] = dict.fromkeys(_PARTITIONS)
         for commit in self._commits.values():
             expected.update(commit.positions)
-        expect(
-            self._log.committed(APPLICATION, _PARTITIONS),
-            expected,
-            "only what was committed: self._log.committed(APPLICATION, _PARTITIONS)",
-        )
+        expect(self._log.committed(APPLICATION, _PARTITIONS), expected)
         for key in "ab":
-            expect(
-                self._log.get_meta(APPLICATION, key),
-                self._meta.get(key),
-                "only what was committed: self._log.get_meta(APPLICATION, key)",
-            )
+            expect(self._log.get_meta(APPLICATION, key), self._meta.get(key))
         for task, committer in self._open.items():
             assert committer.is_current(), task
         ends = settled_ends(self._log, _PARTITIONS)
         if self._contract.ends_are_exact:
-            expect(ends, self._ends, "only what was committed: ends")
+            expect(ends, self._ends)
         else:
-            assert all(ends[each] >= end for each, end in self._ends.items()), "only what was committed"
+            check(all(ends[each] >= end for each, end in self._ends.items()))

@@ -16,7 +16,7 @@ from penstock import (
     TopicPartition,
 )
 
-from .expectations import expect
+from .expectations import check, expect
 from .log_tests import APPLICATION, MUCH, Found, LogTests, created, everything, output, read
 
 
@@ -45,26 +45,10 @@ class RecordTests(LogTests):
         log.append(OutputBatch("t", [b"l"], [b"v"], [7]))
         partition = TopicPartition("t", 0)
         found = read(log, partition)[1:]
-        expect(
-            [each.key for each in found],
-            [b"k", None, b"", b"l"],
-            "a record keeps every part: [each.key for each in found]",
-        )
-        expect(
-            [each.value for each in found],
-            [None, b"", b"\xff" * 3, b"v"],
-            "a record keeps every part: [each.value for each in found]",
-        )
-        expect(
-            [each.timestamp for each in found],
-            [self.earliest_timestamp, self.latest_timestamp, 5, 7],
-            "a record keeps every part: [each.timestamp for each in found]",
-        )
-        expect(
-            [each.headers for each in found],
-            [*headers, ()],
-            "a record keeps every part: [each.headers for each in found]",
-        )
+        expect([each.key for each in found], [b"k", None, b"", b"l"])
+        expect([each.value for each in found], [None, b"", b"\xff" * 3, b"v"])
+        expect([each.timestamp for each in found], [self.earliest_timestamp, self.latest_timestamp, 5, 7])
+        expect([each.headers for each in found], [*headers, ()])
 
     def test_keys_go_where_kafkas_clients_send_them(self, log: Log) -> None:
         """So that an application which moves to Kafka finds its keys where they were (Java's Utils.murmur2)."""
@@ -79,11 +63,7 @@ class RecordTests(LogTests):
         }
         log.append(OutputBatch("t", list(hashes), [b""] * len(hashes), [0] * len(hashes)))
         found = {key: partition for partition, key in ((each.partition, each.key) for each in everything(log, "t"))}
-        expect(
-            found,
-            {key: (value & 0x7FFFFFFF) % 1000 for key, value in hashes.items()},
-            "keys go where kafkas clients send them: found",
-        )
+        expect(found, {key: (value & 0x7FFFFFFF) % 1000 for key, value in hashes.items()})
 
     def test_a_key_goes_to_one_partition_however_it_is_produced(self, log: Log) -> None:
         """Alone, in a large batch, or among keys of other lengths."""
@@ -95,17 +75,15 @@ class RecordTests(LogTests):
         where: dict[bytes | None, set[int]] = {}
         for record in everything(log, "t"):
             where.setdefault(record.key, set()).add(record.partition)
-        assert all(len(partitions) == 1 for partitions in where.values()), (
-            "a key goes to one partition however it is produced"
-        )
+        check(all(len(partitions) == 1 for partitions in where.values()))
 
     def test_records_without_a_key_are_spread(self, log: Log) -> None:
         """Over all partitions, in few pieces each."""
         log.create_topic("t", 4)
         log.append(OutputBatch("t", [None] * 20_000, [b"v"] * 20_000, [0] * 20_000))
         counts = [sum(1 for each in everything(log, "t") if each.partition == partition) for partition in range(4)]
-        expect(sum(counts), 20_000, "records without a key are spread: sum(counts)")
-        assert min(counts) > 1000, "records without a key are spread: min(counts) > 1000"
+        expect(sum(counts), 20_000)
+        check(min(counts) > 1000)
 
     def test_partitions_can_be_told(self, log: Log) -> None:
         """One, several (each gets a copy), none (dropped), or by the key."""
@@ -114,11 +92,7 @@ class RecordTests(LogTests):
         log.append(OutputBatch("t", keys, [b"v"] * 5, [0] * 5, None, [[2], [0, 1, 2], [], None, (1,)]))
         found = {(each.partition, each.key) for each in everything(log, "t")}
         by_key = (-790332482 & 0x7FFFFFFF) % 3
-        expect(
-            found,
-            {(2, b"one"), (0, b"all"), (1, b"all"), (2, b"all"), (by_key, b"foobar"), (1, None)},
-            "partitions can be told: found",
-        )
+        expect(found, {(2, b"one"), (0, b"all"), (1, b"all"), (2, b"all"), (by_key, b"foobar"), (1, None)})
 
     def test_order_is_kept_in_each_partition(self, log: Log) -> None:
         """Over batches of any size."""
@@ -129,7 +103,7 @@ class RecordTests(LogTests):
         )
         for partition in range(3):
             values = [int(each.value or b"") for each in read(log, TopicPartition("t", partition))]
-            assert values == sorted(values) and values, "order is kept in each partition"
+            check(values == sorted(values) and values)
 
     def test_fetch_is_bounded_and_goes_on(self, log: Log) -> None:
         """About `max_bytes` at once, at least one record, and each record once."""
@@ -141,16 +115,12 @@ class RecordTests(LogTests):
             offset, seen = log.start_offsets([partition])[partition], 0
             while offset < end:
                 batches = log.fetch(partition, offset, end, max_bytes)
-                assert 1 <= sum(map(len, batches)) <= most / 100, "fetch is bounded and goes on"
+                check(1 <= sum(map(len, batches)) <= most / 100)
                 for batch in batches:
-                    expect(
-                        [int(value or b"") for value in batch.values],
-                        list(range(seen, seen + len(batch))),
-                        "fetch is bounded and goes on",
-                    )
+                    expect([int(value or b"") for value in batch.values], list(range(seen, seen + len(batch))))
                     seen += len(batch)
                 offset = batches[-1].next_offset
-            expect(seen, count, "fetch is bounded and goes on: seen")
+            expect(seen, count)
 
     def test_fetch_stops_before_the_end(self, log: Log) -> None:
         """A batch plans what it reads: records at and after `end` are for later."""
@@ -161,14 +131,14 @@ class RecordTests(LogTests):
         for first in (0, 3, 5, 9):
             for stop in (first, first + 1, 8, 10, 14):
                 found = read(log, partition, everything[first].offset, everything[stop].offset)
-                expect(found, everything[first:stop], "fetch stops before the end: found")
+                expect(found, everything[first:stop])
 
     def test_an_offset_out_of_range_is_named_with_the_range(self, log: Log) -> None:
         """So that the operator sees which offsets exist."""
         [partition] = created(log, "t")
         log.append(output("t", 5))
         end = log.end_offsets([partition])[partition]
-        expect(log.fetch(partition, end, end + 10, 1), [], "an offset out of range is named with the range")
+        expect(log.fetch(partition, end, end + 10, 1), [])
         for offset in (-1, end + 1):
             with pytest.raises(OffsetOutOfRangeError, match=rf"{offset}\D(.|\n)*t\D(.|\n)*0\D(.|\n)*{end}"):
                 log.fetch(partition, offset, end + 10, 1)
@@ -193,10 +163,10 @@ class RecordTests(LogTests):
         log.append(OutputBatch("t", [b"k"] * 6, [b"v"] * 6, [10, 20, 30, 40, 50, 60]))
         log.purge(partition, 3)
         log.maintain(clock.now_ms())
-        expect(log.offsets_for_time([partition], 20), {partition: 3}, "the offset of a time is not of what was deleted")
+        expect(log.offsets_for_time([partition], 20), {partition: 3})
         log.purge(partition, 6)
         log.maintain(clock.now_ms())
-        expect(log.offsets_for_time([partition], 20), {partition: 6}, "the offset of a time is not of what was deleted")
+        expect(log.offsets_for_time([partition], 20), {partition: 6})
 
     def test_a_record_that_is_too_large_changes_nothing(self, log: Log) -> None:
         """Neither do the records beside it get in; the same committer goes on without it."""
@@ -207,19 +177,15 @@ class RecordTests(LogTests):
         outputs = [output("t", 3), OutputBatch("small", [b"k"] * 3, [b"v", b"v" * 5000, b"v"], [0] * 3)]
         with pytest.raises(RecordRefusedError, match="small") as refused:
             committer.commit(Commit({partition: 1}, "v1"), outputs)
-        expect(refused.value.topic, "small", "a record that is too large changes nothing: refused.value.topic")
-        expect(
-            [refused.value.refuses(b"k", value) for value in outputs[1].values],
-            [False, True, False],
-            "a record that is too large changes nothing",
-        )
+        expect(refused.value.topic, "small")
+        expect([refused.value.refuses(b"k", value) for value in outputs[1].values], [False, True, False])
         with pytest.raises(ProductionError, match="small"):
             log.append(outputs[1])
-        expect(everything(log, "t"), everything(log, "small"), "a record that is too large changes nothing")
-        expect(everything(log, "small"), [], "a record that is too large changes nothing")
-        assert committer.is_current(), "a record that is too large changes nothing: committer.is_current()"
+        expect(everything(log, "t"), everything(log, "small"))
+        expect(everything(log, "small"), [])
+        check(committer.is_current())
         committer.commit(Commit({partition: 1}, "v1"), outputs[:1])
-        expect(len(everything(log, "t")), 3, "a record that is too large changes nothing: len(everything(log, 't'))")
+        expect(len(everything(log, "t")), 3)
 
     def test_a_partition_that_is_not_there_changes_nothing(self, log: Log) -> None:
         """When a partitioner of the user's chose it."""
@@ -227,18 +193,16 @@ class RecordTests(LogTests):
         for partition in (2, -1):
             with pytest.raises(ProductionError, match="t"):
                 log.append(OutputBatch("t", [b"a", b"b"], [b"", b""], [0, 0], None, [None, [0, partition]]))
-        expect(everything(log, "t"), [], "a partition that is not there changes nothing: everything(log, 't')")
+        expect(everything(log, "t"), [])
 
     def test_a_compacted_topic_takes_no_null_keys(self, log: Log) -> None:
         """As Kafka does: there is no last value of no key."""
         log.create_topic("t", 1, {"cleanup.policy": "compact"})
         with pytest.raises(RecordRefusedError, match="t") as refused:
             log.append(OutputBatch("t", [b"a", None], [b"", b""], [0, 0]))
-        expect(refused.value.topic, "t", "a compacted topic takes no null keys: refused.value.topic")
-        assert refused.value.refuses(None, b"") and not refused.value.refuses(b"a", b""), (
-            "a compacted topic takes no null keys"
-        )
-        expect(everything(log, "t"), [], "a compacted topic takes no null keys: everything(log, 't')")
+        expect(refused.value.topic, "t")
+        check(refused.value.refuses(None, b"") and not refused.value.refuses(b"a", b""))
+        expect(everything(log, "t"), [])
 
     # -- deletion
 
@@ -251,23 +215,19 @@ class RecordTests(LogTests):
         log.purge(partition, offset)
         log.purge(partition, 2)
         log.maintain(clock.now_ms())
-        assert log.start_offsets([partition])[partition] <= offset, "purging keeps what is at or after the offset"
-        expect(
-            [each.value for each in read(log, partition, offset)],
-            [b"%d" % i for i in range(3, 10)],
-            "purging keeps what is at or after the offset",
-        )
+        check(log.start_offsets([partition])[partition] <= offset)
+        expect([each.value for each in read(log, partition, offset)], [b"%d" % i for i in range(3, 10)])
         if self.maintains:
-            expect(log.start_offsets([partition])[partition], offset, "purging keeps what is at or after the offset")
+            expect(log.start_offsets([partition])[partition], offset)
             with pytest.raises(OffsetOutOfRangeError, match=str(offset)):
                 log.fetch(partition, offset - 1, MUCH, MUCH)
         log.append(output("t", 2))
-        expect(len(read(log, partition, offset)), 9, "purging keeps what is at or after the offset")
+        expect(len(read(log, partition, offset)), 9)
         end = log.end_offsets([partition])[partition]
         log.purge(partition, end)
         log.append(output("t", 3))
         log.maintain(clock.now_ms())
-        expect(len(read(log, partition, end)), 3, "purging keeps what is at or after the offset")
+        expect(len(read(log, partition, end)), 3)
 
     def test_a_purge_of_a_topic_that_was_made_again_deletes_nothing(self, log: Log, clock: ManualClock) -> None:
         """Its offset is of records that are gone; a process that was frozen meanwhile does not know."""
@@ -281,13 +241,11 @@ class RecordTests(LogTests):
             pytest.skip("this log's topics have no ids")
         log.purge(partition, 5, before)
         log.maintain(clock.now_ms())
-        expect(len(read(log, partition)), 10, "a purge of a topic that was made again deletes nothing")
+        expect(len(read(log, partition)), 10)
         log.purge(partition, 5, now)
         log.maintain(clock.now_ms())
         if self.maintains:
-            expect(
-                log.start_offsets([partition])[partition], 5, "a purge of a topic that was made again deletes nothing"
-            )
+            expect(log.start_offsets([partition])[partition], 5)
 
     def test_retention_by_time(self, log: Log, clock: ManualClock) -> None:
         """Old records are deleted from the front, by their own timestamps; others stay."""
@@ -299,18 +257,14 @@ class RecordTests(LogTests):
             for age in (5000, 2000, 500, 3000, 0):
                 log.append(OutputBatch(topic, [b"%d" % age], [b"v"], [clock.now_ms() - age]))
         log.maintain(clock.now_ms())
-        expect(
-            [each.key for each in everything(log, "short")],
-            [b"500", b"3000", b"0"],
-            "retention by time: [each.key for each in everything(log, 'short')]",
-        )
-        expect(len(everything(log, "kept")), len(everything(log, "mine")), "retention by time")
-        expect(len(everything(log, "mine")), 5, "retention by time")
+        expect([each.key for each in everything(log, "short")], [b"500", b"3000", b"0"])
+        expect(len(everything(log, "kept")), len(everything(log, "mine")))
+        expect(len(everything(log, "mine")), 5)
         clock.advance("10s")
         log.maintain(clock.now_ms())
-        expect(everything(log, "short"), [], "retention by time: everything(log, 'short')")
-        expect(log.start_offsets([partition]), log.end_offsets([partition]), "retention by time")
-        expect(log.end_offsets([partition]), {partition: 5}, "retention by time")
+        expect(everything(log, "short"), [])
+        expect(log.start_offsets([partition]), log.end_offsets([partition]))
+        expect(log.end_offsets([partition]), {partition: 5})
 
     def test_retention_by_size(self, log: Log, clock: ManualClock) -> None:
         """The newest `retention.bytes` of each partition stay."""
@@ -320,8 +274,8 @@ class RecordTests(LogTests):
             log.append(OutputBatch("t", [b"%d" % number], [b"v" * 10_000], [clock.now_ms()]))
         log.maintain(clock.now_ms())
         kept = [int(each.key or b"") for each in everything(log, "t")]
-        expect(kept, list(range(60 - len(kept), 60)), "retention by size: kept")
-        assert 10 <= len(kept) <= 12, "retention by size: 10 <= len(kept) <= 12"
+        expect(kept, list(range(60 - len(kept), 60)))
+        check(10 <= len(kept) <= 12)
 
     def test_compaction_keeps_the_last_record_of_each_key(self, log: Log, clock: ManualClock) -> None:
         """With its offset; a fetch passes the gaps."""
@@ -338,15 +292,11 @@ class RecordTests(LogTests):
                 expected[each.key] = each
             log.maintain(clock.now_ms())
             kept = sorted(expected.values(), key=lambda each: each.offset)
-            expect(read(log, partition), kept, "compaction keeps the last record of each key: read(log, partition)")
+            expect(read(log, partition), kept)
             end = log.end_offsets([partition])[partition]
             for offset in range(end + 1):
-                expect(
-                    read(log, partition, offset),
-                    [each for each in kept if each.offset >= offset],
-                    "compaction keeps the last record of each key",
-                )
-        expect(log.start_offsets([partition]), {partition: 0}, "compaction keeps the last record of each key")
+                expect(read(log, partition, offset), [each for each in kept if each.offset >= offset])
+        expect(log.start_offsets([partition]), {partition: 0})
 
     def test_tombstones_go_when_their_time_is_over(self, log: Log, clock: ManualClock) -> None:
         """Counted from their append: until then, a reader that lags behind must find them."""
@@ -356,25 +306,9 @@ class RecordTests(LogTests):
         log.append(OutputBatch("t", [b"a", b"b", b"a"], [b"1", b"2", None], [0, 0, 0]))
         clock.advance("59s")
         log.maintain(clock.now_ms())
-        expect(
-            [(each.key, each.value) for each in everything(log, "t")],
-            [(b"b", b"2"), (b"a", None)],
-            "tombstones go when their time is over",
-        )
+        expect([(each.key, each.value) for each in everything(log, "t")], [(b"b", b"2"), (b"a", None)])
         clock.advance("2s")
         log.maintain(clock.now_ms())
-        expect(
-            [(each.key, each.value) for each in everything(log, "t")],
-            [(b"b", b"2")],
-            "tombstones go when their time is over",
-        )
-        expect(
-            log.end_offsets([partition]),
-            {partition: 3},
-            "tombstones go when their time is over: log.end_offsets([partition])",
-        )
-        expect(
-            log.fetch(partition, 2, 3, 100),
-            [],
-            "tombstones go when their time is over: log.fetch(partition, 2, 3, 100)",
-        )
+        expect([(each.key, each.value) for each in everything(log, "t")], [(b"b", b"2")])
+        expect(log.end_offsets([partition]), {partition: 3})
+        expect(log.fetch(partition, 2, 3, 100), [])

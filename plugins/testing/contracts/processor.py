@@ -17,10 +17,21 @@ from penstock.plugins.runtime.temporary import TemporaryDirectory
 from ..driver import TopologyTestDriver
 from ..strategies import streams
 from .growth import check_growth
-from .program_runs import Ends, Event, History, Sender, WatchedLog, do, merged
-from .second_process import SecondProcess
+from .program_runs import (
+    Ends,
+    Event,
+    History,
+    SecondProcess,
+    Sender,
+    Visit,
+    WatchedLog,
+    answers_by_key,
+    do,
+    merged,
+    stored,
+    visits_of,
+)
 from .trying import try_examples
-from .visits_in_parts import Visit, answers_by_key, stored, visits_of
 
 _MOST_PARTITIONS, _MOST_TOGETHER, _MOST_CLOCK_STEPS = 3, 8, 6
 _ELSEWHERE, _GROWING = 8, 5

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import inf
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from penstock import Application, Commit, ConfigError, ManualClock, OutputBatch, Record, TaskCommitter
+from penstock.plugins.applications.visits import program_visitors
 from penstock.plugins.logs.partitioner import partition_for_key
+from penstock.plugins.runtime.shipping import pack
 
 from ..driver import TopologyTestDriver
 from ..driver_log import AutoCreatingLog
+from .child import children_for
 
 Event = tuple[str, Record]
 """A record and its topic."""
@@ -216,3 +224,77 @@ def merged(drawn: Mapping[str, Sequence[Record]]) -> list[Event]:
         topic = min(some, key=lambda each: rest[each][-1].timestamp)
         events.append((topic, rest[topic].pop()))
     return events
+
+
+Visit = tuple[str, Any]
+"""A visitor, NODE.METHOD, and the argument of its visit."""
+
+
+def visits_of(application: Application, arguments: Mapping[str, Any]) -> list[Visit]:
+    """Return a visit for each visitor of a program. Raises ConfigError where one lacks its argument, or has none."""
+    visitors = program_visitors(application)
+    wanted = sorted(name for name, (_, each) in visitors.items() if each.takes_argument)
+    if sorted(arguments) != wanted:
+        raise ConfigError(
+            f"ProcessorContract: the visitors {wanted} of the program take an argument: let `visit_arguments` be a "
+            f"mapping of them to JSON data, found {dict(arguments)}"
+        )
+    return [(name, arguments.get(name)) for name in sorted(visitors)]
+
+
+def answers_by_key(driver: TopologyTestDriver, topics: Sequence[str], by_partition: bool) -> dict[str, object]:
+    """Return the records of topics by topic and key, in order where a partition's answers are in one order."""
+    found: dict[str, list[Record]] = {}
+    for topic in topics:
+        for record in driver.read_all(topic):
+            found.setdefault(f"topic {topic}, key {record.key!r}", []).append(record)
+    return {name: records if by_partition else sorted(records, key=repr) for name, records in found.items()}
+
+
+def stored(driver: TopologyTestDriver) -> dict[str, object]:
+    """Return the rows of logged stores as bytes, by store, task and key."""
+    process = driver._processes.running(looking=True)
+    found: dict[str, object] = {}
+    for task, partitions in driver._tasks.items():
+        driver._stores(process, task)
+        state = process.worker(task, partitions, len(driver._tasks))._state
+        assert state is not None, f"task {task} is not open after a look into it"
+        found |= {f"store {store}, task {task}, row {key!r}": value for store, key, value in state.rows()}
+    return found
+
+
+class SecondProcess:
+    """Sets and hashes of text have another order there, and nothing of this process is there but what is committed."""
+
+    def __init__(self) -> None:
+        seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+        self._stack = ExitStack()
+        self._connection = self._stack.enter_context(children_for(__name__, hash_seed=seed).started(_serve))
+
+    def __enter__(self) -> SecondProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def do(self, application: Application, steps: Sequence[Step], options: dict[str, Any]) -> None:
+        """Let a driver with `options` do steps there. Fails with the traceback of an error."""
+        self._connection.send((pack(application), list(steps), options))
+        failed = self._connection.recv()
+        assert not failed, f"in a second process the program failed:\n{failed}"
+
+
+def _serve(connection: Connection) -> None:
+    """Do steps until the connection ends."""
+    while True:
+        try:
+            packed, steps, options = connection.recv()
+        except EOFError:
+            return
+        failed = ""
+        try:
+            with TopologyTestDriver(pickle.loads(packed), **options) as driver:
+                do(driver, steps)
+        except BaseException:
+            failed = traceback.format_exc()
+        connection.send(failed)

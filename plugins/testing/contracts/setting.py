@@ -70,7 +70,7 @@ class SettingContract:
         """With a ConfigError that begins with the setting's name and shows the value."""
         for value in (*self.refused, object()):
             try:
-                found = self._check(self._given(value))
+                found = self._check(self._of_text(value) if isinstance(value, str) else value)
             except ConfigError as error:
                 message = str(error)
                 assert message.startswith("setting 'the one'"), (
@@ -100,9 +100,6 @@ class SettingContract:
             assert not is_one or given == value, (
                 f"the value {given!r} is kept as {kept!r}, which is another number: refuse it"
             )
-
-    def _given(self, value: Any) -> Any:
-        return self._of_text(value) if isinstance(value, str) else value
 
     def _of_text(self, text: str) -> Any:
         return self.setting.values.of_text("setting 'the one'", text, _load)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from copy import deepcopy
@@ -20,8 +21,8 @@ from penstock.program.serdes import resolve_serde
 from penstock.stores.memory import MemoryBackend
 
 from .expectations import shown
+from .other_process import run_elsewhere
 from .serde import same_value, spoil
-from .state_store_child import rows_elsewhere
 from .store_under_test import StoreUnderTest
 
 Call = tuple[Any, ...]
@@ -305,3 +306,26 @@ def _directory(stack: ExitStack) -> str:
     name = f"contract-{uuid4()}"
     stack.callback(lambda: MemoryBackend(Path(name), ()).destroy())
     return name
+
+
+def rows_elsewhere(spec: Any, histories: Sequence[Sequence[Any]], seed: str) -> list[dict[bytes, bytes]]:
+    """Return the rows after each history, made in a process whose hashes begin with `seed`."""
+    found: list[dict[bytes, bytes]] = run_elsewhere(_rows, (spec, histories), seed, "a store")
+    return found
+
+
+def _rows(cargo: Any) -> list[dict[bytes, bytes]]:
+    spec, histories = cargo
+    found = []
+    for history in histories:
+        with tempfile.TemporaryDirectory() as directory:
+            store = StoreUnderTest(spec, MemoryBackend, directory)
+            for store.now, (method, *given) in enumerate(history):
+                try:
+                    store.call(method, *given)
+                except Exception:
+                    pass
+            store.commit()
+            found.append(store.rows())
+            store.close()
+    return found

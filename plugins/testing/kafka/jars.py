@@ -98,7 +98,8 @@ def _fetch(pom: Path, directory: Path, proof: str) -> None:
                     directory.rmdir()
                 jars.rename(directory)
                 return
-            failures.append(f"{name}:\n{_end_of(said)}")
+            end = "\n".join(line for line in said.splitlines() if line.strip())[-2000:]
+            failures.append(f"{name}:\n{end}")
     raise RuntimeUnavailableError(
         f"the jars of {proof} could not be fetched. A network is needed once (behind a mirror: install Maven, and "
         f"name the mirror in its settings.xml); or copy another machine's {directory}, and set {JARS_VARIABLE} to the "
@@ -133,7 +134,3 @@ def _ivy() -> Path | None:
     if os.environ.get("SPARK_HOME"):
         homes.append(Path(os.environ["SPARK_HOME"]))
     return next((jar for home in homes for jar in sorted((home / "jars").glob("ivy-*.jar"))), None)
-
-
-def _end_of(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if line.strip())[-2000:]

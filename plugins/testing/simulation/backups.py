@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from random import Random
@@ -11,12 +11,11 @@ from typing import Any
 from penstock import Application, IncompatibleStateError, Record, RecordBatch, TopicPartition
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.applications.stored_id import renamed
-from penstock.plugins.backups import Backup, Catalog, plan_restore, restore_backup, verify_backup
+from penstock.plugins.backups import Backup, Catalog, back_up, plan_restore, prune, restore_backup, verify_backup
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 
 from ..topic_reader import TopicReader
-from .backup_host import BackupHost, PruneHost
 from .history import Fault, History, Step
 from .host import with_state_in
 from .host_world import HostWorld
@@ -31,6 +30,7 @@ _FAULTS = {BACK_UP: 0.08, PRUNE: 0.6}
 """In how many of these steps a fault strikes the process: a prune is one step, and a backup takes many."""
 _PASSES = (0.02, 0.1, 0.3)
 """Seconds that pass while a backup rests."""
+_PATIENCE_SECONDS = 20.0
 _MOST_RESTORED = 2
 """The most backups of a history that are restored; all are read."""
 
@@ -86,15 +86,28 @@ class BackupSimulation(Simulation):
                 self._write_markers()  # as mostly at once, on a real log
             self._go_on(resting[0], step)
         elif step.amount % 2:
-            self._start_tool(step, BackupHost)
+            self._start_tool(step, BACK_UP, self._made_backup)
 
     def _prune(self, step: Step) -> None:
-        self._start_tool(step, PruneHost, 1 + step.amount % 3)
+        keep = 1 + step.amount % 3
 
-    def _start_tool(self, step: Step, kind: type[ToolHost], *given: object) -> None:
+        def act(tool: ToolHost) -> str:
+            prune(Catalog(self._place, self._made.id, tool.own_world), keep)
+            return ""
+
+        self._start_tool(step, PRUNE, act)
+
+    def _made_backup(self, tool: ToolHost) -> str:
+        patience, world = _PATIENCE_SECONDS, tool.own_world
+        written = back_up(
+            tool.application, tool.log, self._place, named=self._made.id, patience_seconds=patience, world=world
+        )
+        return written.backup.name
+
+    def _start_tool(self, step: Step, what: str, act: Callable[[ToolHost], str]) -> None:
         self._started += 1
-        where = Random(self._history.dice + self._started), self._place, self._made.id
-        self._go_on(self._cluster.start_tool(step.host % self._cluster.machines, kind, *where, *given), step)
+        random = Random(self._history.dice + self._started)
+        self._go_on(self._cluster.start_tool(step.host % self._cluster.machines, ToolHost, random, what, act), step)
 
     def _damage(self, step: Step) -> None:
         super()._damage(step)
@@ -119,7 +132,7 @@ class BackupSimulation(Simulation):
             if tool.error is not None:
                 self.failed.append(f"{type(tool.error).__name__}: {tool.error}")
                 self._timeline.tell(f"{tool} fails: {self.failed[-1]}")
-            elif isinstance(tool, BackupHost):
+            elif tool.made:
                 self.made.append(tool.made)
                 self._timeline.tell(f"{tool} has made {tool.made}")
             self._cluster.end(tool)

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from io import BytesIO
 from pathlib import Path
 
-from penstock import Commit, PenstockError, TaskId, TopicPartition
+from penstock import (
+    Application,
+    ChangelogError,
+    Commit,
+    DeltaChangelog,
+    PenstockError,
+    TaskId,
+    TopicPartition,
+    version_counter,
+)
+from penstock.plugins.changelogs.file_format import DELTA, DamagedError, Reader
+from penstock.plugins.runtime.locations import open_deltas
 
 from .cluster import Cluster
 from .disk import Disk
-from .failure import SimulationFailure
 from .host import with_state_in
 from .host_world import HostWorld
-from .leftovers import left_for_ever
 from .log import SimulatedLog
 from .rows import difference_of_rows, rows_of
 from .timeline import Timeline
@@ -37,9 +48,6 @@ class Checks:
         self._outside = outside
         self._timeline = timeline
         self._directory = directory
-
-    def _failure(self, what: str) -> SimulationFailure:
-        return SimulationFailure(what, self._timeline.story, self._timeline.events)
 
     def progress(self) -> object:
         """Return what changes as long as the application gets on: ends of topics, and positions."""
@@ -69,7 +77,7 @@ class Checks:
     def positions_go_on(self) -> None:
         """No commit sets a position back."""
         if self._log.went_back:
-            raise self._failure(self._log.went_back[0])
+            raise self._timeline.failure(self._log.went_back[0])
 
     def is_all_read(self) -> bool:
         """Return whether every record is processed and committed."""
@@ -78,7 +86,7 @@ class Checks:
     def all_is_read(self) -> None:
         """Every record is processed and committed."""
         for unread in self._unread():
-            raise self._failure(f"no fault strikes any more, and {unread}")
+            raise self._timeline.failure(f"no fault strikes any more, and {unread}")
 
     def _unread(self) -> list[str]:
         positions = self.positions()
@@ -99,10 +107,12 @@ class Checks:
             try:
                 there, here = (rows_of(each, task, partitions, self._log, self._outside) for each in (fresh, last))
             except PenstockError as error:
-                raise self._failure(f"task {task} cannot be opened: {type(error).__name__}: {error}") from error
+                raise self._timeline.failure(
+                    f"task {task} cannot be opened: {type(error).__name__}: {error}"
+                ) from error
             different = difference_of_rows(self._cluster.application, task, here, there)
             if different is not None:
-                raise self._failure(different)
+                raise self._timeline.failure(different)
             self._files(task, partitions)
 
     def _files(self, task: str, partitions: Sequence[TopicPartition]) -> None:
@@ -112,4 +122,58 @@ class Checks:
             assert last is not None, f"task {task} has state, and no commit"
             left = left_for_ever(self._cluster.application, task, last.version, self._disk, self._outside)
             if left:
-                raise self._failure(f"files that nobody needs are left for ever: {', '.join(left)}")
+                raise self._timeline.failure(f"files that nobody needs are left for ever: {', '.join(left)}")
+
+
+_LATER_MS = 24 * 3_600_000
+
+
+def left_for_ever(application: Application, task: str, version: str, disk: Disk, outside: HostWorld) -> list[str]:
+    """Clean a task's changelog for its last version; return the files that stay and that no version needs.
+
+    Orphans may stay until the task has passed their counters, and the newest snapshot until the next one is written,
+    though the deltas before it may be there as well: those of its version can be in one file with later ones.
+    """
+    with closing(open_deltas(application.settings, application.id, task, outside.world)) as changelog:
+        changelog.clean(version, 0, outside.now_ms() + _LATER_MS, lambda: True)
+        place = application.settings.changelog.partition(":")[2].partition("?")[0]
+        own = disk.files(f"/{place.rpartition('://')[2]}/{application.id}/{task}")
+        newest = max((path for path in own if path.endswith(".snapshot")), key=os.path.basename, default=None)
+        return [
+            path
+            for path in own
+            if path != newest and not _may_stay(path, version, disk) and _does_without(changelog, version, path, disk)
+        ]
+
+
+def _may_stay(path: str, version: str, disk: Disk) -> bool:
+    """Return whether a file has something of a version that is not before `version`."""
+    counter, name = version_counter(version), os.path.basename(path)
+    if not name[0].isdigit():
+        return False
+    if version_counter(name) >= counter:
+        return not name.endswith(".tmp") or version_counter(name) > counter
+    file, highest = BytesIO(disk.file(path).data), -1
+    try:
+        while path.endswith(".delta"):
+            reader = Reader(file, DELTA)
+            reader.skip()
+            highest = version_counter(reader.version)
+    except DamagedError:  # its end, too
+        return highest >= counter
+    return False
+
+
+def _does_without(changelog: DeltaChangelog, version: str, path: str, disk: Disk) -> bool:
+    """Return whether a version can be restored without a file."""
+    directory, name = os.path.split(path)
+    names = disk.directory(directory).names
+    file = names.pop(name)
+    try:
+        for _ in changelog.restore(version, None).steps:
+            pass
+    except ChangelogError:
+        return False
+    finally:
+        names[name] = file
+    return True

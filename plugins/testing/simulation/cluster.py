@@ -10,17 +10,16 @@ from typing import Any, TypeVar
 from penstock import Commit, FencedError, LogError, TopicPartition, version_counter
 from penstock.plugins.applications.preparation import Prepared
 
-from .contents import Contents
 from .disk import Disk
 from .driver_host import DriverHost
-from .failure import HostDied, SimulatedOutage, SimulationFailure
+from .failure import HostDied, SimulatedOutage
 from .host import BatchHost, ContinuousHost, Host, with_state_in
 from .host_files import HostFiles
 from .host_world import HostWorld
 from .local_state import LocalState
 from .log import HostLog, SimulatedLog
-from .replica_host import ReplicaHost
-from .standby_host import StandbyHost
+from .replica_host import ReplicaHost, StandbyHost
+from .rows import Contents
 from .timeline import Timeline
 from .tool_host import ToolHost
 
@@ -135,7 +134,7 @@ class Cluster:
         number = self._started = self._started + 1
         application = with_state_in(self.application, self._machines[machine].directory)
         log, world = self._surroundings(machine, lambda: host)
-        host = self._kind(number, application, self.tasks, log, world)
+        host = self._kind(number, application, log, world, self.tasks)
         host.known = self.known
         self.hosts.append(host)
         self._timeline.tell(f"{host} starts on machine {machine + 1}")
@@ -348,9 +347,9 @@ class Cluster:
 
     def _judge(self, host: Host) -> None:
         if self.contents.wrong:
-            raise SimulationFailure(self.contents.wrong[0], self._timeline.story, self._timeline.events)
+            raise self._timeline.failure(self.contents.wrong[0])
         if host.failures:
-            raise SimulationFailure(host.failures[0], self._timeline.story, self._timeline.events)
+            raise self._timeline.failure(host.failures[0])
 
     def work(self, host: Host) -> None:
         """Let a host do a stretch of work."""

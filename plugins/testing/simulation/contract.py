@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from random import Random
 from typing import Any, ClassVar, Literal
@@ -17,7 +20,6 @@ from .answers import Answers, difference, difference_before_reset, of_driver, of
 from .backups import BackupSimulation, with_backups
 from .failure import SimulationFailure
 from .history import History
-from .in_memory import in_memory
 from .reshards import ReshardSimulation, with_reshards
 from .shrinking import Case, shrink
 from .simulation import Simulation, is_on_disk
@@ -189,3 +191,18 @@ def _only_source(contract: type[SimulationContract]) -> str:
     if len(names) != 1:
         raise ConfigError(f"records: the program reads {', '.join(sorted(names))}: return a mapping by topic")
     return names[0]
+
+
+_IN_MEMORY = "/dev/shm"
+
+
+@contextmanager
+def in_memory() -> Iterator[None]:
+    """Let temporary directories be made in memory, where the system has such a place."""
+    before = tempfile.tempdir
+    if os.access(_IN_MEMORY, os.W_OK):
+        tempfile.tempdir = _IN_MEMORY
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before

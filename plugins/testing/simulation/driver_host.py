@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from penstock import Application
@@ -33,24 +33,18 @@ class DriverHost(Host):
         directory: Path,
         owners: Callable[[], Mapping[str, Host]],
     ) -> None:
-        super().__init__(number, application, {}, log, world)
+        super().__init__(number, application, log, world)
         self._owners = owners
         self._lease = log.lease(application.id, str(self), _LEASE_MS)
         directory.mkdir(parents=True, exist_ok=True)
         self._control, self._orders = ControlFile(directory), Control()
         self._control.write(self._orders)
         plan = Plan.of(prepared, len(prepared.tasks()), str(directory))
-        self._planner = BatchPlanner(plan, log, world, self._wait, world.world.seconds)
+        self._planner = BatchPlanner(plan, log, world, world.world.sleep, world.world.seconds)
         self._offset = self._planner.first()
-
-    def _wait(self, seconds: float) -> None:
-        self.world.world.sleep(seconds)
 
     def __str__(self) -> str:
         return f"driver {self.number}"
-
-    def run(self, names: Iterable[str]) -> None:
-        """Do nothing: it runs no tasks."""
 
     def work(self) -> int:
         """Renew the lease, and plan one batch, if there is one."""
@@ -68,12 +62,8 @@ class DriverHost(Host):
                     owners[task].planned[task] = Planned(ends, plan.clock_ms)
         return 0
 
-    @property
-    def lost(self) -> set[str]:
-        return set()
-
     def close(self, *, commit: bool) -> None:
         """Give up the lease, where it ends as it should; a driver that dies keeps it until it expires."""
         if commit:
             self._lease.release()
-        self.resources.close()
+        super().close(commit=commit)

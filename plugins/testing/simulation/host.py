@@ -81,10 +81,9 @@ class Host(ABC):
     A method raises HostDied where the host dies in it.
     """
 
-    def __init__(self, number: int, application: Application, tasks: Tasks, log: HostLog, world: HostWorld) -> None:
+    def __init__(self, number: int, application: Application, log: HostLog, world: HostWorld) -> None:
         self.number = number
         self.application = application
-        self.all_tasks = tasks
         self.log = log
         self.world = world
         self.resources = ProcessResources(world.world)
@@ -111,6 +110,8 @@ class Host(ABC):
         """The last commits that the driver knows of, by task: the log must have them, or later ones."""
         self.failures: list[str] = []
         """What tasks failed with that no fault of the simulation explains."""
+        self.lost: set[str] = set()
+        """Tasks that ended since the last call of `run` that named them."""
 
     def __str__(self) -> str:
         return f"host {self.number}"
@@ -158,22 +159,17 @@ class Host(ABC):
 
     # ------------------------------------------------------------------ tasks
 
-    @abstractmethod
     def run(self, names: Iterable[str]) -> None:
-        """Run these tasks from now on, too."""
+        """Run these tasks from now on, too; a process beside the application runs none."""
+        return
 
     @abstractmethod
     def work(self) -> int:
         """Do the next stretch of work; return the number of records processed."""
 
-    @property
-    @abstractmethod
-    def lost(self) -> set[str]:
-        """Tasks that ended since the last call of `run` that named them."""
-
-    @abstractmethod
     def close(self, *, commit: bool) -> None:
         """Close all tasks, with a commit where they have something to commit."""
+        self.resources.close()
 
     @property
     def has_plans(self) -> bool:
@@ -227,15 +223,14 @@ class Host(ABC):
 class ContinuousHost(Host):
     """A host whose tasks poll, process and commit on their own: a `TaskLoop`."""
 
-    def __init__(self, number: int, application: Application, tasks: Tasks, log: HostLog, world: HostWorld) -> None:
-        super().__init__(number, application, tasks, log, world)
+    def __init__(self, number: int, application: Application, log: HostLog, world: HostWorld, tasks: Tasks) -> None:
+        super().__init__(number, application, log, world)
         self._loop = TaskLoop(application, tasks, log, self.resources, world.now_ms)
-        self._lost: set[str] = set()
         self._visits: list[Visit] = []
 
     def run(self, names: Iterable[str]) -> None:
         names = list(names)
-        self._lost.difference_update(names)
+        self.lost.difference_update(names)
         self._loop.run(names, self.known, visits=self._visits)
 
     def work(self) -> int:
@@ -247,37 +242,33 @@ class ContinuousHost(Host):
             done = self._loop.turn(0)
         finally:
             for failed in self._loop.take_failures():
-                self._lost.add(failed.task_id)
+                self.lost.add(failed.task_id)
                 self.judge(failed.task_id, failed.error)
         for report in self._loop.take_reports():
             self.take(report)
         return done
 
-    @property
-    def lost(self) -> set[str]:
-        return self._lost
-
     def close(self, *, commit: bool) -> None:
         self._loop.close(commit=commit)
-        self.resources.close()
+        super().close(commit=commit)
 
 
 class BatchHost(Host):
     """A host whose tasks run batches: a `TaskWorker` for each. One stretch of work is a batch of one task."""
 
-    def __init__(self, number: int, application: Application, tasks: Tasks, log: HostLog, world: HostWorld) -> None:
-        super().__init__(number, application, tasks, log, world)
+    def __init__(self, number: int, application: Application, log: HostLog, world: HostWorld, tasks: Tasks) -> None:
+        super().__init__(number, application, log, world)
+        self._tasks = tasks
         self._workers: dict[str, TaskWorker] = {}
-        self._lost: set[str] = set()
 
     def run(self, names: Iterable[str]) -> None:
         for name in names:
-            self._lost.discard(name)
+            self.lost.discard(name)
             self.opened.discard(name)
             if name not in self._workers:
                 self._workers[name] = TaskWorker(
-                    self.application, TaskId.parse(name), self.all_tasks[name], self.log,
-                    resources=self.resources, task_count=len(self.all_tasks),
+                    self.application, TaskId.parse(name), self._tasks[name], self.log,
+                    resources=self.resources, task_count=len(self._tasks),
                 )  # fmt: skip
 
     def keep(self, names: Collection[str]) -> None:
@@ -288,7 +279,7 @@ class BatchHost(Host):
         visits = asked_visits(self.application.id, self.log)
         for each in self._workers.values():
             each.ask(visits)
-        names = [name for name in self._workers if name not in self._lost and self._has_work(name)]
+        names = [name for name in self._workers if name not in self.lost and self._has_work(name)]
         if not names:
             return 0
         # The one that worked longest ago.
@@ -305,14 +296,14 @@ class BatchHost(Host):
             self.planned.setdefault(name, planned)  # a host tries again in the same batch
             return 0
         except Exception as error:
-            self._lost.add(name)
+            self.lost.add(name)
             self.opened.discard(name)
             self.judge(name, error)
             return 0
 
     @property
     def has_plans(self) -> bool:
-        return any(name in self.planned for name in self._workers if name not in self._lost)
+        return any(name in self.planned for name in self._workers if name not in self.lost)
 
     def _has_work(self, name: str) -> bool:
         worker = self._workers[name]
@@ -320,11 +311,7 @@ class BatchHost(Host):
         is_due = tick is not None and tick <= self.world.now_ms()
         return name in self.planned or is_due or worker.commit_expires()
 
-    @property
-    def lost(self) -> set[str]:
-        return self._lost
-
     def close(self, *, commit: bool) -> None:
         for worker in self._workers.values():
             worker.close()
-        self.resources.close()
+        super().close(commit=commit)

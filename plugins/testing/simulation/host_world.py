@@ -46,7 +46,7 @@ class HostWorld(Clock):
         self.world = World(
             clock=self,
             seconds=timeline.seconds,
-            sleep=self._sleep,
+            sleep=timeline.pass_by,
             threads=lambda size, name: _Pool(name, self.calls),
             wait=self._wait,
             ticker=self._ticker,
@@ -92,9 +92,6 @@ class HostWorld(Clock):
         """Let tickers call what they call."""
         for each in self._tickers:
             each.tick()
-
-    def _sleep(self, seconds: float) -> None:
-        self._timeline.pass_by(seconds)
 
     def _wait(self, given: Collection[Future[Any]], seconds: float | None = None, /) -> None:
         """Run this host's calls, first of all those that are waited for, until these are done.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from random import Random
 
 from penstock import Application, LeaseTakenError, Log, PenstockError, World
@@ -29,15 +29,12 @@ class OperatorHost(Host):
         self, number: int, application: Application, log: HostLog, world: HostWorld, act: Act,
         between: Callable[[], None],
     ) -> None:  # fmt: skip
-        super().__init__(number, application, {}, log, world)
+        super().__init__(number, application, log, world)
         self._do, self._between = act, between
         self.is_done = False
 
     def __str__(self) -> str:
         return f"operator {self.number}"
-
-    def run(self, names: Iterable[str]) -> None:
-        """Do nothing: it runs no tasks."""
 
     def work(self) -> int:
         """Do what it is for, or fail."""
@@ -58,13 +55,6 @@ class OperatorHost(Host):
             self.is_done = True
         lease.release()
         return 0
-
-    @property
-    def lost(self) -> set[str]:
-        return set()
-
-    def close(self, *, commit: bool) -> None:
-        self.resources.close()
 
 
 def operate(cluster: Cluster, act: Act, step: Step) -> bool:

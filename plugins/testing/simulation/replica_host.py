@@ -1,13 +1,14 @@
-"""ReplicaHost: a process of a simulation that follows every task with stores, and runs none."""
+"""ReplicaHost and StandbyHost: processes of a simulation with copies of tasks' stores, which run no tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from penstock import Application, LogError
 from penstock.plugins.replicas import Replica, saved_tasks
+from penstock.plugins.replicas.standbys import Standbys
 
 from .failure import HostDied
 from .host import Host
@@ -30,16 +31,13 @@ class ReplicaHost(Host):
         directory: Path,
         check: Callable[[str, Replica], None],
     ) -> None:
-        super().__init__(number, application, {}, log, world)
+        super().__init__(number, application, log, world)
         self.directory = directory
         self._check = check
         self._replicas: dict[str, Replica] = {}
 
     def __str__(self) -> str:
         return f"replica host {self.number}"
-
-    def run(self, names: Iterable[str]) -> None:
-        """Do nothing: it follows all tasks that the log knows of."""
 
     def work(self) -> int:
         """Bring each replica to the last commit, as far as its task lets it."""
@@ -54,14 +52,12 @@ class ReplicaHost(Host):
         return 0
 
     def _follow(self, task: str) -> None:
-        replica = self._replicas.get(task)
-        if replica is None:
-            replica = self._replicas[task] = Replica(
-                self.application, task, self.log, self.directory / task, world=self.world.world
-            )
-        opened = replica
-        self._check(task, opened)
-        if replica.catch_up(lambda: self._check(task, opened)) and replica.commit is not None:
+        if task not in self._replicas:
+            place = self.directory / task
+            self._replicas[task] = Replica(self.application, task, self.log, place, world=self.world.world)
+        replica = self._replicas[task]
+        self._check(task, replica)
+        if replica.catch_up(lambda: self._check(task, replica)) and replica.commit is not None:
             assert replica.version == replica.commit.version, f"its commit is {replica.commit}, not {replica.version}"
         self._check(task, replica)
 
@@ -73,10 +69,6 @@ class ReplicaHost(Host):
         """Return the stores of a task that its replica has."""
         return set(self._replicas[task].layout) if task in self._replicas else set()
 
-    @property
-    def lost(self) -> set[str]:
-        return set()
-
     def _close(self, task: str) -> None:
         replica = self._replicas.pop(task, None)
         if replica is not None:
@@ -87,4 +79,35 @@ class ReplicaHost(Host):
         """Close all replicas; their copies stay."""
         for task in list(self._replicas):
             self._close(task)
-        self.resources.close()
+        super().close(commit=commit)
+
+
+class StandbyHost(Host):
+    """A process with the standbys of all tasks. `application` has the directory of its machine."""
+
+    def __init__(self, number: int, application: Application, log: HostLog, world: HostWorld) -> None:
+        super().__init__(number, application, log, world)
+        self._standbys = Standbys(application, log, world=world.world)
+
+    def __str__(self) -> str:
+        return f"standby host {self.number}"
+
+    def work(self) -> int:
+        """Bring on the copies that are due."""
+        self.world.tick()
+        while self.world.calls:
+            self.world.run(0)
+        return 0
+
+    def unsettled(self) -> list[str]:
+        """Return the tasks whose copies are neither at the last commit nor taken by their task, and why."""
+        states = self._standbys.status()
+        return [] if self._standbys.are_current else [f"{each.task} {each.state} {each.error}" for each in states]
+
+    def close(self, *, commit: bool) -> None:
+        """Leave the copies; those of a process that has died are left where they are."""
+        if not commit:
+            self._standbys._running.clear()  # no thread of it lives
+        with suppress(HostDied, LogError):
+            self._standbys.close()
+        super().close(commit=commit)

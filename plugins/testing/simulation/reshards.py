@@ -7,14 +7,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from penstock import Application
 from penstock.plugins.applications.stored_id import read_note_beside, read_stored
 from penstock.plugins.reshard import accept, plan_reshard, reshard, undo
 
 from .history import Fault, History, Step
 from .host import with_state_in
-from .host_world import HostWorld
-from .log import HostLog
 from .simulation import Simulation, is_on_disk
 from .tool_host import ToolHost
 
@@ -42,13 +39,6 @@ def with_reshards(history: History, random: Random, numbers: tuple[int, ...]) ->
 class ReshardHost(ToolHost):
     """Reshards an application, which stands still, to the partitions that its topics have; or takes that back."""
 
-    def __init__(
-        self, number: int, application: Application, log: HostLog, world: HostWorld, random: Random, of: Application,
-        what: str, partitions: int,
-    ) -> None:  # fmt: skip
-        super().__init__(number, application, log, world, random)
-        self._of, self._what, self._partitions = of, what, partitions
-
     def __str__(self) -> str:
         return f"process {self.number}, {self._what}"
 
@@ -58,18 +48,6 @@ class ReshardHost(ToolHost):
 
     def _let_others_act(self) -> None:
         """Do nothing, for the same reason."""
-
-    def do(self) -> None:
-        application = with_state_in(self._of, Path(self.application.settings.state_dir))
-        lease = self.log.lease(application.id, str(self), _LEASE_MS)
-        if self._what == RESHARD:
-            plan = plan_reshard(application, self.log, self._partitions)
-            reshard(plan, self.log, lease, world=self.own_world)
-        elif self._what == "undo":
-            undo(application, self.log, lease, world=self.own_world)
-        else:
-            accept(application, self.log, lease, world=self.own_world)
-        lease.release()
 
 
 class ReshardSimulation(Simulation):
@@ -113,6 +91,16 @@ class ReshardSimulation(Simulation):
         self._cluster.known = {}  # frozen hosts have the commits of the layout before
         self._cluster.restart(prepared)
 
+    def _change(self, host: ToolHost, what: str, partitions: int) -> str:
+        application = with_state_in(self._made, Path(host.application.settings.state_dir))
+        lease = host.log.lease(application.id, str(host), _LEASE_MS)
+        if what == RESHARD:
+            reshard(plan_reshard(application, host.log, partitions), host.log, lease, world=host.own_world)
+        else:
+            {"undo": undo, "accept": accept}[what](application, host.log, lease, world=host.own_world)
+        lease.release()
+        return ""
+
     def _source_topics(self) -> list[str]:
         read = self.application.program.topics()
         return [topic for topic in self._topics if topic in read]
@@ -134,9 +122,8 @@ class ReshardSimulation(Simulation):
                 random.randrange(self._cluster.machines),
                 ReshardHost,
                 Random(random.random()),
-                self._made,
                 what,
-                partitions,
+                lambda host: self._change(host, what, partitions),
             )
             if number == _MOST_TRIES - 1:
                 self._faults.disarm()

@@ -1,15 +1,18 @@
-"""The rows of a task's stores, from this machine's copy or from the changelog alone."""
+"""The rows of a task's stores: of this machine's copy, from the changelog alone, and of all copies at one version."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 from penstock import Application, Log, TaskId, TopicPartition
+from penstock.changelog import is_version
+from penstock.plugins.replicas import Replica
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 
 from .host_world import HostWorld
+from .log import SimulatedLog
 
 Rows = dict[tuple[str, bytes], bytes]
 
@@ -60,3 +63,47 @@ def freeing_stores(application: Application, task: str) -> set[str]:
 
 def _shown(value: bytes | None) -> str:
     return "nothing" if value is None else repr(value)
+
+
+Tables = Mapping[str, Mapping[bytes, bytes]]
+
+
+class Contents:
+    """Compares copies of a task's stores at the same version: those of hosts and those of replicas.
+
+    A version is never made twice, so all copies with its name have the same content, or one of them is wrong. Stores
+    that free old rows on their own host are left out.
+    """
+
+    def __init__(self, log: SimulatedLog) -> None:
+        self._log = log
+        self._found: dict[tuple[str, str, str], tuple[str, Mapping[bytes, bytes]]] = {}
+        self.wrong: list[str] = []
+        """What is wrong of a replica."""
+
+    def note(self, application: Application, task: str, version: str | None, tables: Tables, where: str) -> None:
+        """Note the rows that a copy has, by store, at a version (None: the copy shows none), and compare them."""
+        if version is None or not is_version(version):
+            return
+        subtopology = TaskId.parse(task).subtopology
+        logged = {each.name for each in application.program.subtopology(subtopology).stores if each.logged}
+        for store in sorted(logged.intersection(tables) - freeing_stores(application, task)):
+            first, rows = self._found.setdefault((task, version, store), (where, dict(tables[store])))
+            if rows != tables[store]:
+                self.wrong.append(
+                    f"task {task}, store {store!r}, version {version}: {where} has {_shown_rows(tables[store])}, and "
+                    f"{first} had {_shown_rows(rows)}"
+                )
+
+    def check(self, application: Application, task: str, replica: Replica, where: str) -> None:
+        """Check what a replica shows: a committed version, with its content."""
+        version = replica.version
+        if version is not None and version not in self._log.versions:
+            self.wrong.append(f"task {task}: {where} shows version {version}, which was not committed")
+        if version is not None:
+            tables = {store: dict(replica.backend(store).range(store)) for store in replica.layout}
+            self.note(application, task, version, tables, where)
+
+
+def _shown_rows(rows: Mapping[bytes, bytes]) -> str:
+    return ", ".join(f"{key!r}: {value!r}" for key, value in sorted(rows.items())) or "nothing"

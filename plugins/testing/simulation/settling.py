@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .checks import Checks
 from .cluster import Cluster
-from .failure import SimulationFailure
 from .log import SimulatedLog
 from .timeline import Timeline
 
@@ -40,7 +39,7 @@ def settle(cluster: Cluster, checks: Checks, log: SimulatedLog, timeline: Timeli
             _let_replicas_catch_up(cluster, checks, timeline)
             _let_standbys_catch_up(cluster, timeline)
             return
-    raise SimulationFailure("it never comes to rest, though no fault strikes any more", timeline.story, timeline.events)
+    raise timeline.failure("it never comes to rest, though no fault strikes any more")
 
 
 def _let_standbys_catch_up(cluster: Cluster, timeline: Timeline) -> None:
@@ -49,11 +48,7 @@ def _let_standbys_catch_up(cluster: Cluster, timeline: Timeline) -> None:
             timeline.pass_by(30.0)
             cluster.let(host, host.work)
         if host.unsettled():
-            raise SimulationFailure(
-                f"{host} has not all copies, and no fault strikes any more: {host.unsettled()}",
-                timeline.story,
-                timeline.events,
-            )
+            raise timeline.failure(f"{host} has not all copies, and no fault strikes any more: {host.unsettled()}")
 
 
 def _let_replicas_catch_up(cluster: Cluster, checks: Checks, timeline: Timeline) -> None:
@@ -62,9 +57,7 @@ def _let_replicas_catch_up(cluster: Cluster, checks: Checks, timeline: Timeline)
         for task, commit in checks.commits().items():
             lacking = checks.logged_stores(task) - host.stores(task)
             if host.version(task) != commit.version or lacking:
-                raise SimulationFailure(
+                raise timeline.failure(
                     f"{host} shows version {host.version(task)} of task {task}, whose last commit is {commit.version}, "
-                    f"and lacks the stores {sorted(lacking)}; no fault strikes any more",
-                    timeline.story,
-                    timeline.events,
+                    f"and lacks the stores {sorted(lacking)}; no fault strikes any more"
                 )

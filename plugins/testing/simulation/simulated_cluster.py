@@ -170,7 +170,7 @@ class SimulatedCluster(ReadsTopics):
 
     def failure(self, what: str) -> SimulationFailure:
         """Return what to raise for a history up to now after which something is wrong."""
-        return SimulationFailure(what, self._timeline.story, self._timeline.events)
+        return self._timeline.failure(what)
 
     @property
     def hosts(self) -> list[int]:

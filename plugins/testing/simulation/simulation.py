@@ -108,7 +108,8 @@ class Simulation(SimulatedCluster):
             "jump": lambda step: self._let(step, lambda host: self._jump(host, step.amount)),
             "power": self._power_off,
             "deploy": lambda step: self._deploy(),
-            "purge": lambda step: self.purge(also_sources=step.amount % 2 == 1 and self._may_purge_sources()),
+            # Retention would delete the content of a store that is filled from a source topic.
+            "purge": lambda step: self.purge(also_sources=step.amount % 2 == 1 and len(self.arrived) == 1),
             "markers": lambda step: self._write_markers(),
             "maintain": lambda step: self._log.maintain(self._timeline.now_ms()),
             "lose": self._lose,
@@ -348,10 +349,6 @@ class Simulation(SimulatedCluster):
     def outputs(self) -> dict[str, list[Record]]:
         """Return what was produced since the last reset, as `SimulatedCluster.outputs`."""
         return self._outputs_from(self._life_begins)
-
-    def _may_purge_sources(self) -> bool:
-        """Return whether no store is filled from a source topic: there, retention would delete its content."""
-        return len(self.arrived) == 1
 
     def _jump(self, host: Host, number: int) -> None:
         jump_ms = _JUMPS_MS[number % len(_JUMPS_MS)]

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import Any
 
-from .contract import SimulationContract
+from .contract import SimulationContract, in_memory
 from .failure import SimulationFailure
 from .faults import Place
-from .in_memory import in_memory
 
 
 @dataclass

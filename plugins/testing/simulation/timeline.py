@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
+from .failure import SimulationFailure
+
 BEGINNING_MS = 1_700_000_000_000
 
 
@@ -47,6 +49,10 @@ class Timeline:
     def end_steps(self) -> None:
         """Let what is told next be none."""
         self._is_event = False
+
+    def failure(self, what: str) -> SimulationFailure:
+        """Return what to raise for a history up to now after which something is wrong."""
+        return SimulationFailure(what, self.story, self.events)
 
     def tell(self, what: str, *, is_event: bool = False) -> None:
         """Add a line to the story."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -21,21 +21,30 @@ _RESTS = 0.05
 
 
 class ToolHost(Host):
-    """A process that does one thing, which may take several acts: `is_done` at its end, with `error` if it failed.
+    """A process that does one thing, `act`, which may take several acts. `what` names it in the story.
+
+    At its end it `is_done`, with `error` if it failed, else with what `act` returned in `made`.
 
     Where it waits, and before some of its operations on log and disk, it rests, and others act until it is woken.
     """
 
-    def __init__(self, number: int, application: Application, log: HostLog, world: HostWorld, random: Random) -> None:
-        super().__init__(number, application, {}, HostLog(log.shared, self._edge), world)
-        self._inner = log
+    def __init__(
+        self, number: int, application: Application, log: HostLog, world: HostWorld, random: Random, what: str,
+        act: Callable[[ToolHost], str],
+    ) -> None:  # fmt: skip
+        super().__init__(number, application, HostLog(log.shared, self._edge), world)
+        self._inner, self._what, self._do = log, what, act
         self._random = random
         files = world.world.files
         assert isinstance(files, HostFiles), f"{self} has the files of a real machine"
         self.own_world = replace(world.world, sleep=self._rest, files=files.preceded(self._rest_sometimes))
         self.is_done = self.rests = False
+        self.made = ""
         self.error: PenstockError | None = None
         self._waited = 0.0
+
+    def __str__(self) -> str:
+        return f"{self._what} process {self.number}"
 
     def _rest(self, seconds: float) -> None:
         self.world.world.sleep(seconds)
@@ -56,24 +65,10 @@ class ToolHost(Host):
         self.freeze()
         self.rests = False
 
-    def run(self, names: Iterable[str]) -> None:
-        """Do nothing: it runs no tasks."""
-
     def work(self) -> int:
         try:
-            self.do()
+            self.made = self._do(self)
         except PenstockError as error:
             self.error = error
         self.is_done = True
         return 0
-
-    def do(self) -> None:
-        """Do what it is for."""
-        raise NotImplementedError
-
-    @property
-    def lost(self) -> set[str]:
-        return set()
-
-    def close(self, *, commit: bool) -> None:
-        self.resources.close()

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from penstock import KeyValueStoreSpec, Partitioner, Record, StoreTraits, key_value_store
+from penstock import KeyValueStoreSpec, Partitioner, ProcessorContext, Record, StoreTraits, key_value_store
+from penstock.operator import Operator, Run
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.store.division import Division, PartitionInValue
 
@@ -20,11 +21,10 @@ from ...graph.serdes import Serdes, key_of_topic, value_of_internal_topic
 from ...graph.step import Flow, ProcessorStep
 from ...graph.writer import RepartitionNames, Writer
 from ..joins import TableSide
-from ..reading import TopicTable
+from ..reading import TopicTable, ValueGetter
 from ..table_source import TableUpdates
 from .answer import ForeignKeyAnswer, ForeignKeyReceive, ForeignKeyUpdates
-from .messages import ForeignKeyOf, JoinSerdes, ResponseSerde, SubscriptionSerde, with_partition
-from .resolve import ForeignKeyResolve
+from .messages import ForeignKeyOf, JoinSerdes, ResponseSerde, SubscriptionSerde, compile_hash, with_partition
 from .send import ForeignKeySend
 
 _PREFIX = "KTABLE-FK-JOIN-"
@@ -227,3 +227,49 @@ class WithoutValue:
     def __call__(self, topic: str, record: Record, count: int) -> int | Sequence[int] | None:
         """Return the partitioner's choice."""
         return self.partitioner(topic, record.with_value(None), count)
+
+
+@dataclass(kw_only=True, eq=False)
+class ForeignKeyResolve(Operator):
+    """Joins the left row, as it is now, with the right row in the answer: `joiner(key, left value, right value)`.
+
+    The left row may have changed since it subscribed. Then the answer is stale, and is dropped: another one follows,
+    except where there is nothing to join. So in an inner join a stale answer without a right row deletes the result,
+    if the left row still refers to the same row, whose answers come in order, or refers to none.
+    Kafka Streams: ResponseJoinProcessorSupplier.
+    """
+
+    joiner: Callable[[Any, Any, Any], Any]
+    left: ValueGetter
+    foreign_key: Callable[[Any, Any], Any]
+    is_left: bool
+    serdes: JoinSerdes
+    deletions: str | None = None
+
+    def bind(self, context: ProcessorContext) -> Run:
+        digest = compile_hash(self.serdes.of_values(context))
+        forward, drop, get, joiner = context.send, context.metrics.drop, self.left.open(context), self.joiner
+        key_bytes = self.serdes.of_foreign_keys(context).serialize
+        is_left, foreign_key = self.is_left, self.foreign_key
+        deletions = None if self.deletions is None else context.get_store(self.deletions)
+
+        def deletes(key: Any, left: Any, of: bytes | None) -> bool:
+            """Return whether a stale answer without a right row deletes the result."""
+            now = None if left is None else foreign_key(key, left)
+            return now is None or key_bytes(now) == of
+
+        def run(record: Record) -> None:
+            key, (value_hash, right, _, of, ticket), timestamp, headers = record
+            row = get(key)
+            left = None if row is None else row[0]
+            if ticket and deletions is not None and deletions.get(key) == ticket:
+                deletions.put(key, None)
+            if digest(left) != value_hash:
+                if is_left or right is not None or not deletes(key, left, of):
+                    drop("stale_response")
+                    return
+                left = None
+            result = None if left is None or (right is None and not is_left) else joiner(key, left, right)
+            forward((key, result, timestamp, headers))
+
+        return run

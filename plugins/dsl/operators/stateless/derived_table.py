@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from penstock import ProcessorContext, ValueAndTimestamp, ValueTransformer
+from penstock import ProcessingError, ProcessorContext, ValueAndTimestamp, ValueTransformer, ValueTransformerContext
+from penstock.operator import Run
+from penstock.support.callbacks import check_methods
 
 from ...graph.materialized import Materialized
 from ...graph.step import ProcessorStep
 from ..reading import Get, StoreGetter, TableSource, ValueGetter
-from .table_transform_values import transformer_context
+from .table_values import MappingOperator
 
 Compute = Callable[[Any, Any], Any]
 """(key, value) -> the value of a derived table."""
@@ -106,3 +108,47 @@ class TransformedGetter(ValueGetter):
             return None if value is None else ValueAndTimestamp(value, -1 if found is None else found[1])
 
         return transformed
+
+
+class TableTransformValues(MappingOperator):
+    """Forwards updates with what the transformer returns, which is also called for deletions.
+
+    Without a store and with `sends_old`, the transformer is called for the value before as well.
+    """
+
+    def __init__(
+        self,
+        transformer: Callable[..., ValueTransformer],
+        arguments: Mapping[str, Any],
+        *,
+        store: str | None = None,
+        sends_old: bool = False,
+    ) -> None:
+        super().__init__(store=store, sends_old=sends_old)
+        self._transformer = transformer(**arguments)
+        check_methods("transform_values", self._transformer)
+
+    def init(self, context: ProcessorContext) -> None:
+        super().init(context)
+        self._transformer.init(transformer_context(context))
+
+    def bind(self, context: ProcessorContext) -> Run:
+        return self.compile_map(context, self._transformer.transform, of_none=True)
+
+    def close(self) -> None:
+        self._transformer.close()
+
+
+def transformer_context(context: ProcessorContext) -> ValueTransformerContext:
+    """Return the context for a ValueTransformer that runs inside another node: one that cannot forward."""
+    return cast(ValueTransformerContext, _NoForward(context))
+
+
+class _NoForward:
+    def __init__(self, context: ProcessorContext) -> None:
+        self._context = context
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("forward", "send"):
+            raise ProcessingError("transform_values: a ValueTransformer returns its value, and cannot forward")
+        return getattr(self._context, name)

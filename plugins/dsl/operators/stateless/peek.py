@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from penstock import ConfigError, ProcessorContext, Record
 from penstock.operator import Operator, Run
@@ -44,7 +44,7 @@ class Printer(Operator):
     _opened: TextIO | None = field(default=None, init=False)
 
     def bind(self, context: ProcessorContext) -> Run:
-        label, text = self.label, self.function or _pair_text
+        label, text = self.label, self.function or (lambda key, value: f"{key}, {value}")
         if self.file is not None:
             try:
                 self._opened = Path(self.file).open("a", encoding="utf-8")  # noqa: SIM115 (`close` closes it)
@@ -64,7 +64,3 @@ class Printer(Operator):
     def close(self) -> None:
         if self._opened is not None:
             self._opened.close()
-
-
-def _pair_text(key: Any, value: Any) -> str:
-    return f"{key}, {value}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from penstock import ProcessorContext, Record, Windowed
 from penstock.operator import Operator, Run
-
-from .columns import columns_of, time_text
 
 _LEAST, _WIDEST = 8, 60
 """So wide is a column at first, and so many characters of a cell are shown."""
@@ -94,3 +94,35 @@ def _title(name: str) -> str:
 def _text(cell: Any) -> str:
     text = "-" if cell is None else str(cell).replace("\n", " ")
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def columns_of(value: Any) -> Mapping[str, Any]:
+    """Return the columns of a value: the fields of a dict, a dataclass or a named tuple; else one named "value".
+
+    >>> columns_of({"page": "/", "ms": 5}), columns_of(3)
+    ({'page': '/', 'ms': 5}, {'value': 3})
+    """
+    if isinstance(value, Mapping):
+        return {str(name): each for name, each in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        fields: Mapping[str, Any] = value._asdict()
+        return fields
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    return {"value": value}
+
+
+def time_text(timestamp_ms: int) -> str:
+    """Return a timestamp as text in UTC; one that no date has, as the number.
+
+    >>> time_text(1_500)
+    '1970-01-01 00:00:01.500'
+    """
+    try:
+        at = _EPOCH + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return str(timestamp_ms)
+    return f"{at:%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03}"

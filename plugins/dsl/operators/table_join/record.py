@@ -21,8 +21,7 @@ from ...graph.writer import Writer
 from ..joins import Joiner, JoinKind, TableSide
 from ..reading import StoreGetter
 from ..waiting import TimedKeySerde, ValueAndHeadersSerde
-from .delayed import StreamTableDelayedJoin
-from .stream_table import StreamTableJoin
+from .stream_table import StreamTableDelayedJoin, StreamTableJoin
 
 
 class TableJoinOptions(TypedDict, total=False):
