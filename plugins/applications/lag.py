@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock import Application, Assignment, Log, SystemClock, TopicPartition
-from penstock.plugins.runtime.starting_offsets import offset_reset_of, starting_offsets
+from penstock.plugins.runtime.positions import offset_reset_of, starting_offsets
 from penstock.program.offset_reset import EARLIEST
 
 from .preparation import resolve

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from penstock import (
     Application,
+    Commit,
     ConfigError,
     IncompatibleStateError,
     Log,
+    SinkNode,
     SourceNode,
     TaskId,
     TopicPartition,
     TopologyError,
     check_compatible,
 )
-from penstock.plugins.runtime.starting_offsets import offset_reset_of
-from penstock.plugins.upgrade.saved_program import Note, repartition_topics, saved_subtopologies
+from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.runtime.positions import offset_reset_of
+from penstock.plugins.upgrade.saved_program import Note, repartition_topics, saved_subtopologies, write_note
 from penstock.program.layouts import layout_from_data
+from penstock.settings.dead_letters import dead_letter_topics
 from penstock.store.kept_store import KeptStore
 from penstock.task.saved_schedules import left_schedules
 
@@ -256,3 +261,49 @@ def _as_saved(now: Note, before: Note) -> dict[str, Any]:
             each["stores"].pop(name)
             each["parked"] = [*each.get("parked", ()), name]
     return {**now["fingerprint"], "subtopologies": found}
+
+
+def offline_log(application: Application, before: Note, partitions: int | None) -> Log:
+    """Return a log with the topics that a program names, on which another program has run last (`before`; empty: none).
+
+    Topics that the last program read have the number of partitions that they had; others have `partitions`, or without
+    it the largest of these numbers. No record waits in any of them.
+    """
+    log, program, settings = MemoryLog(), application.program, application.settings
+    counts = dict((before["fingerprint"]["partitions"] or {}) if before else {})
+    usual = partitions or max(counts.values(), default=1)
+    own = repartition_topics(application.id, before)
+    for topic, count in counts.items():
+        log.create_topic(topic, count, internal=topic in own)
+    handlers = (settings.deserialization_handler, settings.processing_handler, settings.production_handler)
+    named = [topic for node in program.nodes.values() if isinstance(node, SourceNode) for topic in node.topics]
+    named += [
+        node.topic for node in program.nodes.values() if isinstance(node, SinkNode) and isinstance(node.topic, str)
+    ]
+    for topic in dict.fromkeys((*named, *dead_letter_topics(handlers))):
+        if topic not in program.internal_topics and topic not in log.topics():
+            log.create_topic(topic, usual)
+    changelog = settings.log_changelog
+    if before:
+        for each in saved_subtopologies(before).values():
+            for name in [name for name, store in each["stores"].items() if store["logged"] and changelog is not None]:
+                assert changelog is not None
+                log.create_topic(
+                    changelog.topic_of(application.id, name),
+                    each["tasks"],
+                    {"cleanup.policy": "compact"},
+                    internal=True,
+                )
+        write_note(application.id, log, before)
+        _commit(application.id, log, before)
+    return log
+
+
+def _commit(application_id: str, log: Log, before: Note) -> None:
+    """Commit a position in each partition that the last program read."""
+    counts = before["fingerprint"]["partitions"]
+    for number, topics in before["reads"].items():
+        for partition in range(max((counts[topic] for topic in topics), default=0)):
+            read = [TopicPartition(topic, partition) for topic in topics if partition < counts[topic]]
+            with closing(log.open_committer(application_id, f"{number}_{partition}", read)) as committer:
+                committer.commit(Commit(dict.fromkeys(read, 0), "planned"), [])

@@ -73,7 +73,7 @@ def plan(
         with open_application(application) as (application, log):
             found, program = made_plan(application, log)
     else:
-        from penstock.plugins.applications.offline import offline_log
+        from penstock.plugins.applications.plan import offline_log
 
         found, program = made_plan(application, offline_log(application, _read(against, application), partitions))
     if as_json:

@@ -138,7 +138,7 @@ def _from_text(serde: Serde[Any], name: str) -> Callable[[Any], Any]:
 
 
 def _as_it_is(serde: Serde[Any]) -> Callable[[Any], Any]:
-    from penstock.plugins.replicas.arrow_types import without_absent
+    from penstock.plugins.replicas.arrow_columns import without_absent
     from penstock.plugins.serdes.json_text import dump_json
     from penstock.plugins.serdes.typed.base import TypedSerde
     from penstock.plugins.serdes.uuid import UuidSerde

@@ -9,10 +9,9 @@ from penstock import Duration, TopologyError
 
 from .aggregations import Aggregations
 from .cogrouped import CogroupedKStream, Member
-from .graph.materialized import StoreLike, StoreOptions
+from .graph.materialized import StoreLike, StoreOptions, StoreWithKey, StoreWithoutKey
 from .graph.recorder import Recorder
 from .graph.step import Flow
-from .graph.with_key import StoreWithKey, StoreWithoutKey
 from .operators.aggregate.aggregation_step import Emit
 from .operators.aggregate.folds import Counting, aggregating, reducing
 from .operators.aggregate.grouped_source import GroupedSource

@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 from penstock import TopologyError
 
 from .graph.functions import check_aggregator, check_function
-from .graph.materialized import Materialized, OptionOfStore, StoreLike, StoreOptions, materialized
+from .graph.materialized import (
+    Materialized,
+    OptionOfStore,
+    StoreLike,
+    StoreOptions,
+    StoreWithKey,
+    StoreWithoutKey,
+    materialized,
+)
 from .graph.recorder import Recorder
 from .graph.repartition import SUFFIX, RepartitionStep
 from .graph.serdes import Default, KnownSerde, Serdes, value_of_internal_topic
 from .graph.step import Flow, ProcessorStep
-from .graph.with_key import StoreWithKey, StoreWithoutKey
 from .graph.writer import RepartitionNames, Writer
 from .missing_verbs import Verbs
 from .operators.aggregate.aggregator import Aggregator

@@ -10,10 +10,10 @@ from penstock import TopologyError
 from penstock.program.serdes import SerdeLike
 
 from .graph.functions import check_mapper
+from .graph.materialized import GroupingWithKey, GroupingWithoutKey
 from .graph.names import checked
 from .graph.serdes import Serdes
 from .graph.step import Flow, ProcessorStep
-from .graph.with_key import GroupingWithKey, GroupingWithoutKey
 from .operators.stateless.map import SelectKey
 from .operators.stateless.table_printer import TablePrinter
 from .stream_base import K, V

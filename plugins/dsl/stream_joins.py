@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from penstock import Duration, TopologyError
 
 from .graph.functions import check_function, check_options, check_same_program
+from .graph.materialized import WithKey, WithoutKey
 from .graph.serdes import Serdes, check_same_keys
 from .graph.step import Flow
-from .graph.with_key import WithKey, WithoutKey
 from .missing_verbs import Verbs, found
 from .operators.joins import INNER, LEFT, OUTER, Joiner, JoinKind, TableSide
 from .operators.stream_join.record import record_stream_join

@@ -16,8 +16,7 @@ from .graph.serdes import Default, Serdes
 from .graph.sources import SinkStep
 from .graph.step import Flow, ProcessorStep
 from .operators.reading import TopicTable
-from .operators.stateless.fixed_key import FixedKey
-from .operators.stateless.user_step import UserStep, user_step_name
+from .operators.stateless.user_step import FixedKey, UserStep, user_step_name
 from .operators.table_source import TableUpdates
 from .stream_base import K, StreamBase, V
 

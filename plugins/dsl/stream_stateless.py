@@ -10,10 +10,10 @@ from penstock import TopologyError
 
 from .branched import BranchedKStream
 from .graph.functions import check_function, check_mapper, check_same_program
+from .graph.materialized import WithKey, WithoutKey
 from .graph.pass_through import PassThrough
 from .graph.serdes import Serdes
 from .graph.step import Flow, ProcessorStep
-from .graph.with_key import WithKey, WithoutKey
 from .missing_verbs import found
 from .operators.stateless.filter import Filter
 from .operators.stateless.map import FlatMap, FlatMapValues, Map, MapValues, SelectKey

@@ -11,10 +11,10 @@ from penstock.program.serdes import SerdeLike
 from penstock.support.topic_config import TopicConfig
 
 from .graph.functions import check_mapper, keyed
+from .graph.materialized import GroupingWithKey, GroupingWithoutKey, WithKey, WithoutKey
 from .graph.names import checked
 from .graph.serdes import Serdes
 from .graph.step import Flow, ProcessorStep
-from .graph.with_key import GroupingWithKey, GroupingWithoutKey, WithKey, WithoutKey
 from .operators.aggregate.table_aggregate import TableSelect
 from .operators.stateless.table_values import ToStream
 from .operators.suppress import SuppressedTable, suppress_options, suppress_step

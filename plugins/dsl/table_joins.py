@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from penstock import Partitioner, StoreSpec, TopologyError
 
 from .graph.functions import check_function, check_mapper, check_same_program, keyed
-from .graph.materialized import StoreLike, StoreOptions, optional
+from .graph.materialized import StoreLike, StoreOptions, StoreWithKey, StoreWithoutKey, optional
 from .graph.serdes import check_same_keys
-from .graph.with_key import StoreWithKey, StoreWithoutKey
 from .missing_verbs import found
 from .operators.foreign_key.steps import ForeignKeyJoin
 from .operators.joins import INNER, LEFT, OUTER, Joiner, JoinKind, TableSide

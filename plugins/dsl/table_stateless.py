@@ -10,10 +10,9 @@ from penstock.program.checks import check_class
 from penstock.program.provided import provided_stores
 
 from .graph.functions import check_mapper, checked_stores, keyed
-from .graph.materialized import Materialized, StoreLike, StoreOptions, optional
+from .graph.materialized import Materialized, StoreLike, StoreOptions, StoreWithKey, StoreWithoutKey, optional
 from .graph.serdes import Serdes
 from .graph.step import Flow, ProcessorStep
-from .graph.with_key import StoreWithKey, StoreWithoutKey
 from .operators.reading import ValueGetter, keep
 from .operators.stateless.derived_table import ComputedGetter, DerivedTable, TableTransformValues, TransformedGetter
 from .operators.stateless.table_values import TableFilter, TableMapValues

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 from penstock import Windowed
 
 from .aggregations import Aggregations
-from .graph.materialized import StoreLike, WindowOptions
-from .graph.with_key import WindowWithKey, WindowWithoutKey
+from .graph.materialized import StoreLike, WindowOptions, WindowWithKey, WindowWithoutKey
 from .operators.aggregate.folds import Counting, aggregating, check_merger, reducing
 from .stream_base import K, V
 

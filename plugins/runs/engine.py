@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 
 from penstock import Application, Clock, ConfigError
 
-from .lifecycle import Lifecycle
-from .order import RunOrder, Trigger
+from .order import Lifecycle, RunOrder, Trigger
 from .progress import RunProgress, RunSummary
 from .started_run import StartedRun
 

@@ -19,16 +19,14 @@ from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.queries.active_server import noted_server
 from penstock.plugins.runtime.report import TaskReport
 
-from .lifecycle import FAILED, REBALANCING, RUNNING, STOPPED, STOPPING
 from .metrics.endpoint import metrics_endpoint
 from .metrics.reporting import reporting
 from .metrics.settings import METRICS_PORT, METRICS_REPORTERS
 from .open_application import OpenApplication
-from .order import RunOrder
+from .order import FAILED, REBALANCING, RUNNING, STOPPED, STOPPING, RunOrder
 from .planning.rests import rest_seconds
-from .progress import EndedBatch, RunProgress, RunSummary
+from .progress import BatchRates, EndedBatch, RecentRates, RunProgress, RunSummary
 from .query import Query
-from .rates import BatchRates, RecentRates
 from .settings import STATE_LISTENER
 from .statistics import RunStatistics
 from .status_writer import StatusWriter

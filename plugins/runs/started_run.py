@@ -17,7 +17,7 @@ from penstock.plugins.applications.pausing import pause, resume
 from penstock.plugins.applications.stored_id import stored_application
 from penstock.plugins.runtime.locations import open_log
 
-from .lifecycle import FAILED, RUNNING, STARTING, STOPPED, STOPPING, Lifecycle
+from .order import FAILED, RUNNING, STARTING, STOPPED, STOPPING, Lifecycle
 from .progress import RunSummary
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.report import DetailedCounts, TaskReport
 from penstock.task.visits import Visit
 
-from .lifecycle import Lifecycle
+from .order import Lifecycle
 from .progress import EndedBatch, RunSummary
 from .slots import Slots
 

@@ -11,6 +11,7 @@ from penstock import (
     Log,
     OffsetOutOfRangeError,
     RecordBatch,
+    Settings,
     SourceNode,
     Subtopology,
     TaskId,
@@ -19,13 +20,13 @@ from penstock import (
     UnknownTopicError,
 )
 from penstock.program.nodes import decorate
+from penstock.program.offset_reset import EARLIEST, LATEST, offset_reset_text, oldest_ms
 from penstock.task.failures import FailureKey
 from penstock.task.inputs import Want
 from penstock.task.task import Task, partitions_read
 
 from . import topic_ids
 from .local_state.refill import Refill
-from .starting_offsets import offset_reset_of, starting_offsets
 
 _log = logging.getLogger("penstock.worker")
 
@@ -245,3 +246,30 @@ class InputPartitions:
 def _no_records(partition: TopicPartition, next_offset: int) -> RecordBatch:
     """Return a batch that only moves the position."""
     return RecordBatch(partition.topic, partition.partition, [], [], [], [], None, next_offset)
+
+
+def offset_reset_of(source: SourceNode, settings: Settings, *, is_internal: bool) -> str:
+    """Return "earliest", "latest" or a length of time. An internal topic is always read from its start.
+
+    What it has is the application's own, also where a task opens after another has written to it.
+    """
+    if is_internal:
+        return EARLIEST
+    return offset_reset_text(source.offset_reset or settings.offset_reset, f"source {source.name!r}: offset_reset")
+
+
+def starting_offsets(log: Log, resets: Mapping[TopicPartition, str], now_ms: int) -> dict[TopicPartition, int]:
+    """Return the offset that each partition is first read from. `resets`: of each, what `offset_reset_of` returns.
+
+    By a length of time, that is the first record whose timestamp is not older than it at `now_ms`, or else the end.
+    """
+    found: dict[TopicPartition, int] = {}
+    for reset in dict.fromkeys(resets.values()):
+        partitions = [each for each, of in resets.items() if of == reset]
+        if reset == EARLIEST:
+            found |= log.start_offsets(partitions)
+        elif reset == LATEST:
+            found |= log.end_offsets(partitions)
+        else:
+            found |= log.offsets_for_time(partitions, oldest_ms(reset, now_ms))
+    return found

@@ -12,6 +12,7 @@ from penstock.plugins.applications.lease import LeaseKeeper
 from penstock.plugins.applications.open_files import check_open_files
 from penstock.plugins.applications.preparation import Prepared
 from penstock.plugins.runs.open_application import OpenApplication, prepared_application
+from penstock.plugins.runs.stepping import SteppingDriver, stepping
 
 from .placement.executors import LateExecutors, wait_for_executors
 from .query import ApplicationQuery
@@ -89,3 +90,18 @@ def _stop_quietly(session: SparkSession) -> None:
         session.stop()
     except Exception as error:
         _log.debug("stopping Spark raised %s", error)
+
+
+@contextmanager
+def stepping_on_spark(
+    application: Application, session: SparkSession, *, is_continuous: bool = False
+) -> Iterator[SteppingDriver]:
+    """Start the query on an existing session; nothing runs before the first step.
+
+    `is_continuous`: the tasks run as with the trigger "continuous", but only within steps.
+    """
+    with (
+        RunningApplication.open(application, session, None) as running,
+        stepping(running, running.query(clock_ms=0, step=-1, is_continuous=is_continuous)) as driver,
+    ):
+        yield driver

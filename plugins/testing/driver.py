@@ -33,10 +33,9 @@ from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 
-from .driver_log import driver_log
+from .driver_log import driver_log, oldest_first, waiting_records
 from .orders import TakesOrders
 from .piping import check_partitions, check_time, serialized
-from .planning import oldest_first, waiting_records
 from .processes import Process, Processes
 from .topic_reader import ReadsTopics, TopicReader, named_topics
 from .topics import InputTopic

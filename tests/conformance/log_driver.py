@@ -15,8 +15,8 @@ from penstock.plugins.runs.stepping import SteppingDriver
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.spark.running import stepping_on_spark
 from penstock.plugins.spark.session.sessions import make_session
-from penstock.plugins.spark.stepping import stepping_on_spark
 from penstock.plugins.testing.kafka_broker import KafkaBroker, KafkaCluster
 from penstock.program.nodes import SinkNode, TaskId
 from penstock.program.serdes import resolve_serde

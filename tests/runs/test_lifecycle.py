@@ -25,7 +25,7 @@ from penstock import (
     run,
 )
 from penstock.plugins.applications.run_status import Health, RunStatus, SlotHost, TaskStatus
-from penstock.plugins.runs.lifecycle import FAILED, REBALANCING, RUNNING, STOPPED, STOPPING, Lifecycle
+from penstock.plugins.runs.order import FAILED, REBALANCING, RUNNING, STOPPED, STOPPING, Lifecycle
 
 from ..spark import apps
 from ..spark.surroundings import Surroundings

@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock import ConfigError, MeasureKind, RuntimeUnavailableError, Settings
 from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.applications.run_status import RunStatus, SlotHost, TaskStatus, VisitOfRun
-from penstock.plugins.runs.lifecycle import STATES
 from penstock.plugins.runs.metrics.endpoint import RunCollector, metrics_endpoint
 from penstock.plugins.runs.metrics.measures import measures_of
+from penstock.plugins.runs.order import STATES
 from penstock.plugins.runtime.histogram import Histogram
 from penstock.plugins.runtime.local_state.restoring import RestoreProgress
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.plugins.runs.rates import (
+from penstock.plugins.runs.progress import (
     BatchRates,
     Rate,
     RecentRates,

@@ -16,7 +16,6 @@ ROOMS = {
         "plugins/runtime/logged_task.py",
         "plugins/runtime/opening.py",
         "plugins/runtime/positions.py",
-        "plugins/runtime/starting_offsets.py",
         "plugins/runtime/topic_ids.py",
         "plugins/runtime/process_resources.py",
         "plugins/runtime/loop/openings.py",

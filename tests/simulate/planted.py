@@ -25,7 +25,7 @@ from penstock.plugins.runtime.loop.continuous_worker import ContinuousWorker
 from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.loop.upkeep import Upkeep
 from penstock.plugins.runtime.loop.upkeeps import Upkeeps
-from penstock.plugins.testing.simulation.engine_steps import by_code
+from penstock.plugins.testing.simulation.faults import by_code
 from penstock.plugins.upgrade.coverage import Coverage
 from penstock.plugins.upgrade.epoch import EpochCheck
 from penstock.program.layouts import Layouts

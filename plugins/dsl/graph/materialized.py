@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar
+from typing import Any, Literal, Required, TypedDict, TypeVar
 
 from penstock import (
     Duration,
@@ -230,3 +230,47 @@ def has_headers(writer: Writer) -> bool:
 def _serdes_of_store(writer: Writer, serdes: Serdes) -> dict[str, Any]:
     key, value = key_of_store(serdes.key, writer.settings), value_of_store(serdes.value, writer.settings)
     return {"key_serde": key, "value_serde": value}
+
+
+class WithoutKey(TypedDict, total=False):
+    """For functions of the value. `name` is the node's."""
+
+    with_key: Literal[False]
+    name: str | None
+
+
+class WithKey(TypedDict, total=False):
+    """For functions of key and value. `name` is the node's."""
+
+    with_key: Required[Literal[True]]
+    name: str | None
+
+
+class StoreWithoutKey(StoreOptions, WithoutKey):
+    """For functions of the value, and a store."""
+
+
+class StoreWithKey(StoreOptions, WithKey):
+    """For functions of key and value, and a store."""
+
+
+class WindowWithoutKey(WindowOptions, WithoutKey):
+    """For functions of the value, and a store of windows."""
+
+
+class WindowWithKey(WindowOptions, WithKey):
+    """For functions of key and value, and a store of windows."""
+
+
+class GroupingWithoutKey(WithoutKey, total=False):
+    """For a grouping by functions of the value; serdes are those behind it."""
+
+    key_serde: SerdeLike
+    value_serde: SerdeLike
+
+
+class GroupingWithKey(WithKey, total=False):
+    """For a grouping by functions of key and value; serdes are those behind it."""
+
+    key_serde: SerdeLike
+    value_serde: SerdeLike

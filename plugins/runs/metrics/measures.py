@@ -8,7 +8,7 @@ from penstock import Measure, MeasureKind
 from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.applications.run_status import RunStatus, TaskStatus
 
-from ..lifecycle import STATES
+from ..order import STATES
 
 MOST_REASONS = 50
 """A processor may make up reasons for dropping; of each node the most frequent ones are labels, the rest is "other"."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from penstock import Log, TopicPartition
-from penstock.plugins.runtime.starting_offsets import starting_offsets
+from penstock.plugins.runtime.positions import starting_offsets
 from penstock.program.offset_reset import EARLIEST, LATEST
 
 _PAUSES = 20

@@ -32,7 +32,7 @@ class Rests:
     def __init__(
         self,
         control: ControlFile,
-        wait: Callable[[float], None],
+        wait: Callable[[float], object],
         seconds: Callable[[], float],
         shortest: float = SHORTEST_REST,
     ) -> None:

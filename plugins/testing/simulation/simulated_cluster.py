@@ -30,7 +30,7 @@ from penstock.stores.memory import MemoryBackend
 
 from ..piping import serialized
 from ..topic_reader import ReadsTopics, TopicReader
-from .checks import Checks
+from .checks import Checks, settle
 from .cluster import Cluster
 from .disk import CHANGELOG, Disk
 from .failure import SimulationFailure
@@ -40,7 +40,6 @@ from .host import Host
 from .host_files import HostFiles
 from .host_world import HostWorld
 from .log import SimulatedLog
-from .settling import settle
 from .simulated_application import check_options, outside_topics, simulated
 from .timeline import BEGINNING_MS, Timeline
 
