@@ -24,11 +24,9 @@ def changelog() -> None:
     """
 
 
-@changelog.command(
-    examples=[
-        ("After the setting `changelog` was changed", "penstock changelog move shop:application --from directory:/data/changelog"),
-        ("After `data_dir` was changed, which relative places are under", "penstock changelog move shop:application --from directory:/old/.penstock/changelog"),
-    ]
+@changelog.verb(
+    ("After the setting `changelog` was changed", "penstock changelog move shop:application --from directory:/data/changelog"),
+    ("After `data_dir` was changed, which relative places are under", "penstock changelog move shop:application --from directory:/old/.penstock/changelog"),
 )  # fmt: skip
 @click.argument("target", metavar="MODULE:ATTR")
 @click.option(

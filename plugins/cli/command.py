@@ -83,6 +83,10 @@ class Group(_WithExamples, click.Group):
         """Return the names in the order of adding, which is the order of use."""
         return list(self.commands)
 
+    def verb(self, *examples: Example, name: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:
+        """Return a decorator that adds a verb with examples."""
+        return self.command(name, examples=examples)
+
 
 def write_examples(formatter: click.HelpFormatter, examples: Sequence[Example]) -> None:
     """Write a section of examples: what it does, and below it the line to type, never wrapped (it is to be copied)."""
@@ -124,6 +128,17 @@ def options(*options: Callable[[AnyFunction], AnyFunction]) -> Callable[[AnyFunc
         return command
 
     return add
+
+
+def verb(*examples: Example, target: bool = True, name: str | None = None) -> Callable[[Callable[..., Any]], Command]:
+    """Return a decorator that makes a verb with examples; unless `target` is False, of an application, MODULE:ATTR."""
+
+    def make(function: Callable[..., Any]) -> Command:
+        if target:
+            function = click.argument("target", metavar="MODULE:ATTR")(function)
+        return click.command(name, cls=Command, examples=examples)(function)
+
+    return make
 
 
 def separator_option(default: str | None, help: str) -> Callable[[AnyFunction], AnyFunction]:

@@ -6,20 +6,16 @@ from typing import Any
 
 import click
 
-from .command import Command
+from .command import verb
 from .options import application_options, find_application
 from .output import print_json, print_table
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("What would be in force in this directory and environment", "penstock config wordcount:application"),
-        ("With the settings of a file and one of the command line", "penstock config wordcount:application --config production.toml --set commit_interval=5s"),
-        ("What is no default, for a program", "penstock config wordcount:application --json | jq '.settings | map_values(select(.origin != \"default\"))'"),
-    ],
+@verb(
+    ("What would be in force in this directory and environment", "penstock config wordcount:application"),
+    ("With the settings of a file and one of the command line", "penstock config wordcount:application --config production.toml --set commit_interval=5s"),
+    ("What is no default, for a program", "penstock config wordcount:application --json | jq '.settings | map_values(select(.origin != \"default\"))'"),
 )  # fmt: skip
-@click.argument("target", metavar="MODULE:ATTR")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object with 'application_id' and 'settings'.")
 @application_options
 def config(target: str, as_json: bool, **where: Any) -> None:

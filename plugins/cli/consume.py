@@ -14,7 +14,7 @@ from penstock import ConfigError, RecordBatch, SerdeError, TopicPartition
 from penstock.plugins.runtime.reading import read_up_to
 from penstock.plugins.serdes.json_text import dump_json
 
-from .command import Command, separator_option
+from .command import separator_option, verb
 from .failures import ended_by_sigterm
 from .options import find_settings, log_options, open_log
 from .output import note, reader_may_leave
@@ -28,15 +28,13 @@ POLL_SECONDS = 0.1
 """Seconds between two looks of --follow: a log does not notify of new records."""
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("Every value there is", "penstock consume lines"),
-        ("Keys and values, with a value serde", "penstock consume counts --print-key --value-serde int"),
-        ("Counts by windows of a minute", "penstock consume minutes --print-key --key-serde windowed:str:60s --value-serde int"),
-        ("What comes from now on, until Ctrl-C", "penstock consume counts --follow --print-key --value-serde int"),
-        ("Whole records, for a program", "penstock consume counts --json --value-serde int | jq 'select(.value > 100) | .key'"),
-    ],
+@verb(
+    ("Every value there is", "penstock consume lines"),
+    ("Keys and values, with a value serde", "penstock consume counts --print-key --value-serde int"),
+    ("Counts by windows of a minute", "penstock consume minutes --print-key --key-serde windowed:str:60s --value-serde int"),
+    ("What comes from now on, until Ctrl-C", "penstock consume counts --follow --print-key --value-serde int"),
+    ("Whole records, for a program", "penstock consume counts --json --value-serde int | jq 'select(.value > 100) | .key'"),
+    target=False,
 )  # fmt: skip
 @click.argument("topic")
 @click.option(

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import click
 
-from .command import Command, verbose_option
+from .command import verb, verbose_option
 from .output import print_text
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("As Kafka Streams' Topology#describe prints it (existing viewers read it)", "penstock describe wordcount:application"),
-        ("A picture for a page of Markdown", "penstock describe wordcount:application --format mermaid"),
-        ("A picture file", "penstock describe examples/02_word_count.py:application --format svg > topology.svg"),
-        ("The stores, for a program", "penstock describe wordcount:application --json | jq .stores"),
-    ],
+@verb(
+    ("As Kafka Streams' Topology#describe prints it (existing viewers read it)", "penstock describe wordcount:application"),
+    ("A picture for a page of Markdown", "penstock describe wordcount:application --format mermaid"),
+    ("A picture file", "penstock describe examples/02_word_count.py:application --format svg > topology.svg"),
+    ("The stores, for a program", "penstock describe wordcount:application --json | jq .stores"),
 )  # fmt: skip
-@click.argument("target", metavar="MODULE:ATTR")
 @click.option(
     "--format",
     "form",

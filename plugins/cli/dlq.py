@@ -63,12 +63,10 @@ _selection_options = options(
 )
 
 
-@dlq.command(
-    "list",
-    examples=[
-        ("The topics that the application's handlers name", "penstock dlq list shop:application"),
-        ("Another topic, for a program", "penstock dlq list shop:application --topic orders-failed --json"),
-    ],
+@dlq.verb(
+    ("The topics that the application's handlers name", "penstock dlq list shop:application"),
+    ("Another topic, for a program", "penstock dlq list shop:application --topic orders-failed --json"),
+    name="list",
 )
 @click.argument("target", metavar="MODULE:ATTR")
 @click.option(
@@ -116,12 +114,10 @@ def list_letters(target: str, topics: Sequence[str], as_json: bool, **where: Any
         )
 
 
-@dlq.command(
-    examples=[
-        ("Three of them, with tracebacks", "penstock dlq show orders-failed --limit 3"),
-        ("One, by its place", "penstock dlq show orders-failed --partition 0 --offsets 17"),
-        ("Values that could not be parsed", "penstock dlq show orders-failed --exception JSONDecodeError --json | jq .value"),
-    ]
+@dlq.verb(
+    ("Three of them, with tracebacks", "penstock dlq show orders-failed --limit 3"),
+    ("One, by its place", "penstock dlq show orders-failed --partition 0 --offsets 17"),
+    ("Values that could not be parsed", "penstock dlq show orders-failed --exception JSONDecodeError --json | jq .value"),
 )  # fmt: skip
 @click.argument("topic")
 @_selection_options
@@ -145,13 +141,11 @@ def show(topic: str, as_json: bool, limit: int | None, **given: Any) -> None:
         note("no dead letters" + (" that fit" if selection != type(selection)() else ""))
 
 
-@dlq.command(
-    examples=[
-        ("What would be sent, and where to", "penstock dlq replay orders-failed --dry-run"),
-        ("All that was not replayed before", "penstock dlq replay orders-failed"),
-        ("One kind, to a topic of its own", "penstock dlq replay orders-failed --exception TimeoutError --to orders-slowly"),
-        ("One letter, whether it was replayed or not", "penstock dlq replay orders-failed --partition 0 --offsets 17"),
-    ]
+@dlq.verb(
+    ("What would be sent, and where to", "penstock dlq replay orders-failed --dry-run"),
+    ("All that was not replayed before", "penstock dlq replay orders-failed"),
+    ("One kind, to a topic of its own", "penstock dlq replay orders-failed --exception TimeoutError --to orders-slowly"),
+    ("One letter, whether it was replayed or not", "penstock dlq replay orders-failed --partition 0 --offsets 17"),
 )  # fmt: skip
 @click.argument("topic")
 @click.option("--to", metavar="NAME", help="Send them to this topic, by key. [default: where each was read]")

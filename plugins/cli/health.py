@@ -8,21 +8,17 @@ import click
 
 from penstock import SystemClock
 
-from .command import Command
+from .command import verb
 from .failures import FAILED
 from .options import application_options, followed, timeout_option
 from .output import print_json, print_text
 from .status import latest_run
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("Whether all tasks are open", "penstock health wordcount:application"),
-        ("Whether it works at all, which a long restore does", "penstock health wordcount:application --live"),
-    ],
+@verb(
+    ("Whether all tasks are open", "penstock health wordcount:application"),
+    ("Whether it works at all, which a long restore does", "penstock health wordcount:application --live"),
 )
-@click.argument("target", metavar="MODULE:ATTR")
 @click.option("--live", is_flag=True, help="Ask whether it is alive; it may still restore its state.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object.")
 @timeout_option

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .command import Command
+from .command import verb
 from .failures import FAILED
 from .options import application_options, follow_options, followed, timeout_option
 from .output import note, print_json, print_table, print_text
@@ -17,16 +17,12 @@ if TYPE_CHECKING:
     from penstock.plugins.applications.lag import PartitionLag
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("Every task's partitions, and the sum", "penstock lag wordcount:application"),
-        ("Again every ten seconds until Ctrl-C", "penstock lag wordcount:application --follow --interval 10s"),
-        ("In a script: exit code 1 if more than 10,000 records wait", "penstock lag wordcount:application --fail-above 10000 --quiet"),
-        ("For a program", "penstock lag wordcount:application --json | jq .lag"),
-    ],
+@verb(
+    ("Every task's partitions, and the sum", "penstock lag wordcount:application"),
+    ("Again every ten seconds until Ctrl-C", "penstock lag wordcount:application --follow --interval 10s"),
+    ("In a script: exit code 1 if more than 10,000 records wait", "penstock lag wordcount:application --fail-above 10000 --quiet"),
+    ("For a program", "penstock lag wordcount:application --json | jq .lag"),
 )  # fmt: skip
-@click.argument("target", metavar="MODULE:ATTR")
 @follow_options
 @click.option(
     "--fail-above", type=click.IntRange(min=0), metavar="N", help="End with exit code 1 when the sum is above N."

@@ -7,16 +7,14 @@ from pathlib import Path
 
 import click
 
-from .command import Command, verbose_option
+from .command import verb, verbose_option
 from .output import note
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("A package with a processor and its tests", "penstock new processor acme-sessions"),
-        ("A package with a store backend", "penstock new backend acme-engine --directory engines/acme"),
-    ],
+@verb(
+    ("A package with a processor and its tests", "penstock new processor acme-sessions"),
+    ("A package with a store backend", "penstock new backend acme-engine --directory engines/acme"),
+    target=False,
 )
 @click.argument("kind", type=click.Choice(["processor", "backend"]))
 @click.argument("name")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .command import Command
+from .command import verb
 from .options import application_options, find_application, open_application
 from .output import print_text
 
@@ -25,14 +25,10 @@ subtopologies_option = click.option(
 )
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("Until its database is back", "penstock pause orders:application"),
-        ("Only the part that writes to it", "penstock pause orders:application --subtopology 1"),
-    ],
+@verb(
+    ("Until its database is back", "penstock pause orders:application"),
+    ("Only the part that writes to it", "penstock pause orders:application --subtopology 1"),
 )
-@click.argument("target", metavar="MODULE:ATTR")
 @subtopologies_option
 @application_options
 def pause(target: str, subtopologies: Sequence[int], **where: Any) -> None:

@@ -12,7 +12,7 @@ import click
 
 from penstock import ConfigError
 
-from .command import Command
+from .command import verb
 from .failures import FAILED
 from .options import application_options, find_application, open_application
 from .output import note, print_json, print_table, print_text
@@ -24,15 +24,11 @@ if TYPE_CHECKING:
 _FORMAT = "penstock plan 1"
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("Before a deployment, beside the running application", "penstock plan shop:application"),
-        ("In CI, without the log: of the version that runs", "penstock plan shop:application --save shop.plan --partitions 4"),
-        ("And of the one that is to follow it", "penstock plan shop:application --against shop.plan --strict"),
-    ],
+@verb(
+    ("Before a deployment, beside the running application", "penstock plan shop:application"),
+    ("In CI, without the log: of the version that runs", "penstock plan shop:application --save shop.plan --partitions 4"),
+    ("And of the one that is to follow it", "penstock plan shop:application --against shop.plan --strict"),
 )  # fmt: skip
-@click.argument("target", metavar="MODULE:ATTR")
 @click.option(
     "--against",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

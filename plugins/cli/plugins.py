@@ -7,18 +7,16 @@ from typing import Any
 
 import click
 
-from .command import Command, verbose_option
+from .command import verb, verbose_option
 from .failures import FAILED
 from .output import note, print_json, print_table
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("Everything", "penstock plugins"),
-        ("The serdes that --key-serde may name", "penstock plugins --kind serde"),
-        ("Look at each one, to find those that would fail when used", "penstock plugins --check"),
-    ],
+@verb(
+    ("Everything", "penstock plugins"),
+    ("The serdes that --key-serde may name", "penstock plugins --kind serde"),
+    ("Look at each one, to find those that would fail when used", "penstock plugins --check"),
+    target=False,
 )
 @click.option(
     "--kind",

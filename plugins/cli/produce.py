@@ -12,7 +12,7 @@ import click
 
 from penstock import SerdeError
 
-from .command import Command, separator_option
+from .command import separator_option, verb
 from .options import find_settings, log_options, open_log
 from .output import Meter, count, note, print_json
 from .topics import topic_info
@@ -28,14 +28,12 @@ LINGER_SECONDS = 0.05
 """Seconds that a piece of a slow input (a pipe, a terminal) waits for more."""
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("Each line of a file becomes the value of a record", "penstock produce lines --file book.txt"),
-        ("Keys and values", "printf 'alice:3\\nbob:5\\n' | penstock produce points --key-separator : --value-serde int"),
-        ("Whole records, with timestamps and headers", """echo '{"key": "alice", "value": {"points": 3}, "timestamp": 1700000000000}' \\\n  | penstock produce points --json-lines --value-serde json"""),
-        ("Copy a topic from one log to another", "penstock consume points --json | penstock produce points --json-lines --log local:/tmp/copy"),
-    ],
+@verb(
+    ("Each line of a file becomes the value of a record", "penstock produce lines --file book.txt"),
+    ("Keys and values", "printf 'alice:3\\nbob:5\\n' | penstock produce points --key-separator : --value-serde int"),
+    ("Whole records, with timestamps and headers", """echo '{"key": "alice", "value": {"points": 3}, "timestamp": 1700000000000}' \\\n  | penstock produce points --json-lines --value-serde json"""),
+    ("Copy a topic from one log to another", "penstock consume points --json | penstock produce points --json-lines --log local:/tmp/copy"),
+    target=False,
 )  # fmt: skip
 @click.argument("topic")
 @click.option(

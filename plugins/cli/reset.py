@@ -12,7 +12,7 @@ import click
 
 from penstock import Clock, ConfigError, SystemClock, TopicPartition, duration_ms
 
-from .command import Command
+from .command import verb
 from .options import application_options, confirm, find_application, leased, open_application
 from .output import count, note, print_json, print_table, print_text
 
@@ -24,18 +24,14 @@ if TYPE_CHECKING:
 _OFFSET = re.compile(r"(?P<topic>[^:=,\s]+)\s*[:,]\s*(?P<partition>\d+)\s*[=,]\s*(?P<offset>\d+)")
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("What it would do, to begin with", "penstock reset wordcount:application --dry-run"),
-        ("Everything again, from what the topics still hold", "penstock reset wordcount:application"),
-        ("Everything since a time, or of the last two hours", "penstock reset wordcount:application --to-time 2026-01-01T00:00:00Z\npenstock reset wordcount:application --to-time 2h --yes"),
-        ("The last 100 records of each partition of one topic, again", "penstock reset alerts:application --shift-by -100 --topic readings"),
-        ("After its committed positions have expired: on with its state, and what that repeats", "penstock reset alerts:application --from-state --dry-run\npenstock reset alerts:application --from-state"),
-        ("To given offsets", "penstock reset alerts:application --to-offsets readings:0=1042 --to-offsets readings:1=998"),
-    ],
+@verb(
+    ("What it would do, to begin with", "penstock reset wordcount:application --dry-run"),
+    ("Everything again, from what the topics still hold", "penstock reset wordcount:application"),
+    ("Everything since a time, or of the last two hours", "penstock reset wordcount:application --to-time 2026-01-01T00:00:00Z\npenstock reset wordcount:application --to-time 2h --yes"),
+    ("The last 100 records of each partition of one topic, again", "penstock reset alerts:application --shift-by -100 --topic readings"),
+    ("After its committed positions have expired: on with its state, and what that repeats", "penstock reset alerts:application --from-state --dry-run\npenstock reset alerts:application --from-state"),
+    ("To given offsets", "penstock reset alerts:application --to-offsets readings:0=1042 --to-offsets readings:1=998"),
 )  # fmt: skip
-@click.argument("target", metavar="MODULE:ATTR")
 @click.option("--to-earliest", is_flag=True, help="To the first record that is still there. The default.")
 @click.option("--to-latest", is_flag=True, help="To the end: what waits is passed over.")
 @click.option(

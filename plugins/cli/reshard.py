@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .command import Command
+from .command import verb
 from .options import application_options, confirm, find_application, leased, name_and_value, open_log
 from .output import note, print_json, print_table, print_text
 
@@ -16,17 +16,13 @@ if TYPE_CHECKING:
     from penstock.plugins.reshard import ReshardPlan
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("What it would do", "penstock reshard shop:application --partitions 12 --source orders=orders-12 --dry-run"),
-        ("Into a new topic, to which the writers have moved", "penstock reshard shop:application --partitions 12 --source orders=orders-12"),
-        ("After the topic has grown, before the first record", "penstock reshard shop:application --partitions 12"),
-        ("It works: delete what the layout before has", "penstock reshard shop:application --accept"),
-        ("Back, before it has processed anything", "penstock reshard shop:application --undo"),
-    ],
+@verb(
+    ("What it would do", "penstock reshard shop:application --partitions 12 --source orders=orders-12 --dry-run"),
+    ("Into a new topic, to which the writers have moved", "penstock reshard shop:application --partitions 12 --source orders=orders-12"),
+    ("After the topic has grown, before the first record", "penstock reshard shop:application --partitions 12"),
+    ("It works: delete what the layout before has", "penstock reshard shop:application --accept"),
+    ("Back, before it has processed anything", "penstock reshard shop:application --undo"),
 )  # fmt: skip
-@click.argument("target", metavar="MODULE:ATTR")
 @click.option("--partitions", type=click.IntRange(1), metavar="N", help="The number of partitions that it gets.")
 @click.option(
     "--source",

@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import click
-
-from .command import Command
+from .command import verb
 from .options import application_options
 from .pause import change_pauses, subtopologies_option
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("All of it", "penstock resume orders:application"),
-        ("One part; the others stay paused", "penstock resume orders:application --subtopology 1"),
-    ],
+@verb(
+    ("All of it", "penstock resume orders:application"),
+    ("One part; the others stay paused", "penstock resume orders:application --subtopology 1"),
 )
-@click.argument("target", metavar="MODULE:ATTR")
 @subtopologies_option
 @application_options
 def resume(target: str, subtopologies: Sequence[int], **where: Any) -> None:

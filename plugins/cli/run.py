@@ -10,7 +10,7 @@ import click
 
 from penstock import ConfigError, duration_ms
 
-from .command import Command
+from .command import verb
 from .failures import INTERRUPTED, ended_by_sigterm
 from .log_lines import FORMATS, TEXT, cli_log, log_lines
 from .options import application_options, find_application
@@ -23,19 +23,15 @@ if TYPE_CHECKING:
 AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("Process what the topics hold, then end", "penstock run wordcount:application"),
-        ("A batch every ten seconds until Ctrl-C, on four cores", "penstock run wordcount:application --trigger 10s --master 'local[4]'"),
-        ("Records as they come, in milliseconds, until Ctrl-C", "penstock run wordcount:application --trigger continuous"),
-        ("The same on this machine alone, without Spark and Java", "penstock run wordcount:application --trigger continuous --engine embedded"),
-        ("A topology from a file, with an id and settings from here", "penstock run wordcount.py:topology --application-id counts --set commit_interval=5s"),
-        ("Log lines for a collector of logs, and memory for Spark's JVM", "penstock run wordcount:application --log-format json --conf spark.driver.memory=4g"),
-        ("What was done, for a program", "penstock run wordcount:application --json | jq .records_in"),
-    ],
+@verb(
+    ("Process what the topics hold, then end", "penstock run wordcount:application"),
+    ("A batch every ten seconds until Ctrl-C, on four cores", "penstock run wordcount:application --trigger 10s --master 'local[4]'"),
+    ("Records as they come, in milliseconds, until Ctrl-C", "penstock run wordcount:application --trigger continuous"),
+    ("The same on this machine alone, without Spark and Java", "penstock run wordcount:application --trigger continuous --engine embedded"),
+    ("A topology from a file, with an id and settings from here", "penstock run wordcount.py:topology --application-id counts --set commit_interval=5s"),
+    ("Log lines for a collector of logs, and memory for Spark's JVM", "penstock run wordcount:application --log-format json --conf spark.driver.memory=4g"),
+    ("What was done, for a program", "penstock run wordcount:application --json | jq .records_in"),
 )  # fmt: skip
-@click.argument("target", metavar="MODULE:ATTR")
 @click.option(
     "--trigger",
     metavar="WHEN",

@@ -10,7 +10,7 @@ import click
 
 from penstock import ConfigError
 
-from .command import Command
+from .command import verb
 from .failures import ended_by_sigterm
 from .options import application_options, find_application
 from .output import note
@@ -23,17 +23,13 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 _TOKEN_VARIABLE, _ACTIONS_VARIABLE = "PENSTOCK_QUERIES_TOKEN", "PENSTOCK_QUERIES_ACTIONS_TOKEN"
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("For programs on this machine", "penstock serve shop:application"),
-        ("Where the tasks run: their local state, without a copy", "penstock serve shop:application --local --listen 127.0.0.1:8081"),
-        ("For others, with a token and TLS", "penstock serve shop:application --listen 0.0.0.0:8443 --token-file token --tls-cert cert.pem --tls-key key.pem"),
-        ("With pages for a browser, at http://127.0.0.1:8080/console/", "penstock serve shop:application --console"),
-        ("Two stores, one without its values", "penstock serve shop:application --store totals --store people --mask people"),
-    ],
+@verb(
+    ("For programs on this machine", "penstock serve shop:application"),
+    ("Where the tasks run: their local state, without a copy", "penstock serve shop:application --local --listen 127.0.0.1:8081"),
+    ("For others, with a token and TLS", "penstock serve shop:application --listen 0.0.0.0:8443 --token-file token --tls-cert cert.pem --tls-key key.pem"),
+    ("With pages for a browser, at http://127.0.0.1:8080/console/", "penstock serve shop:application --console"),
+    ("Two stores, one without its values", "penstock serve shop:application --store totals --store people --mask people"),
 )  # fmt: skip
-@click.argument("target", metavar="MODULE:ATTR")
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Where it listens.")
 @click.option(
     "--local",

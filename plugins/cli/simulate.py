@@ -6,22 +6,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .command import Command, verbose_option
+from .command import verb, verbose_option
 from .output import note, print_text
 
 if TYPE_CHECKING:
     from penstock.plugins.testing.simulation.soak import Soaked
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("A thousand histories", "penstock simulate tests/test_orders.py:TestOrders --seeds 1000"),
-        ("A hundred thousand in two processes", "penstock simulate tests/test_orders.py:TestOrders --seeds 100000 --jobs 2"),
-        ("The history of one seed once more", "penstock simulate tests/test_orders.py:TestOrders --start 417 --seeds 1"),
-    ],
+@verb(
+    ("A thousand histories", "penstock simulate tests/test_orders.py:TestOrders --seeds 1000"),
+    ("A hundred thousand in two processes", "penstock simulate tests/test_orders.py:TestOrders --seeds 100000 --jobs 2"),
+    ("The history of one seed once more", "penstock simulate tests/test_orders.py:TestOrders --start 417 --seeds 1"),
 )  # fmt: skip
-@click.argument("target", metavar="MODULE:ATTR")
 @click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many histories to run.")
 @click.option("--start", type=click.IntRange(0), default=1, show_default=True, help="The first seed.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="In how many processes.")

@@ -10,7 +10,7 @@ import click
 
 from penstock import ConfigError, StoreError
 
-from .command import Command
+from .command import verb
 from .failures import ended_by_sigterm
 from .log_lines import FORMATS, TEXT, cli_log, log_lines
 from .options import application_options, find_application, open_application
@@ -23,15 +23,11 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("Copies of all tasks, until Ctrl-C", "penstock standby shop:application"),
-        ("Of two tasks", "penstock standby shop:application --task 0_0 --task 0_1"),
-        ("Bring the copies to the last commits, then end", "penstock standby shop:application --once"),
-    ],
+@verb(
+    ("Copies of all tasks, until Ctrl-C", "penstock standby shop:application"),
+    ("Of two tasks", "penstock standby shop:application --task 0_0 --task 0_1"),
+    ("Bring the copies to the last commits, then end", "penstock standby shop:application --once"),
 )
-@click.argument("target", metavar="MODULE:ATTR")
 @click.option("--task", "tasks", metavar="TASK", multiple=True, help="Only of this task, e.g. 0_3; repeatable.")
 @click.option("--once", is_flag=True, help="End when every copy has been at its task's last commit.")
 @application_options

@@ -129,12 +129,10 @@ def _listed(application: Application, log: Log, task: SavedTask) -> Iterator[dic
 # ---------------------------------------------------------------- get, range, export
 
 
-@state.command(
-    examples=[
-        ("By the key", "penstock state get shop:application totals anna"),
-        ("The windows that start within an hour", "penstock state get shop:application hourly anna --from 1700000000000 --to 1700003600000"),
-        ("What was valid then", "penstock state get shop:application prices tea --from 1700000000000 --to 1700000000000"),
-    ]
+@state.verb(
+    ("By the key", "penstock state get shop:application totals anna"),
+    ("The windows that start within an hour", "penstock state get shop:application hourly anna --from 1700000000000 --to 1700003600000"),
+    ("What was valid then", "penstock state get shop:application prices tea --from 1700000000000 --to 1700000000000"),
 )  # fmt: skip
 @_target
 @_store
@@ -179,11 +177,9 @@ def get(
             raise StoreError(f"store {store!r} has no value of key {key!r} in task {', '.join(tasks)}{elsewhere}")
 
 
-@state.command(
-    examples=[
-        ("The first ten entries of each task", "penstock state range shop:application totals --limit 10"),
-        ("Keys from a to b", "penstock state range shop:application totals --start a --end b --json"),
-    ]
+@state.verb(
+    ("The first ten entries of each task", "penstock state range shop:application totals --limit 10"),
+    ("Keys from a to b", "penstock state range shop:application totals --start a --end b --json"),
 )  # fmt: skip
 @_target
 @_store
@@ -228,11 +224,9 @@ def range(
 # ---------------------------------------------------------------- verify
 
 
-@state.command(
-    examples=[
-        ("Where the tasks run", "penstock state verify shop:application"),
-        ("In a script", "penstock state verify shop:application --json | jq 'select(.same | not)'"),
-    ]
+@state.verb(
+    ("Where the tasks run", "penstock state verify shop:application"),
+    ("In a script", "penstock state verify shop:application --json | jq 'select(.same | not)'"),
 )  # fmt: skip
 @_target
 @click.option("--store", "stores", metavar="STORE", multiple=True, help="Only this store; repeatable.")

@@ -7,25 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .command import Command
+from .command import verb
 from .options import application_options, find_application, leased, open_application
 from .output import count, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from penstock.plugins.backups import Backup
 
-_target = click.argument("target", metavar="MODULE:ATTR")
 _location = click.argument("location", metavar="LOCATION")
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("To a directory, beside the running application", "penstock state backup shop:application /backups"),
-        ("To a bucket", "penstock state backup shop:application s3://bucket/backups"),
-    ],
+@verb(
+    ("To a directory, beside the running application", "penstock state backup shop:application /backups"),
+    ("To a bucket", "penstock state backup shop:application s3://bucket/backups"),
 )
-@_target
 @_location
 @click.option(
     "--patience",
@@ -67,14 +62,10 @@ def backup(
         _say_deleted(deleted)
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("Which there are", "penstock state backups shop:application /backups"),
-        ("Delete all but the last week's", "penstock state backups shop:application /backups --keep 7"),
-    ],
+@verb(
+    ("Which there are", "penstock state backups shop:application /backups"),
+    ("Delete all but the last week's", "penstock state backups shop:application /backups --keep 7"),
 )
-@_target
 @_location
 @click.option(
     "--keep", type=int, metavar="N", help="First delete all but the last N, and files that none of these needs."
@@ -119,15 +110,11 @@ def _shown(backup: Backup) -> dict[str, Any]:
     }
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("On a new machine, from the last backup", "penstock state restore shop:application /backups"),
-        ("Beside the application, under another id", "penstock state restore shop:application /backups --of shop --application-id shop-copy"),
-        ("Is every file whole?", "penstock state restore shop:application /backups --check"),
-    ],
+@verb(
+    ("On a new machine, from the last backup", "penstock state restore shop:application /backups"),
+    ("Beside the application, under another id", "penstock state restore shop:application /backups --of shop --application-id shop-copy"),
+    ("Is every file whole?", "penstock state restore shop:application /backups --check"),
 )  # fmt: skip
-@_target
 @_location
 @click.option("--backup", "name", metavar="NAME", help="This backup; the last one by default.")
 @click.option("--of", metavar="ID", help="The id of the application that was backed up, if it is another one.")

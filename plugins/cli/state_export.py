@@ -12,7 +12,7 @@ import click
 
 from penstock import ConfigError, StoreError
 
-from .command import Command
+from .command import verb
 from .options import application_options, find_application, open_application
 from .output import count, note
 from .state_reading import StoreReading
@@ -20,16 +20,12 @@ from .state_reading import StoreReading
 _PORTION = 20_000
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("To a file of JSON lines", "penstock state export shop:application totals --output totals.jsonl"),
-        ("To Parquet", "penstock state export shop:application totals --output totals.parquet"),
-        ("What was valid then", "penstock state export shop:application prices --from 1700000000000 --to 1700000000000"),
-        ("To another program", "penstock state export shop:application totals | jq -r .key"),
-    ],
+@verb(
+    ("To a file of JSON lines", "penstock state export shop:application totals --output totals.jsonl"),
+    ("To Parquet", "penstock state export shop:application totals --output totals.parquet"),
+    ("What was valid then", "penstock state export shop:application prices --from 1700000000000 --to 1700000000000"),
+    ("To another program", "penstock state export shop:application totals | jq -r .key"),
 )  # fmt: skip
-@click.argument("target", metavar="MODULE:ATTR")
 @click.argument("store", metavar="STORE")
 @click.option(
     "--output",

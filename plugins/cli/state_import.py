@@ -12,7 +12,7 @@ import click
 
 from penstock import ConfigError, SerdeError
 
-from .command import Command
+from .command import verb
 from .options import application_options, find_application, leased
 from .output import count, note
 
@@ -22,15 +22,11 @@ if TYPE_CHECKING:
 _PORTION = 20_000
 
 
-@click.command(
-    "import",
-    cls=Command,
-    examples=[
-        ("Before the first start", "penstock state import shop:application totals totals.parquet"),
-        ("From another application", "penstock state export old:application totals --output totals.jsonl\npenstock state import shop:application totals totals.jsonl"),
-    ],
+@verb(
+    ("Before the first start", "penstock state import shop:application totals totals.parquet"),
+    ("From another application", "penstock state export old:application totals --output totals.jsonl\npenstock state import shop:application totals totals.jsonl"),
+    name="import",
 )  # fmt: skip
-@click.argument("target", metavar="MODULE:ATTR")
 @click.argument("store", metavar="STORE")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE")
 @click.option(

@@ -10,7 +10,7 @@ import click
 from penstock import PenstockError, SystemClock
 from penstock.plugins.console.wording import age, ago, length, opening, visiting
 
-from .command import Command
+from .command import verb
 from .options import application_options, follow_options, followed, timeout_option
 from .output import count, print_json, print_table, print_text
 
@@ -20,15 +20,11 @@ if TYPE_CHECKING:
     from penstock.plugins.applications.run_status import RunStatus, TaskStatus
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("Whether it runs, and each task: where, how far behind, how fast", "penstock status wordcount:application"),
-        ("Again every ten seconds until Ctrl-C", "penstock status wordcount:application --follow --interval 10s"),
-        ("In a script", "penstock status wordcount:application --json | jq -r .state"),
-    ],
+@verb(
+    ("Whether it runs, and each task: where, how far behind, how fast", "penstock status wordcount:application"),
+    ("Again every ten seconds until Ctrl-C", "penstock status wordcount:application --follow --interval 10s"),
+    ("In a script", "penstock status wordcount:application --json | jq -r .state"),
 )
-@click.argument("target", metavar="MODULE:ATTR")
 @follow_options
 @click.option("--json", "as_json", is_flag=True, help="A JSON object; with --follow one on each line.")
 @timeout_option

@@ -68,11 +68,9 @@ def state_of(store: SavedStore) -> str:
     return f"parked{missed}{', accepted' if store.accepted else ''}"
 
 
-@stores.command(
-    examples=[
-        ("Of a version that will not come back", "penstock stores drop shop:application discounts"),
-        ("Its serde has changed: it may start empty", "penstock stores drop shop:application sums --yes"),
-    ]
+@stores.verb(
+    ("Of a version that will not come back", "penstock stores drop shop:application discounts"),
+    ("Its serde has changed: it may start empty", "penstock stores drop shop:application sums --yes"),
 )  # fmt: skip
 @click.argument("target", metavar="MODULE:ATTR")
 @click.argument("names", metavar="STORE...", nargs=-1, required=True)
@@ -112,11 +110,9 @@ def accept(target: str, names: Sequence[str], **where: Any) -> None:
     note(f"{', '.join(names)} of {application.id}: comes back as it was when a program names it again")
 
 
-@stores.command(
-    examples=[
-        ("Every installed backend", "penstock stores bench"),
-        ("Two, with small state on the disk that will have it", "penstock stores bench --backend lmdb --backend contrib.rocksdb --entries 20000 --directory /data"),
-    ]
+@stores.verb(
+    ("Every installed backend", "penstock stores bench"),
+    ("Two, with small state on the disk that will have it", "penstock stores bench --backend lmdb --backend contrib.rocksdb --entries 20000 --directory /data"),
 )  # fmt: skip
 @click.option("--backend", "names", metavar="NAME", multiple=True, help="Only this one; repeatable.")
 @click.option("--entries", type=click.IntRange(1), default=200_000, show_default=True, help="Entries of the store.")

@@ -12,7 +12,7 @@ import click
 from penstock.plugins.console.watch import TaskView, View, Watch
 from penstock.plugins.console.wording import ago, length, opening, per_second, short, size, sparkline
 
-from .command import Command
+from .command import verb
 from .options import application_options, followed, timeout_option
 from .output import count, reader_may_leave
 
@@ -25,14 +25,10 @@ _PLAIN_WIDTH, _PLAIN_HEIGHT = 120, 50
 _MOST_HOSTS, _MOST_NODES, _MOST_EVENTS = 6, 8, 5
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("Until Ctrl-C", "penstock top wordcount:application"),
-        ("One frame as plain text", "penstock top wordcount:application --once"),
-    ],
+@verb(
+    ("Until Ctrl-C", "penstock top wordcount:application"),
+    ("One frame as plain text", "penstock top wordcount:application --once"),
 )
-@click.argument("target", metavar="MODULE:ATTR")
 @click.option("--once", is_flag=True, help="Print one frame and end.")
 @click.option("--interval", metavar="TIME", default="2s", show_default=True, help="How often it is drawn.")
 @timeout_option

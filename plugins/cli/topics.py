@@ -34,11 +34,9 @@ def topics() -> None:
     """
 
 
-@topics.command(
-    examples=[
-        ("A topic with four partitions", "penstock topics create clicks --partitions 4"),
-        ("A table: only the last value of each key is kept", "penstock topics create customers --partitions 4 --config cleanup.policy=compact"),
-    ]
+@topics.verb(
+    ("A topic with four partitions", "penstock topics create clicks --partitions 4"),
+    ("A table: only the last value of each key is kept", "penstock topics create customers --partitions 4 --config cleanup.policy=compact"),
 )  # fmt: skip
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option(
@@ -69,13 +67,11 @@ def create(names: Sequence[str], partitions: int, config: Sequence[str], if_not_
             note(f"created topic {name} with {count(partitions, 'partition')}")
 
 
-@topics.command(
-    "list",
-    examples=[
-        ("Names, partitions and records", "penstock topics list"),
-        ("Names only, one a line", "penstock topics list --names"),
-        ("For a program, the topics that applications made for themselves as well", "penstock topics list --internal --json"),
-    ],
+@topics.verb(
+    ("Names, partitions and records", "penstock topics list"),
+    ("Names only, one a line", "penstock topics list --names"),
+    ("For a program, the topics that applications made for themselves as well", "penstock topics list --internal --json"),
+    name="list",
 )  # fmt: skip
 @click.option("--internal", is_flag=True, help="Also topics that applications made for themselves, but for notes.")
 @click.option("--names", is_flag=True, help="Names only, one a line.")
@@ -101,11 +97,9 @@ def list_topics(internal: bool, names: bool, as_json: bool, **where: Any) -> Non
         )
 
 
-@topics.command(
-    examples=[
-        ("Offsets of each partition, and settings", "penstock topics describe clicks"),
-        ("The end offset of partition 0", "penstock topics describe clicks --json | jq '.[0].offsets[0].end'"),
-    ]
+@topics.verb(
+    ("Offsets of each partition, and settings", "penstock topics describe clicks"),
+    ("The end offset of partition 0", "penstock topics describe clicks --json | jq '.[0].offsets[0].end'"),
 )
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of objects.")
@@ -129,11 +123,9 @@ def describe(names: Sequence[str], as_json: bool, **where: Any) -> None:
         )
 
 
-@topics.command(
-    examples=[
-        ("Asks first, when at a terminal", "penstock topics delete clicks"),
-        ("Several, without a question", "penstock topics delete clicks orders --yes"),
-    ]
+@topics.verb(
+    ("Asks first, when at a terminal", "penstock topics delete clicks"),
+    ("Several, without a question", "penstock topics delete clicks orders --yes"),
 )
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option("--yes", "-y", is_flag=True, help="Don't ask (nobody is asked where stdin is no terminal).")

@@ -10,7 +10,7 @@ import click
 
 from penstock import ConfigError, SystemClock
 
-from .command import Command
+from .command import verb
 from .options import application_options, find_application, open_application
 from .output import print_json, print_table, print_text
 
@@ -20,16 +20,12 @@ if TYPE_CHECKING:
     from penstock.plugins.applications.visits import VisitStatus
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("Call the method `rename` of a processor with every key of its store", "penstock visit shop:application rename"),
-        ("With an argument; of the node `prices`, where several have such a method", "penstock visit shop:application prices.scale --argument '{\"factor\": 100}'"),
-        ("How far visits are", "penstock visit shop:application"),
-        ("Give one up; what it has done stays", "penstock visit shop:application rename --stop"),
-    ],
+@verb(
+    ("Call the method `rename` of a processor with every key of its store", "penstock visit shop:application rename"),
+    ("With an argument; of the node `prices`, where several have such a method", "penstock visit shop:application prices.scale --argument '{\"factor\": 100}'"),
+    ("How far visits are", "penstock visit shop:application"),
+    ("Give one up; what it has done stays", "penstock visit shop:application rename --stop"),
 )  # fmt: skip
-@click.argument("target", metavar="MODULE:ATTR")
 @click.argument("visitor", required=False)
 @click.option("--argument", metavar="JSON", help="JSON data with which the method is called, behind key and value.")
 @click.option("--stop", is_flag=True, help="Stop the visits of VISITOR that are not over.")
