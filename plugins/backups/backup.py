@@ -35,6 +35,7 @@ from penstock.plugins.replicas.verification import beside
 from penstock.plugins.runtime.locations import open_deltas, resolve, state_directory
 from penstock.plugins.upgrade.saved_program import is_same_program, read_note
 from penstock.store import Change, Changes
+from penstock.store.backend import in_key_order
 
 from .catalog import IN_TRANSIT, Backup, Catalog, stays, stores_of
 from .cut import Cut, Cuts
@@ -337,14 +338,10 @@ def _portions(steps: Iterable[tuple[Changes, str]]) -> Iterator[tuple[Changes, s
             merged.setdefault(store, {}).update(rows)
             size += sum(len(key) + len(value or b"") + _ROW_BYTES for key, value in rows)
         if size >= _PORTION_BYTES:
-            yield _sorted(merged), version
+            yield {store: in_key_order(changed) for store, changed in merged.items()}, version
             merged, size, version = {}, 0, ""
     if version:
-        yield _sorted(merged), version
-
-
-def _sorted(rows: dict[str, dict[bytes, bytes | None]]) -> Changes:
-    return {store: sorted(changed.items()) for store, changed in rows.items()}
+        yield {store: in_key_order(changed) for store, changed in merged.items()}, version
 
 
 def _differing(replica: Replica, stores: list[str], target: DirectoryChangelog, before: str) -> Iterator[_Row]:

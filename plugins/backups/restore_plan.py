@@ -161,8 +161,7 @@ def _check_empty(plan: RestorePlan, application: Application, log: Log, world: W
         )
     if application.settings.log_changelog is None:
         for task in plan.backup.commits:
-            with closing(open_deltas(application.settings, application.id, task)) as changelog:
-                changelog.world = world
+            with closing(open_deltas(application.settings, application.id, task, world)) as changelog:
                 if changelog.proven() or changelog.beginnings():
                     raise IncompatibleStateError(
                         f"the changelog {application.settings.changelog} has a history of task {task} of application "

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import click
 
-from penstock import ConfigError, RecordBatch, SerdeError, TopicPartition
+from penstock import ConfigError, Log, RecordBatch, TopicPartition
 from penstock.plugins.runtime.reading import read_up_to
-from penstock.plugins.serdes.json_text import dump_json
 
 from .command import separator_option, verb
 from .failures import ended_by_sigterm
 from .options import find_settings, log_options, open_log
 from .output import note, reader_may_leave
-from .text import TextSerde, headers_to_json
 from .topics import topic_info
-
-if TYPE_CHECKING:
-    from penstock import Log
 
 POLL_SECONDS = 0.1
 """Seconds between two looks of --follow: a log does not notify of new records."""
@@ -88,7 +83,7 @@ def consume(
     Serdes str and bytes print as they are, everything else as JSON. With --json bytes are base64 text, and
     the output is what `penstock produce --json-lines` reads. Only committed records are seen.
     """
-    from .text import topic_serdes
+    from .text import json_lines, text_lines, topic_serdes, write_lines
 
     settings = find_settings(**where)
     with open_log(settings) as log, ended_by_sigterm() if follow else nullcontext():
@@ -141,67 +136,3 @@ def _up_to(
         positions[partition] = batch.next_offset
         yield batch
     positions[partition] = max(positions[partition], end)
-
-
-Line = Callable[[RecordBatch, int], bytes]
-"""Returns one record of a batch as a line, without its end."""
-
-
-def text_lines(keys: TextSerde, values: TextSerde, separator: str | None, null: str) -> Line:
-    """Return the form of values, and with a `separator` of keys before them."""
-    between = None if separator is None else separator.encode()
-    missing = null.encode()
-
-    def line(batch: RecordBatch, index: int) -> bytes:
-        key, value = batch.keys[index], batch.values[index]
-        text = missing if value is None else values.to_line(value)
-        if between is None:
-            return text
-        return (missing if key is None else keys.to_line(key)) + between + text
-
-    return line
-
-
-def json_lines(keys: TextSerde, values: TextSerde) -> Line:
-    """Return the form of whole records as JSON objects."""
-
-    def line(batch: RecordBatch, index: int) -> bytes:
-        key, value = batch.keys[index], batch.values[index]
-        return dump_json(
-            {
-                "topic": batch.topic,
-                "partition": batch.partition,
-                "offset": batch.offsets[index],
-                "timestamp": batch.timestamps[index],
-                "key": None if key is None else keys.to_json(key),
-                "value": None if value is None else values.to_json(value),
-                "headers": headers_to_json(batch.headers[index]) if batch.headers else [],
-            }
-        )
-
-    return line
-
-
-def write_lines(batch: RecordBatch, line: Line, limit: int, output: IO[bytes]) -> int:
-    """Write up to `limit` records and return how many. Raises SerdeError after the lines before a failed record."""
-    number = min(len(batch), limit)
-    lines: list[bytes] = []
-    failed: SerdeError | None = None
-    for index in range(number):
-        try:
-            lines.append(line(batch, index))
-        except Exception as error:  # a serde of another package may raise anything
-            failed = SerdeError(
-                f"topic {batch.topic!r}, partition {batch.partition}, offset {batch.offsets[index]}: {error} "
-                "(see --key-serde and --value-serde; bytes reads anything)"
-            )
-            failed.__cause__ = error
-            break
-    lines.append(b"")
-    with reader_may_leave():
-        output.write(b"\n".join(lines))
-        if failed is not None:
-            output.flush()
-    if failed is not None:
-        raise failed
-    return number

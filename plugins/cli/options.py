@@ -6,19 +6,16 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from penstock import ConfigError, Settings, duration_ms
+from penstock import Application, ConfigError, Lease, Log, Settings, duration_ms
 from penstock.settings.layers import Layer
 from penstock.settings.sources import layers
 
 from .command import options, verbose_option
 from .failures import ended_by_sigterm
-
-if TYPE_CHECKING:
-    from penstock import Application, Lease, Log
 
 _LONGEST_LOOK_MS = 30_000
 

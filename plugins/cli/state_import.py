@@ -6,18 +6,15 @@ import json
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from penstock import ConfigError, SerdeError
+from penstock import Application, ConfigError, Serde, SerdeError, StoreBuilder
 
 from .command import verb
 from .options import application_options, find_application, leased
 from .output import count, note
-
-if TYPE_CHECKING:
-    from penstock import Application, Serde, StoreBuilder
 
 _PORTION = 20_000
 

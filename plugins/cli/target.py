@@ -12,16 +12,13 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from penstock import PenstockError
+from penstock import Application, PenstockError, Program
 from penstock.settings.layers import CODE, Layer
 from penstock.support.user_line import user_line
 
 from .failures import ApplicationError
-
-if TYPE_CHECKING:
-    from penstock import Application, Program
 
 EXPECTED = "an Application, a Topology, a StreamsBuilder, or a function without arguments that returns one"
 

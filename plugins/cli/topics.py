@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from penstock import TopicPartition, UnknownTopicError
+from penstock import Log, TopicInfo, TopicPartition, UnknownTopicError
 from penstock.support.names import did_you_mean
 
 from .command import Group
 from .options import find_settings, log_options, name_and_value, open_log
 from .output import count, note, print_json, print_table, print_text
-
-if TYPE_CHECKING:
-    from penstock import Log, TopicInfo
 
 
 @click.group(

@@ -319,8 +319,7 @@ def delete_layout(
         topics |= {changelog_topic(application_id, store) for store in each["stores"]}
         tasks = each["tasks"] or 0 if each["stores"] and settings.log_changelog is None else 0
         for partition in range(tasks):
-            with closing(open_deltas(settings, application_id, f"{number}_{partition}")) as changelog:
-                changelog.world = world
+            with closing(open_deltas(settings, application_id, f"{number}_{partition}", world)) as changelog:
                 check_lease()
                 changelog.destroy()
     there = log.topics()
