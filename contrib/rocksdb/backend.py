@@ -80,14 +80,7 @@ class RocksDbBackend(StoreBackend):
     def range(
         self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        token = object()
-        return in_chunks(
-            lambda start, end, size: self._chunk(store, start, end, reverse, size, token),
-            start,
-            end,
-            reverse=reverse,
-            finish=lambda: self._iterators.pop(token, None),
-        )
+        return in_chunks(self._chunk, store, start, end, reverse, self._iterators)
 
     def approximate_count(self, store: str) -> int:
         try:
@@ -189,16 +182,14 @@ class RocksDbView(StoreView):
     def range(
         self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        return in_chunks(
-            lambda start, end, size: self._chunk(store, start, end, reverse, size), start, end, reverse=reverse
-        )
+        return in_chunks(self._chunk, store, start, end, reverse)
 
     def close(self) -> None:
         with self._reading:
             self._iterators.clear()
 
     def _chunk(
-        self, store: str, start: bytes | None, end: bytes | None, reverse: bool, size: int
+        self, store: str, start: bytes | None, end: bytes | None, reverse: bool, size: int, _: object = None
     ) -> list[tuple[bytes, bytes]]:
         with self._reading:
             iterator = self._iterators.get(store)

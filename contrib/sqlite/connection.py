@@ -80,17 +80,16 @@ class Connection:
 
     def scan(self, table: str, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """Return entries, read in chunks: the connection may be used for something else between two of them."""
+        return in_chunks(self._chunk, table, start, end, reverse)
+
+    def _chunk(
+        self, table: str, start: bytes | None, end: bytes | None, reverse: bool, size: int, _: object
+    ) -> list[Any]:
         order = "DESC" if reverse else "ASC"
-
-        def read(start: bytes | None, end: bytes | None, size: int) -> list[Any]:
-            bounds = {"key >= ?": start, "key < ?": end}
-            given = {condition: value for condition, value in bounds.items() if value is not None}
-            where = f"WHERE {' AND '.join(given)}" if given else ""
-            return self.run(
-                f"SELECT key, value FROM {table} {where} ORDER BY key {order} LIMIT ?", (*given.values(), size)
-            )
-
-        return in_chunks(read, start, end, reverse=reverse)
+        bounds = {"key >= ?": start, "key < ?": end}
+        given = {condition: value for condition, value in bounds.items() if value is not None}
+        where = f"WHERE {' AND '.join(given)}" if given else ""
+        return self.run(f"SELECT key, value FROM {table} {where} ORDER BY key {order} LIMIT ?", (*given.values(), size))
 
     def close(self) -> None:
         """Close the connection; idempotent."""

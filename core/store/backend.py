@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 Change = tuple[bytes, bytes | None]
 """A key and its new value; None deletes the key."""
@@ -24,22 +24,23 @@ _FIRST_CHUNK, _CHUNK, _CHUNK_BYTES = 32, 1024, 1 << 20
 
 
 def in_chunks(
-    read: Callable[[bytes | None, bytes | None, int], Sequence[tuple[bytes, bytes]]],
+    read: Callable[[str, bytes | None, bytes | None, bool, int, object], Sequence[tuple[bytes, bytes]]],
+    store: str,
     start: bytes | None,
     end: bytes | None,
-    *,
     reverse: bool,
-    finish: Callable[[], object] = lambda: None,
+    kept: dict[object, Any] | None = None,
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield the entries of a range that `read` returns in chunks, so that nothing need stay open between two steps.
 
-    `read` gets the bounds of what is left, and how many entries to return at most: more each time, up to about a
-    megabyte. `finish` is called at the end, also where the iterator is dropped.
+    `read` gets the store, the bounds of what is left, `reverse`, how many entries to return at most (more each time, up
+    to about a megabyte), and a token of this iterator: what it puts into `kept` under that is taken out at the end,
+    also where the iterator is dropped.
     """
-    size = _FIRST_CHUNK
+    size, token = _FIRST_CHUNK, object()
     try:
         while True:
-            chunk = read(start, end, size)
+            chunk = read(store, start, end, reverse, size, token)
             yield from chunk
             if len(chunk) < size:
                 return
@@ -50,7 +51,8 @@ def in_chunks(
             else:
                 start = chunk[-1][0] + b"\x00"
     finally:
-        finish()
+        if kept is not None:
+            kept.pop(token, None)
 
 
 class StoreBackend(ABC):

@@ -73,7 +73,8 @@ class LmdbBackend(StoreBackend):
     ) -> Iterator[tuple[bytes, bytes]]:
         if self._database(store) is None:
             return iter(())
-        return self._scan(store, start, end, reverse)
+        # Nothing stays open between chunks, except a reader's snapshot.
+        return in_chunks(self._chunk, store, start, end, reverse, self._snapshots)
 
     def approximate_count(self, store: str) -> int:
         database = self._database(store)
@@ -154,17 +155,6 @@ class LmdbBackend(StoreBackend):
             return keys.get(self._begin(), database, key)
         except lmdb.Error as error:
             raise self._open().explain(error) from error
-
-    def _scan(self, store: str, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Return an iterator that reads in chunks; nothing stays open between them, except a reader's snapshot."""
-        token = object()
-        return in_chunks(
-            lambda start, end, size: self._chunk(store, start, end, reverse, size, token),
-            start,
-            end,
-            reverse=reverse,
-            finish=lambda: self._snapshots.pop(token, None),
-        )
 
     def _chunk(
         self, store: str, start: bytes | None, end: bytes | None, reverse: bool, size: int, token: object

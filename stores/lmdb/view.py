@@ -38,14 +38,7 @@ class LmdbView(StoreView):
     def range(
         self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        def read(start: bytes | None, end: bytes | None, size: int) -> list[tuple[bytes, bytes]]:
-            return self._read(
-                store,
-                lambda database: list(islice(keys.scan(self._transaction, database, start, end, reverse), size)),
-                [],
-            )
-
-        return in_chunks(read, start, end, reverse=reverse)
+        return in_chunks(self._chunk, store, start, end, reverse)
 
     def close(self) -> None:
         shared, self._shared = self._shared, None
@@ -53,6 +46,14 @@ class LmdbView(StoreView):
             with shared.unmapping:
                 self._transaction = None
             registry.release(shared)
+
+    def _chunk(
+        self, store: str, start: bytes | None, end: bytes | None, reverse: bool, size: int, _: object
+    ) -> list[tuple[bytes, bytes]]:
+        def read(database: Any) -> list[tuple[bytes, bytes]]:
+            return list(islice(keys.scan(self._transaction, database, start, end, reverse), size))
+
+        return self._read(store, read, [])
 
     def _read(self, store: str, read: Callable[[Any], T], nothing: T) -> T:
         """Return the result of `read` in the database of a store, or `nothing` if no writer has made it yet."""
