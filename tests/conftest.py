@@ -117,13 +117,11 @@ def _waiting_group(item: pytest.Item) -> str | None:
 def pytest_collection_finish() -> None:
     """Keep no compiled module of a test: one that is written twice in a second would be the first one again.
 
-    What was collected stays until the end, so the garbage collector need not look at its million objects. Python's own
-    threshold of 700 new objects is for less memory than tests need: most of what is looked at then is still in use.
+    What was collected stays until the end, so the garbage collector need not look at its million objects.
     """
     sys.dont_write_bytecode = True
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000)
     gc.enable()
 
 
