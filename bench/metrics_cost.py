@@ -21,7 +21,7 @@ from urllib.request import urlopen
 
 from .result import Table
 
-_RECORDS = 500_000
+_RECORDS = 250_000
 _KEYS = 100_000
 _CHUNK = 10_000
 _COUNTED = re.compile(r"((self\.)?calls\.)?(gets|puts|reads)|self\.reads|sent|(queue\.)?counts\[.*\]")
@@ -29,28 +29,30 @@ _COUNTED = re.compile(r"((self\.)?calls\.)?(gets|puts|reads)|self\.reads|sent|(q
 _LEAST = 5
 """How many such statements a program without stores has at least."""
 _CASES = ("count", "windowed-count", "dsl-chain", "dsl-count")
-_PROCESSES = 2
-"""Pairs of processes: two that run the same differ by some percent."""
+_TIMES = 3
+"""How often a pair of processes runs its program by turns, after the first time; the best one of each side counts."""
 _ROOT = str(Path(__file__).parents[1])
 _COMMAND = (sys.executable, "-m", "bench.metrics_cost")
 
 
-def metrics_cost(rounds: int = 12, cases: tuple[str, ...] = _CASES) -> Table:
-    """Run each program so often, by turns in a process that counts and in one that does not.
+def metrics_cost(rounds: int = 5, cases: tuple[str, ...] = _CASES) -> Table:
+    """Run each program in so many pairs of processes, by turns in one that counts and in one that does not.
 
-    `best`: the cost by the best run of each side; `median`: of the rounds.
+    Two processes that run the same differ by some percent. `best`: the cost by the best process of each side; `median`:
+    of the pairs.
     """
     rows = []
     with TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         subprocess.run([*_COMMAND, "fill", directory, "count"], check=True)
         for case in cases:
-            found: list[tuple[float, float]] = []
-            for _ in range(_PROCESSES):
+            found = []
+            for _ in range(rounds):
                 with _side("on", directory, case) as on, _side("off", directory, case) as off:
-                    found += [_turn(on, off, number) for number in range(rounds // _PROCESSES + 1)][1:]
+                    turns = [_turn(on, off, number) for number in range(_TIMES + 1)][1:]
+                found.append([min(each) for each in zip(*turns, strict=True)])
             costs = [one / other - 1 for one, other in found]
             best_on, best_off = (min(each) for each in zip(*found, strict=True))
-            rows.append({"name": "metrics-cost", "program": case, "rounds": len(found), "us_on": round(best_on, 3),
+            rows.append({"name": "metrics-cost", "program": case, "pairs": rounds, "us_on": round(best_on, 3),
                          "us_off": round(best_off, 3), "best": f"{best_on / best_off - 1:.1%}",
                          "median": f"{statistics.median(costs):.1%}",
                          "range": f"{min(costs):.1%} to {max(costs):.1%}"})  # fmt: skip
@@ -93,17 +95,19 @@ class _LeaveOut(ast.NodeTransformer):
         return ast.copy_location(ast.Pass(), node)
 
 
-def _count_nothing(directory: str) -> None:
-    """Let this process import penstock without its counting."""
+def _compile_here(*, counts: bool) -> None:
+    """Let this process compile what it imports, on both sides alike; penstock without its counting, unless `counts`."""
 
     def source_to_code(self: Any, data: Any, path: Any, *, _optimize: int = -1) -> Any:
         tree: ast.Module = ast.parse(data)
-        if str(path).startswith(_ROOT) and "site-packages" not in str(path):
+        if not counts and str(path).startswith(_ROOT) and "site-packages" not in str(path):
             tree = _LeaveOut().visit(tree)
         return compile(tree, path, "exec", dont_inherit=True, optimize=_optimize)
 
-    sys.pycache_prefix = f"{directory}/code"  # no code that was compiled with it
+    sys.pycache_prefix, sys.dont_write_bytecode = os.devnull, True  # no code that was compiled before
     SourceFileLoader.source_to_code = source_to_code  # type: ignore[method-assign]
+    if counts:
+        return
     from penstock.plugins.runtime.histogram import Histogram
     from penstock.plugins.runtime.logged_task import LoggedTask
     from penstock.stores.commit_buffer import CommitBuffer
@@ -152,8 +156,7 @@ def _serve(directory: str, case: str, *, counts: bool) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             settings["metrics_port"] = free.getsockname()[1]
         threading.Thread(target=_scrape, args=(settings["metrics_port"],), daemon=True).start()
-    else:
-        _count_nothing(directory)
+    _compile_here(counts=counts)
     from penstock import run
 
     for _ in sys.stdin:

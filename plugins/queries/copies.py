@@ -54,7 +54,11 @@ class WouldWait(Exception):
 
 
 class NotHere(WouldWait):
-    """There is no version of the task's store here."""
+    """There is no version of the task's store here. `task`: its id."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(task)
+        self.task = task
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,7 @@ class Copies(ABC):
         try:
             found = self._open(task, store, at_once=True)
         except StoreUnavailableError:
-            raise NotHere from None
+            raise NotHere(task.id) from None
         if found.has(_wanted(task, bounds)) and (bounds.stale_ok or self._is_fresh(found)):
             return found
         found.close()

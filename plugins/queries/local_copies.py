@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from math import inf
 
 from penstock import (
     Application,
@@ -28,7 +29,7 @@ from .copies import MOST_AGE_SECONDS, Copies, WouldWait
 from .snapshots import Snapshot, ViewBackend
 
 _REOPEN_SECONDS = 0.5
-"""How long a reader stays open: a task that is restored may have got other files meanwhile."""
+"""How long a reader stays open, or a task counts as one of another machine: it may have got other files meanwhile."""
 _AHEAD_SECONDS = MOST_AGE_SECONDS / 4
 """Age of the log's last answer at which it is asked again: beside many transactions Kafka takes up to a second."""
 _EMPTY_SECONDS = 0.1
@@ -64,6 +65,8 @@ class LocalCopies(Copies):
         self._root = state_directory(application.settings) / application.id
         self._lock = threading.Lock()
         self._readers: dict[tuple[str, str], _Reader] = {}
+        self._absent: dict[tuple[str, str], float] = {}
+        """When there was no local state of a task, by task and backend (seconds)."""
         self._looks: dict[str, Look] = {}
         self._looking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
@@ -139,6 +142,8 @@ class LocalCopies(Copies):
         try:
             key, now = (task.id, kept.backend), self.world.seconds()
             reader = self._readers.get(key)
+            if at_once and reader is None and now - self._absent.get(key, -inf) <= _REOPEN_SECONDS:
+                raise StoreUnavailableError("this machine has no local state of the task")
             try:
                 if reader is None or now - reader.opened_at > _REOPEN_SECONDS:
                     backend = self._opened(task, kept.backend)
@@ -161,6 +166,7 @@ class LocalCopies(Copies):
         root = self._root / task.id / backend
         numbers = [int(each.name) for each in root.glob("*") if each.name.isdigit()]
         if not numbers:
+            self._absent[task.id, backend] = self.world.seconds()
             raise StoreUnavailableError(
                 f"this machine has no local state of the task under {root}: ask where it runs, or read the changelog "
                 "(Queries.from_changelog, penstock serve)"

@@ -13,9 +13,10 @@ import pytest
 from penstock import Application, Commit, OutputBatch, StoreUnavailableError, TopicPartition, Topology, key_value_store
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.queries.copies import Bounds, WouldWait
+from penstock.plugins.queries.copies import Bounds, NotHere, WouldWait
 from penstock.plugins.queries.local_copies import LocalCopies
 from penstock.plugins.queries.queries import Queries
+from penstock.plugins.runtime.locations import state_directory
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.world import World
@@ -161,3 +162,29 @@ def _commit_without_copy(bench: Bench) -> Iterator[None]:
     state.apply = apply  # type: ignore[method-assign]
     for given in late:
         apply(*given)
+
+
+def test_a_task_of_another_machine_is_looked_for_now_and_then(bench: Bench, tmp_path: Path) -> None:
+    """A key that is forwarded costs no look at the disk, but its task may move here."""
+    own, counter = tmp_path / "own", bench.ask(Bounds())
+    bench.copies = LocalCopies(bench.queries.application.with_settings(state_dir=str(own)), bench.log, bench.world)
+    with pytest.raises(StoreUnavailableError):
+        bench.ask(Bounds(wait=0))
+    for bench.now in (0.1, 0.4):
+        with pytest.raises(NotHere) as caught:
+            bench.ask()
+        assert caught.value.task == "0_0"
+        own.unlink(missing_ok=True)
+        own.symlink_to(state_directory(bench.queries.application.settings))
+    bench.now = 0.6
+    assert bench.ask() == counter
+    own.unlink()
+    bench.now = 1.2
+    with pytest.raises(NotHere):
+        bench.ask()
+    own.symlink_to(state_directory(bench.queries.application.settings))
+    with pytest.raises(NotHere):
+        bench.ask()
+    assert bench.ask(Bounds()) == counter, "a query that may wait looks each time"
+    assert bench.ask() == counter
+    bench.copies.close()

@@ -79,12 +79,9 @@ class Answers:
         lag = _without(asdict(found.lag), "task")
         return {"task": found.task, "partition": found.partition, **lag, "server": found.server, "copies": [lag]}
 
-    def task_of(self, name: str, given: Parameters, *, at_once: bool = False) -> str | None:
-        """Return the one task that a request is for; None if it is for several.
-
-        Raises Refused, as `tasks_of`, and WouldWait with `at_once`.
-        """
-        reading = self._reading(name, given, at_once=at_once)
+    def task_of(self, name: str, given: Parameters) -> str | None:
+        """Return the one task that a request is for; None if it is for several. Raises Refused, and as `tasks_of`."""
+        reading = self._reading(name, given)
         if given.text("key") is not None and reading.task is None:
             tasks = reading.tasks_of(self._key(reading, given, "key"))
             return tasks[0].id if len(tasks) == 1 else None

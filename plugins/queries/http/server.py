@@ -96,6 +96,7 @@ class Server:
         from .answers import Answers
         from .forwarding import Forwarding
         from .service import service
+        from .writing import OneWriteProtocol
 
         names = options.names(list(queries.stores()))
         guard = Guard(options.address, options.token, options.hosts, options.actions_token)
@@ -105,7 +106,8 @@ class Server:
         app = service(answers, guard, queries.application.id, self._pages, lambda: self._server.should_exit, forwarding)
         self._socket = listening
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="on", ws="none", server_header=False, proxy_headers=False,
+            app, http=OneWriteProtocol, log_config=None, access_log=False, lifespan="on", ws="none",
+            server_header=False, proxy_headers=False,
             limit_concurrency=_MOST_CONNECTIONS, timeout_keep_alive=30, timeout_graceful_shutdown=5,
             ssl_certfile=options.certificate, ssl_keyfile=options.private_key,
         )  # fmt: skip

@@ -170,8 +170,8 @@ class _Service:
             given = Parameters(parse_qsl(request.scope["query_string"].decode("latin-1"), True), _OF_KEY)
             try:
                 return _json(self._answers.get_at_once(name, given))
-            except NotHere:
-                return await self._elsewhere(name, given, _sent(request))
+            except NotHere as missing:
+                return await self._elsewhere(missing.task, name, given, _sent(request))
         except WouldWait:
             return None
         except Refused as refused:
@@ -236,12 +236,12 @@ class _Service:
                 return answer
         return await self._data(work, name, given, *more)
 
-    async def _elsewhere(self, name: str, given: Parameters, sent: Sent) -> Response | None:
+    async def _elsewhere(self, task: str, name: str, given: Parameters, sent: Sent) -> Response | None:
         """Return the answer of a server that has the task of a key; None if it is not known which one."""
         if self._forwarding is None or FORWARDED in sent.headers or not self._answers.is_shown(name):
             return None
         try:
-            others = self._forwarding.others(self._answers.task_of(name, given, at_once=True), at_once=True)
+            others = self._forwarding.others(task, at_once=True)
         except (WouldWait, PenstockError):
             return None
         if not others:

@@ -1,0 +1,47 @@
+"""writing: sends the parts of an answer together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_MOST_BYTES = 65_536
+"""So much is sent at once, without waiting for more."""
+
+
+class OneWriteProtocol(HttpToolsProtocol):
+    """uvicorn's protocol; head and body of an answer are one call of the system, which takes as long as the answer."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(Gathering(transport, self.loop))  # type: ignore[arg-type]
+
+
+class Gathering:
+    """A transport that sends what is written within one turn of the event loop together."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._waiting = b""
+        for name in ("get_extra_info", "is_closing", "pause_reading", "resume_reading"):
+            setattr(self, name, getattr(transport, name))
+
+    def write(self, data: bytes) -> None:
+        """Send data, after this turn of the event loop or before."""
+        if not self._waiting:
+            self._loop.call_soon(self._flush)
+        self._waiting += data
+        if len(self._waiting) > _MOST_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, b""
+        if waiting and not self._transport.is_closing():
+            self._transport.write(waiting)
+
+    def close(self) -> None:
+        """Close the connection, when all is sent."""
+        self._flush()
+        self._transport.close()
