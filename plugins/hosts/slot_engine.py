@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from penstock import Application, Commit, Log, TopicPartition
+from penstock.plugins.queries.settings import QUERIES
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 
@@ -15,6 +16,7 @@ from .claims import Claims, SlotLayout
 from .engine import Cargo, Engine, HostInfo
 from .log_lines import HostLogHandler, OwnLogLines, log_to_driver
 from .plan import SlotPlan
+from .priority import give_way
 from .reports import TaskFailure, TaskResult
 
 if TYPE_CHECKING:
@@ -73,16 +75,19 @@ class SlotEngine(Engine):
         self._logs: HostLogHandler | OwnLogLines = OwnLogLines()
         if cargo.log_directory:
             self._logs = log_to_driver(Path(cargo.log_directory), cargo.log_level)
-        self._log: Log = open_log(cargo.application.settings, sends_at_once=self.sends_at_once)
-        self._claims = None if cargo.layout is None else Claims(self._log, self._application.id, cargo.layout)
-        self._has_claimed = False
-        self._standbys: Standbys | None = None
-        self._standby_log: Log | None = None
         self._server: MachineServer | None = None
         if cargo.server:
             from .machine_server import MachineServer  # few hosts need it
 
             self._server = MachineServer(cargo.server, cargo.application, host)
+        if cargo.log_directory and QUERIES.of(cargo.application.settings) is not None:
+            # After the thread that starts the server, which keeps its priority.
+            give_way(host.world)
+        self._log: Log = open_log(cargo.application.settings, sends_at_once=self.sends_at_once)
+        self._claims = None if cargo.layout is None else Claims(self._log, self._application.id, cargo.layout)
+        self._has_claimed = False
+        self._standbys: Standbys | None = None
+        self._standby_log: Log | None = None
 
     def _claim(self, plan: SlotPlan, executor: str) -> None:
         """Note in the log that the executor has the slot, if the plan names no owner yet."""

@@ -8,6 +8,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from penstock import ConfigError, Record, StoreUnavailableError, TopicPartition,
 from penstock.client import Client, QueryError
 from penstock.errors import RuntimeUnavailableError
 from penstock.plugins.applications.status_topic import StatusTopic
+from penstock.plugins.hosts.priority import NICE
 from penstock.queries import Queries
 
 from ..console.browsing import Reader
@@ -45,6 +47,13 @@ def put(surroundings: Surroundings, rounds: int) -> None:
 
 def ends(surroundings: Surroundings) -> dict[TopicPartition, int]:
     return dict(surroundings.log.end_offsets(surroundings.partitions("in")))
+
+
+def hosts(surroundings: Surroundings) -> set[int]:
+    """Return the processes of both task hosts; none before both are known."""
+    found = StatusTopic(surroundings.log, "app").read()
+    processes = set() if found is None else {each.process for each in found.hosts}
+    return processes if len(processes) == 2 else set()
 
 
 @pytest.mark.parametrize("settings", [{}, {"store_backend": "memory"}, {"processes": 2}])
@@ -85,12 +94,6 @@ def test_a_partitioner_of_the_program_says_which_task_has_a_key(surroundings: Su
 
 def test_no_answer_is_taken_back_when_hosts_are_killed(surroundings: Surroundings) -> None:
     put(surroundings, 10)
-    status = StatusTopic(surroundings.log, "app")
-
-    def hosts() -> set[int]:
-        found = status.read()
-        return set() if found is None else {each.process for each in found.hosts}
-
     with application(surroundings, processes=2).start() as running, Queries.from_changelog(running.application) as far:
         ended, answers = threading.Event(), [0]
         failures: list[object] = []
@@ -117,8 +120,7 @@ def test_no_answer_is_taken_back_when_hosts_are_killed(surroundings: Surrounding
         for each in threads:
             each.start()
         try:
-            wait_until(lambda: len(hosts()) == 2)
-            before = hosts()
+            before = wait_until(lambda: hosts(surroundings))
             put(surroundings, 400)
             os.kill(min(before), signal.SIGKILL)
             store = running.store("counts", at_least=ends(surroundings), wait="60s")
@@ -155,6 +157,8 @@ def test_a_server_beside_the_run(
             assert count() == 10
             [server] = servers()
             assert os.getsid(server.pid) == server.pid, "Ctrl-C and the processor time of the run's session are not its"
+            if settings.get("processes"):
+                assert_tasks_give_way(wait_until(lambda: hosts(surroundings)), server)
             page = Reader(url).get("settings", authorization="Bearer a-token-of-the-test").text
             assert "queries_token ******** code" in page and "commit_interval 10ms code" in page
             (before,) = servers()
@@ -164,6 +168,17 @@ def test_a_server_beside_the_run(
             assert servers() != [before]
         running.stop()
     assert not servers()
+
+
+def assert_tasks_give_way(hosts: set[int], server: psutil.Process) -> None:
+    for pid in hosts:
+        assert psutil.Process(pid).nice() == server.nice() + NICE
+    for session in filter(Path.exists, [Path(f"/proc/{pid}/autogroup") for pid in hosts]):
+        wait_until(partial(is_nicer, session))
+
+
+def is_nicer(session: Path) -> bool:
+    return session.read_text().endswith(f" nice {NICE}\n")
 
 
 def _value(count: Any) -> int | None:
