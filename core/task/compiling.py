@@ -6,7 +6,7 @@ Comes in: a record for a source's child. Goes out: calls of processors, and reco
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -183,9 +183,7 @@ class Nodes:
 
         def forward(record: Record, to: str | None = None) -> None:
             if to is not None and to != child:
-                raise no_child(
-                    f"node {name!r} forwards to {to!r}, which is not a child of it; children: {child}", record
-                )
+                raise _not_a_child(name, to, [child], record)
             try:
                 run(record)
             except RECORD_ERRORS as error:
@@ -204,8 +202,7 @@ class Nodes:
         def forward_to(record: Record, to: str) -> None:
             run = runs.get(to)
             if run is None:
-                there = f"node {name!r} forwards to {to!r}, which is not a child of it; children: "
-                raise no_child(there + (", ".join(runs) or "none"), record)
+                raise _not_a_child(name, to, runs, record)
             counts[index[to]] += 1
             try:
                 run(record)
@@ -282,6 +279,11 @@ class Nodes:
                 _log.warning(
                     "task %s, node %r: close raised %s: %s", self._shared.task_id, name, type(error).__name__, error
                 )
+
+
+def _not_a_child(name: str, to: str, children: Iterable[str], record: Record) -> Exception:
+    there = ", ".join(children) or "none"
+    return no_child(f"node {name!r} forwards to {to!r}, which is not a child of it; children: {there}", record)
 
 
 def _sending_records(forward: Callable[..., None]) -> Callable[..., None]:

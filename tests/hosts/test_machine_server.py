@@ -7,7 +7,9 @@ import pickle
 import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import psutil
 import pytest
 
 from penstock import TopicPartition, run
-from penstock.plugins.hosts import machine_server
+from penstock.plugins.hosts import machine_server, priority
 from penstock.plugins.hosts.application_engine import ApplicationEngine
 from penstock.plugins.hosts.engine import HostInfo
 from penstock.plugins.hosts.life import Process, started_at
@@ -141,3 +143,31 @@ def test_the_first_batch_says_where_the_server_is(surroundings: Surroundings) ->
             assert task_servers("app", surroundings.log) == [], "they are of a run that was killed"
     finally:
         engine.close()
+
+
+def test_tasks_give_way_and_the_server_keeps_its_priority(
+    surroundings: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = tmp_path / "autogroup"  # not that of the tests
+    monkeypatch.setattr(priority, "_AUTOGROUP", session)
+    application = surroundings.application("app", apps.count(), engine="embedded", queries="127.0.0.1:0")
+    run(surroundings.application("app", apps.count(), engine="embedded"))
+    cargo = pickle.dumps(MachineServerCargo(application, ServerOptions(Address("127.0.0.1", 0))))
+    tasks = {"0_0": (TopicPartition("in", 0),)}
+    me = Process(os.getpid(), started_at(os.getpid()), "the test")
+
+    def serve() -> tuple[int, int]:
+        """Return the priority of this thread, which is a task host's, and of the server."""
+        engine = SlotCargo(ApplicationEngine, application, tasks, str(tmp_path), 30, server=cargo).engine(
+            HostInfo("token", 0, "", "first", Meter(), watched=[me])
+        )
+        try:
+            message = engine.handle(SlotRequest(SlotPlan(0, "", 0), {}, "0@here/1/2/3"))
+            return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), process_of(message.server).nice()
+        finally:
+            engine.close()
+
+    with ThreadPoolExecutor(1) as of_host:  # priorities are those of threads
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        assert of_host.submit(serve).result() == (own + priority.NICE, own)
+    wait_until(lambda: session.exists() and session.read_text() == str(priority.NICE))
