@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from penstock import RuntimeUnavailableError
 from penstock.plugins.testing.kafka_broker import KafkaBroker
+from penstock.stores.lmdb import registry
 
 from . import rotation
 from .kafka.shared_broker import shared_broker
@@ -147,6 +148,17 @@ def log_levels_are_left_alone() -> Iterator[None]:
         level, logger.propagate, logger.disabled = before.get(name, new)
         logger.setLevel(level)
     assert not changed, f"loggers have another (level, propagate, disabled) than before the test: {changed}"
+
+
+@pytest.fixture(autouse=True)
+def stores_are_closed() -> Iterator[None]:
+    """Fail the test that leaves a directory of LMDB open in this process: in a task host, nobody would close it."""
+    before = set(registry._environments)
+    yield
+    left = set(registry._environments) - before
+    for directory in left:
+        registry._environments.pop(directory).close()
+    assert not left, f"open after the test: {', '.join(sorted(left))}"
 
 
 @pytest.fixture(scope="session")

@@ -90,7 +90,7 @@ class Backends:
             self._use = DirectoryUse(self._directory, self._world)
         self._is_of_replica = (self._directory / OF_REPLICA).exists()
         for name, stores in self._names.items():
-            self._opened[name] = self._open_backend(name, [*stores, *gone.get(name, ())], version, coverage)
+            self._open_backend(name, [*stores, *gone.get(name, ())], version, coverage)
         self._take_over(version, coverage)
         if self._is_of_replica:
             (self._directory / OF_REPLICA).unlink(missing_ok=True)  # a predecessor may have frozen in the midst of this
@@ -122,7 +122,7 @@ class Backends:
             self._bring_to(self._opened[name], reopen, name, version, coverage)
 
     def _reopen(self, name: str, opening: Callable[[], StoreBackend]) -> StoreBackend:
-        # Before its first portion is written: whoever is called between portions asks for versions.
+        # Before its first portion is written: it is closed if that fails, and who is called between portions asks it.
         backend = self._opened[name] = opening()
         return backend
 
@@ -136,27 +136,25 @@ class Backends:
             make_private_directory(directory)
         return partial(registry().load("store backend", name), directory, stores)
 
-    def _open_backend(self, name: str, stores: list[str], version: str, coverage: Coverage) -> StoreBackend:
+    def _open_backend(self, name: str, stores: list[str], version: str, coverage: Coverage) -> None:
         try:
-            return self._open_directory(name, self._latest(name), stores, version, coverage)
+            self._open_directory(name, self._latest(name), stores, version, coverage)
         except StoreLockedError as error:
             # A process that was stopped while it wrote may keep its lock for ever: its successor uses a new directory.
             _log.warning("task %s: %s; restoring into a new directory", self._task_id, error)
-            return self._open_directory(name, self._latest(name) + 1, stores, version, coverage)
+            self._open_directory(name, self._latest(name) + 1, stores, version, coverage)
 
-    def _open_directory(
-        self, name: str, number: int, stores: list[str], version: str, coverage: Coverage
-    ) -> StoreBackend:
+    def _open_directory(self, name: str, number: int, stores: list[str], version: str, coverage: Coverage) -> None:
         opening = self._opening(name, number, stores)
-        backend = opening()
+        reopen = partial(self._reopen, name, opening)
         try:
-            backend = self._bring_to(backend, opening, name, version, coverage)
+            self._bring_to(reopen(), reopen, name, version, coverage)
         except BaseException:
-            backend.close()
+            if name in self._opened:
+                self._opened.pop(name).close()
             raise
         for old in range(number):
             shutil.rmtree(self._directory / name / str(old), ignore_errors=True)
-        return backend
 
     def _latest(self, name: str) -> int:
         directory = self._directory / name
@@ -165,7 +163,7 @@ class Backends:
 
     def _bring_to(
         self, backend: StoreBackend, reopen: Callable[[], StoreBackend], name: str, version: str, coverage: Coverage
-    ) -> StoreBackend:
+    ) -> None:
         raw = backend.version()
         found = raw if backend.trusted() else None
         have = self._version_of(found)
@@ -218,7 +216,6 @@ class Backends:
         if at != wanted:
             backend.write({}, at, wanted)
         self._kept_as[name] = wanted
-        return backend
 
     def _prefix(self, name: str, coverage: Coverage) -> str:
         """Return what stands before the version in the name of a copy that was restored for the present layout."""
