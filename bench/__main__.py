@@ -42,6 +42,7 @@ BENCHMARKS = {
     "quiet": "bench.quiet:quiet",
     "queries": "bench.queries:queries",
     "metrics-cost": "bench.metrics_cost:metrics_cost",
+    "metrics-instructions": "bench.metrics_cost:metrics_instructions",
     "values": "bench.values:values",
     "restore": "bench.restore:restore",
     "failover": "bench.failover:failover",

@@ -25,9 +25,9 @@ class Processor(ABC):
     takes_tuples: ClassVar[bool] = False
     """Whether the engine may hand it, in place of a Record, a plain tuple of the same four parts, which is made in a
     third of the time. Such a processor reads records by position."""
-    forwards_each: ClassVar[bool] = False
-    """Whether it forwards each record that it gets once, at once, unless it raises, and nothing else: then the engine
-    need not count the records that it forwards."""
+    forwards_each: bool = False
+    """Whether it forwards each record that it gets once, at once, unless it raises or drops it
+    (`context.metrics.drop`), and nothing else: then the engine need not count the records that it forwards, or gets."""
 
     @classmethod
     def stores(cls, *args: Any, **options: Any) -> Iterable[StoreBuilder]:

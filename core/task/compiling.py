@@ -6,6 +6,7 @@ Comes in: a record for a source's child. Goes out: calls of processors, and reco
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from ..program.nodes import Node, ProcessorNode, SinkNode, SourceNode, Subtopolo
 from ..record import Record, as_record
 from ..support.callbacks import watched
 from .context import NodeContext, Shared, TransformerContext
-from .failures import RECORD_ERRORS, Failures, no_child
+from .failures import RECORD_ERRORS, SKIPPED, Failures, no_child
 from .input_queue import InputQueue
 from .making import init_processor, make_processor
 from .outputs import Outputs
@@ -54,6 +55,8 @@ class Nodes:
         self._processors: dict[str, Processor | ValueTransformer] = {}
         # By parent: its counts, and its children.
         self._edges: dict[str, tuple[EdgeCounts, tuple[str, ...]]] = {}
+        self._known: set[str] = set()  # parents whose counts do not follow from how many records they get
+        self._parents = Counter(child for each in subtopology.children.values() for child in each)
         self._received = dict.fromkeys(self._nodes, 0)
         self._is_closed = False
 
@@ -100,8 +103,7 @@ class Nodes:
         if isinstance(node, SourceNode):
             return self._compile_edges(node.name, children)
         processor = self._processors[node.name] = make_processor(node, self._shared.settings.processor_wrapper)
-        forwards_each = isinstance(processor, ValueTransformer) or processor.forwards_each
-        forward = self._compile_edges(node.name, children, forwards_each=forwards_each)
+        forward = self._compile_edges(node.name, children)
         send = forward if all(self._takes_tuples(name) for name, _ in children) else _sending_records(forward)
         return self._compile_processor(node, processor, forward, send)
 
@@ -151,24 +153,44 @@ class Nodes:
 
         return run
 
-    def _compile_edges(
-        self, name: str, children: list[tuple[str, Run]], *, forwards_each: bool = False
-    ) -> Callable[..., None]:
+    def _compile_edges(self, name: str, children: list[tuple[str, Run]]) -> Callable[..., None]:
         """Return forward(record, to=None) of a node, and keep its counts.
 
-        A count for each record costs as much as a tenth of a simple node, so there is none where another one says it.
+        A count for each record costs as much as a tenth of a simple node, so there is none where another one says it:
+        a child that forwards each record has got as many as it has forwarded, and the other way round.
         """
         only = self._nodes[children[0][0]] if len(children) == 1 else None
+        is_known = True
         if isinstance(only, SinkNode) and isinstance(only.topic, str) and only.partitioner is None:
             is_alone = self._is_alone(only.topic)
             forward, counts = self._outputs.compile_only_child(only, self._failures.production, is_alone=is_alone)
-        elif only is not None and forwards_each:
-            forward, counts = self._compile_uncounted(name, *children[0])
+        elif only is not None and self._says_what_it_got(only.name):
+            forward = self._compile_uncounted(name, *children[0])
+            forwarded, child = self._edges[only.name][0], only.name
+            counts = lambda: (sum(forwarded()) + self._lost(child),)  # noqa: E731
+        elif only is not None and self._forwards_each(name):
+            forward, is_known = self._compile_uncounted(name, *children[0]), False
+            counts = lambda: (self._received[name] - self._lost(name),)  # noqa: E731
         else:
             forward, counts = self._compile_forward(name, children)
+        if is_known:
+            self._known.add(name)
         forward.__qualname__ = "forward"  # its name in Python's own errors
         self._edges[name] = counts, tuple(child for child, _ in children)
         return forward
+
+    def _forwards_each(self, name: str) -> bool:
+        processor = self._processors.get(name)
+        return isinstance(processor, ValueTransformer) or (processor is not None and processor.forwards_each)
+
+    def _says_what_it_got(self, name: str) -> bool:
+        """Return whether what a node, compiled before, has forwarded says how many records its only parent sent."""
+        return name in self._known and self._parents[name] == 1 and self._forwards_each(name)
+
+    def _lost(self, name: str) -> int:
+        """Return how many records a node that forwards each has not: it failed for them, or has dropped them."""
+        dropped = self._metrics[name].dropped
+        return self._failures.skipped[name] + sum(dropped.values()) - dropped[SKIPPED]
 
     def _is_alone(self, topic: str) -> bool:
         """Return whether a topic gets the records of one edge only."""
@@ -177,8 +199,8 @@ class Nodes:
         names = [self._outputs.topic_name(each) for each in topics if isinstance(each, str)]
         return len(names) == len(topics) and names.count(self._outputs.topic_name(topic)) == 1
 
-    def _compile_uncounted(self, name: str, child: str, run: Run) -> tuple[Callable[..., None], EdgeCounts]:
-        """Return forward(record, to=None) of a node that forwards each record to its child, unless it fails."""
+    def _compile_uncounted(self, name: str, child: str, run: Run) -> Callable[..., None]:
+        """Return forward(record, to=None) to an only child, where the number of records is known otherwise."""
         failed = self._failures.processing
 
         def forward(record: Record, to: str | None = None) -> None:
@@ -189,7 +211,7 @@ class Nodes:
             except RECORD_ERRORS as error:
                 failed(child, record, error)
 
-        return forward, lambda: (self._received[name] - self._failures.skipped[name],)
+        return forward
 
     def _compile_forward(self, name: str, children: list[tuple[str, Run]]) -> tuple[Callable[..., None], EdgeCounts]:
         """Return forward(record, to=None) and its counts."""

@@ -31,6 +31,8 @@ another, for ever."""
 
 _NO_RECORD = Record(None, None, -1)
 """In place of a record, for an error outside of `process`."""
+SKIPPED = "skipped"
+"""Why a record is dropped that a node failed for."""
 EXPECTED_RECORD = "expected a Record, for instance record.with_value(...)"
 
 FailureKey = tuple[Stage, str, str | None, int | None, int | None]
@@ -120,7 +122,7 @@ class Failures:
             raise error
         failed = _not_a_record(record) or _as_exception(error)
         failure = self._failure(Stage.PROCESSING, node, failed, self._progress.current_place())
-        self._decide(failure, self._settings.processing_handler, "skipped")
+        self._decide(failure, self._settings.processing_handler, SKIPPED)
 
     def production(self, node: str, topic: str, record: object, error: Exception) -> None:
         """Ask about a record that sink `node` cannot write to `topic`."""

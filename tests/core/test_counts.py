@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import ProcessorContext, PunctuationType, Topology, ValueTransformer
-from penstock.handlers import DeadLetter
+from penstock.dsl import StreamsBuilder
+from penstock.handlers import DeadLetter, skip
 from penstock.operator import Operator, Run
 from penstock.testing import TopologyTestDriver
 
@@ -39,6 +40,37 @@ class Same(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         return context.send
+
+
+class Drops(Operator):
+    """Forwards each record but one of four values, which it drops; fails for one of six."""
+
+    forwards_each = True
+
+    def bind(self, context: ProcessorContext) -> Run:
+        send, drop = context.send, context.metrics.drop
+
+        def run(record: Any) -> None:
+            if record[1] % 4 == 3:
+                drop("odd")
+                return
+            _ = 1 // (record[1] % 6)
+            send(record)
+
+        return run
+
+
+class Odd(Operator):
+    """Forwards some records: nothing says how many but a count."""
+
+    def bind(self, context: ProcessorContext) -> Run:
+        send = context.send
+
+        def run(record: Any) -> None:
+            if record[1] % 2:
+                send(record)
+
+        return run
 
 
 class Fails(ValueTransformer):
@@ -87,3 +119,64 @@ def test_counts_are_those_of_an_observer(second: str, letters: str, values: list
         direct = len(values) if second == "below" else 0
         assert found["fails"].records_out == len(values) - thirds
         assert found["second"].records_in == found["second"].records_out == len(values) - thirds + direct
+
+
+@pytest.mark.parametrize("chain", ["ds", "dsd", "ods", "sod", "dod", "oddo", "o", "dxs", "xo", "sxd"])
+@given(values=st.lists(st.integers(0, 40), max_size=30), commit=st.integers(1, 7))
+def test_counts_of_a_chain_are_those_of_an_observer(chain: str, values: list[int], commit: int) -> None:
+    """A child that forwards each record says how many its parent sent, but not where it has two parents (x)."""
+    kinds: dict[str, Any] = {"d": Drops, "o": Odd, "s": Same, "x": Same}
+    topology = Topology().add_source("in", "in", value_serde="int")
+    parent, here = "in", values
+    expected: dict[str, tuple[int, int, int]] = {}
+    for number, letter in enumerate(chain):
+        name, parents = f"{letter}{number}", [parent]
+        if letter == "x":
+            topology.add_processor(f"beside{number}", Same, "in")
+            expected[f"beside{number}"] = (len(values), len(values), 0)
+            parents.append(f"beside{number}")
+            here = [*here, *values]
+        topology.add_processor(name, kinds[letter], parents)
+        got, lost = len(here), 0
+        if letter == "d":
+            lost = sum(value % 4 == 3 or value % 6 == 0 for value in here)
+            here = [value for value in here if value % 4 != 3 and value % 6]
+        elif letter == "o":
+            here = [value for value in here if value % 2]
+        expected[name] = (got, len(here), lost)
+        parent = name
+    topology.add_sink("out", OUT, parent, value_serde="int")
+    with TopologyTestDriver(topology, commit_every=commit, processing_handler=skip) as driver:
+        driver.pipe_many("in", [(None, value, number) for number, value in enumerate(values)])
+        found = driver.metrics()
+    counts = {
+        name: (each.records_in, each.records_out, sum(each.dropped.values()))
+        for name, each in found.items()
+        if name in expected
+    }
+    assert counts == expected
+    assert found["out"].records_in == found["out"].records_out == len(here)
+
+
+@given(
+    records=st.lists(st.tuples(st.sampled_from([None, "a", "b"]), st.sampled_from([None, 1])), max_size=20),
+    commit=st.integers(1, 7),
+    cached=st.booleans(),
+)
+def test_counts_of_an_aggregation(records: list[tuple[str | None, int | None]], commit: int, cached: bool) -> None:
+    """Without a record cache it forwards each record that it does not drop: so the sink says what all nodes got."""
+    builder = StreamsBuilder()
+    wanted = builder.stream("in", value_serde="int").filter(lambda value: True).map_values(lambda value: value)
+    wanted.group_by_key().count("counts", cached=cached).to_stream().to(OUT, value_serde="int")
+    with TopologyTestDriver(builder, commit_every=commit) as driver:
+        driver.pipe_many("in", [(key, value, number) for number, (key, value) in enumerate(records)])
+        found = {name.split("-")[1]: each for name, each in driver.metrics().items()}
+        outputs = len(driver.read_all(OUT))
+    counted = sum(key is not None and value is not None for key, value in records)
+    assert cached or outputs == counted
+    for name in ("SOURCE", "FILTER", "MAPVALUES"):
+        assert (found[name].records_in, found[name].records_out) == (len(records), len(records))
+    assert (found["AGGREGATE"].records_in, found["AGGREGATE"].records_out) == (len(records), outputs)
+    assert sum(found["AGGREGATE"].dropped.values()) == len(records) - counted
+    assert (found["TOSTREAM"].records_in, found["TOSTREAM"].records_out) == (outputs, outputs)
+    assert (found["SINK"].records_in, found["SINK"].records_out) == (outputs, outputs)

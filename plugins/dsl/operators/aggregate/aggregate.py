@@ -26,6 +26,7 @@ class Aggregate(UpdatingOperator):
         store = context.get_store(self.store)
         if isinstance(store, VersionedKeyValueStore):
             return self._bind_versioned(context)
+        self.forwards_each = store.record_cache is None
         if isinstance(self.fold, Counting) and not self.keeps_headers:
             return self._bind_count(context)
         initial, take, stored, sends_old = (

@@ -97,6 +97,8 @@ class TableMapValues(MappingOperator):
 class ToStream(Operator):
     """Forwards the new value of each Change."""
 
+    forwards_each = True
+
     def bind(self, context: ProcessorContext) -> Run:
         forward = context.send
 
