@@ -59,7 +59,7 @@ class RecordCache:
         self.emit: Emit = lambda node, listener, record, metadata: listener(record)
         self.thaw: Callable[[Any, Any], Any] | None = None
         """Mutable values are kept as bytes; this decodes them."""
-        self.sent: Callable[[Any], Any] = self._nothing_sent
+        self.sent: Callable[[Any], Any] = _nothing_sent
         """Returns the entry of a key (Windowed for window and session stores) as the listener knows it: without an
         update that waits. A store sets it."""
         self.has_timestamps = False
@@ -117,12 +117,13 @@ class RecordCache:
         self._updates.clear()
         self._add(-self._bytes)
 
-    def _nothing_sent(self, key: Any) -> Any:
-        raise NotImplementedError
-
     def _add(self, size: int) -> None:
         self._bytes += size
         self._budget.used_bytes += size
+
+
+def _nothing_sent(key: Any) -> Any:
+    raise NotImplementedError
 
 
 class _Update(NamedTuple):

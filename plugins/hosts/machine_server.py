@@ -14,6 +14,7 @@ from penstock import Application, ConfigError
 from penstock.plugins.queries.http.server import Server, ServerOptions, open_socket, url_of
 from penstock.plugins.queries.queries import Queries
 from penstock.plugins.runtime.locations import state_directory
+from penstock.plugins.runtime.process_resources import tune_garbage_collector_to_answer
 from penstock.support.repeats import Repeats
 
 from .client import Client, HostSpec
@@ -87,6 +88,7 @@ class _ServerEngine(Engine):
         self._url = url_of(self._socket, options, request.name)
         self._queries = Queries.of_this_machine(self._cargo.application)
         self._server = Server(self._queries, options, self._socket, self._url)
+        tune_garbage_collector_to_answer()
         self._thread = threading.Thread(target=self._server.run, name="penstock-server", daemon=True)
         self._thread.start()
 

@@ -37,6 +37,16 @@ def tune_garbage_collector() -> None:
     gc.set_threshold(200_000, 20, 50)
 
 
+def tune_garbage_collector_to_answer() -> None:
+    """Tune this process's garbage collector for a server: skip what importing has allocated, and collect often.
+
+    Clients wait meanwhile, some 0.7 microseconds for each object that is garbage.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(1_000, 5, 5)
+
+
 class ProcessResources:
     """The world, directories and global stores that the tasks of one process share. There is one per process.
 

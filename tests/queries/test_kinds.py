@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -288,3 +290,30 @@ def test_a_replica_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest
     with closing(Asked(tmp_path)) as asked:
         asked.writer.commit([("a", "1")])
         assert asked.store(asked.replicas, "plain").get("a") == "1" and not failures
+
+
+def test_queries_of_many_versions_leave_nothing_to_the_garbage_collector(asked: Asked) -> None:
+    """While it collects what the stores of many commits have left, a server answers nothing."""
+    asked.writer.commit([("a", "1")])
+    stores = [asked.store(asked.here, each.name) for each in STORES]
+
+    def ask(value: str) -> None:
+        asked.writer.commit([("a", value)])
+        asked.store(asked.here, "plain")  # waits for the commit
+        for each in stores:
+            assert list(entries_of(each, "a"))
+
+    ask("2")
+    gc.collect()
+    gc.disable()
+    try:
+        for value in "345":
+            ask(value)
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        left = Counter(type(each).__name__ for each in gc.garbage)
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not left

@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 
-from penstock.plugins.runtime.process_resources import tune_garbage_collector
+from penstock.plugins.runtime.process_resources import tune_garbage_collector_to_answer
 
 from ..queries import Queries
 from .server import Server, ServerCargo
@@ -26,7 +26,7 @@ def main() -> None:
     )
     with queries:
         server = Server(queries, cargo.options, listening, cargo.own)
-        tune_garbage_collector()
+        tune_garbage_collector_to_answer()
 
         def stop_at_end() -> None:
             stdin.read()  # the process of the run has ended, or has closed it
