@@ -277,3 +277,26 @@ def test_what_a_connection_said_is_no_reason_for_long(
         patience.call("asking", call)
     said = [each.getMessage().rpartition(": ")[2] for each in caplog.records if "waiting for" in each.getMessage()]
     assert said == ["Connection refused", "No answer"]
+
+
+def test_a_try_that_the_deadline_cuts_short_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that answers with an error each time may be too slow for the last try, which has a part of a second."""
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(failures, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    tries = []
+
+    def call(seconds: float) -> None:
+        tries.append(seconds)
+        sleep(min(seconds, 0.6))
+        if seconds < 0.6:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in 0 s"))
+        raise KafkaException(KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT, "unstable"))
+
+    with pytest.raises(LogError, match="a transaction has not ended .*find-hanging"):
+        failures.Patience("Kafka at x", 1.0).call("asking", call)
+    assert tries[0] == 1.0 and tries[-1] < 0.6

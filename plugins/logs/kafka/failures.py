@@ -191,6 +191,7 @@ class Patience:
         began = time.monotonic()
         deadline, said_at, most, wait = began + self.timeout_s, 0.0, first, _FIRST_WAIT
         self._connection_error = None
+        told: KafkaError | None = None  # the last error but that of a try which the deadline has cut short
         while True:
             left = deadline - time.monotonic()
             try:
@@ -199,6 +200,8 @@ class Patience:
                 error = error_of(exception)
                 if error is None or not is_retriable(error):
                     raise
+                if told is None or left >= most or error.code() != KafkaError._TIMED_OUT:
+                    told = error
                 if client is not None:
                     client.poll(0)
                 connection_error = self._recent_connection_error()
@@ -206,7 +209,7 @@ class Patience:
                 if is_out_of_files(reason.str()) or (is_refused(reason) and not self._has_answered):
                     raise self.failed(doing, reason) from exception
                 if deadline - time.monotonic() <= wait:
-                    raise self.timed_out(f"while {doing}", error) from exception
+                    raise self.timed_out(f"while {doing}", told) from exception
                 now = time.monotonic()
                 if now - said_at >= _SAYS_EVERY and now - began >= (_SAYS_AFTER if connection_error else _SAYS_LATER):
                     said_at = now
