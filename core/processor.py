@@ -27,7 +27,8 @@ class Processor(ABC):
     third of the time. Such a processor reads records by position."""
     forwards_each: bool = False
     """Whether it forwards each record that it gets once, at once, unless it raises or drops it
-    (`context.metrics.drop`), and nothing else: then the engine need not count the records that it forwards, or gets."""
+    (`context.metrics.drop`), and nothing else: then the engine need not count the records that it forwards, or gets. An
+    operator may set it in `bind`, where it knows its stores."""
 
     @classmethod
     def stores(cls, *args: Any, **options: Any) -> Iterable[StoreBuilder]:

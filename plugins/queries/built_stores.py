@@ -28,7 +28,7 @@ class BuiltStore:
     def end(self) -> None:
         """Take the store apart: its fast methods refer to it, so only the garbage collector would free it.
 
-        That comes late, and stops a server for a tenth of a second when it finds all stores of some minutes.
+        With tens of stores a second much comes together until then, and a server answers nothing while it is freed.
         """
         getattr(self.store, "__dict__", {}).clear()
 

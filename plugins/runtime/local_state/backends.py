@@ -122,7 +122,7 @@ class Backends:
             self._bring_to(self._opened[name], reopen, name, version, coverage)
 
     def _reopen(self, name: str, opening: Callable[[], StoreBackend]) -> StoreBackend:
-        # Before its first portion is written: it is closed if that fails, and who is called between portions asks it.
+        # Kept before anything is written to it: it is closed if that fails, and asked for its version meanwhile.
         backend = self._opened[name] = opening()
         return backend
 
