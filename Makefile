@@ -16,7 +16,7 @@ IN_MEMORY = $(shell test "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print 
 	! grep -q ' /dev/shm [^ ]* [^ ]*noexec' /proc/mounts && \
 	awk '/^MemAvailable/ && $$2 > 12000000 { print "/dev/shm" }' /proc/meminfo)
 
-.PHONY: all help venv java view lint format types quick test test-all soak docs demo demo-kafka bench bench-kafka clean
+.PHONY: all help venv java view lint format types quick test test-all test-install soak docs demo demo-kafka bench bench-kafka clean
 .DEFAULT_GOAL := all
 
 all: lint types test docs  ## what CI runs: lint, types, test, docs
@@ -31,8 +31,9 @@ $(STAMP): setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "penstock needs Python 3.11 or later; PYTHON=$(PYTHON) is $$($(PYTHON) --version 2>&1)" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { rm -rf .venv; echo "$(PYTHON) cannot make a virtual environment: install its venv module (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
 	@echo "installing penstock and what it needs into .venv (PySpark alone is some hundred megabytes)"
+	@$(BIN)/python -m pip uninstall --quiet --disable-pip-version-check --yes penstock  # its name before it was penstock-streams
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@rm -rf penstock.egg-info  # what is left of an installation here would hide the plugins of a later one
+	@rm -rf penstock*.egg-info  # what is left of an installation here would hide the plugins of a later one
 	@$(MAKE) --no-print-directory view
 	@touch $@
 
@@ -73,6 +74,13 @@ test: $(STAMP) java  ## tests of everything, in JOBS processes: more than cores,
 	@$(BIN)/penstock warmup --if-missing || echo "Spark will take longer to start"
 	@export TMPDIR=$$(mktemp -d "$(or $(TMPDIR),$(IN_MEMORY),/tmp)/t.XXXXXX") && \
 		$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(PYTEST) && rm -rf "$$TMPDIR"
+
+# The first Python has Spark and each extra, too.
+PYTHONS ?= $(shell for minor in 11 12 13; do for python in "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.$$minor.*/bin/python python3.$$minor; do \
+	"$$python" -c "import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, $$minor))" 2>/dev/null && echo "$$python" && break; done; done)
+
+test-install: $(STAMP) java  ## what users install: bare environments on each Python from 3.11 to 3.13 that is here, each extra
+	$(BIN)/python -m tests.installed $(or $(PYTHONS),$(BIN)/python)
 
 test-all: export TESTS_OF_DAY = all
 test-all: test  ## all tests, and what `make test` has a part of each day

@@ -117,3 +117,10 @@ class IncompatibleStateError(PenstockError):
 
 class RuntimeUnavailableError(PenstockError):
     """Something the runtime needs is not there (Java, a package), with what to do."""
+
+
+class MissingPackageError(RuntimeUnavailableError, ImportError):
+    """A package that a feature needs is not installed; the message has the command that installs it.
+
+    It is an ImportError too, so `try: ... except ImportError` around an import works as with any library.
+    """

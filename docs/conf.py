@@ -5,7 +5,7 @@ from importlib.metadata import version as installed_version
 project = "penstock"
 author = "the penstock developers"
 copyright = "the penstock developers"
-release = version = installed_version("penstock")
+release = version = installed_version("penstock-streams")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_enable_extensions = ["colon_fence", "deflist"]

@@ -1,6 +1,6 @@
 r"""A music chart: the five songs of each genre that are played most. Teaches queries over HTTP while it runs.
 
-$ pip install 'penstock[serve]'
+$ pip install 'penstock-streams[serve]'
 $ penstock topics create songs plays --partitions 2
 $ printf '%s\n' 's1:{"title":"Blue","genre":"jazz"}' 's2:{"title":"Red","genre":"jazz"}' |
       penstock produce songs --key-separator : --key-serde str --value-serde json

@@ -124,14 +124,23 @@ def test_every_example_of_a_page_runs(
 
 def type_commands(block: str, directory: Path, where: str, page: Path) -> None:
     """Run the commands of a console block and compare what they print."""
+    for command, expected in commands_of(block):
+        check_printed(printed_by(command, directory, f"{where}: {command}", page), expected, f"{where}: {command}")
+
+
+def commands_of(block: str) -> Iterator[tuple[str, str]]:
+    """Yield each command of a console block, and what it prints."""
     for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
         command, _, expected = part.partition("\n")
         while command.endswith("\\"):
             more, _, expected = expected.partition("\n")
             command = command[:-1] + more.removeprefix(">")
-        printed = printed_by(command, directory, f"{where}: {command}", page)
-        matches = doctest.OutputChecker().check_output(expected, printed, doctest.ELLIPSIS)
-        assert matches, f"{where}: {command} printed\n{printed}\nand not\n{expected}"
+        yield command, expected
+
+
+def check_printed(printed: str, expected: str, where: str) -> None:
+    matches = doctest.OutputChecker().check_output(expected, printed, doctest.ELLIPSIS)
+    assert matches, f"{where} printed\n{printed}\nand not\n{expected}"
 
 
 def printed_by(command: str, directory: Path, where: str, page: Path) -> str:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.support.packages import DISTRIBUTION
+
 ROOT = Path(__file__).parent.parent
 CFG = configparser.ConfigParser()
 CFG.read(ROOT / "setup.cfg")
@@ -147,7 +149,7 @@ def test_core_hides_no_folder() -> None:
 
 def test_installed_entry_points_are_current() -> None:
     installed = {
-        point.name: point.value for point in distribution("penstock").entry_points if point.group == "penstock"
+        point.name: point.value for point in distribution(DISTRIBUTION).entry_points if point.group == "penstock"
     }
     assert installed == pairs("options.entry_points", "penstock"), (
         "setup.cfg changed since the install: run `make venv`"

@@ -12,9 +12,12 @@ from weakref import WeakSet
 
 from penstock import Duration, StaleStoreError, StoreBackend, StoreView, duration_ms
 from penstock.store import Changes, in_chunks
+from penstock.support.packages import check_installed
 
 from .database import Database, Reader, Writer
-from .library import Limits, explain, load
+from .library import BACKEND, Limits, explain, load
+
+check_installed(BACKEND, "rocksdb", "rocksdict")  # when the backend is looked up: before a start, not in a task
 
 _COUNTED = 1_000
 """So many keys are counted one by one; of more RocksDB has an estimate."""

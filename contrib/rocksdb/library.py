@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import StoreError
+from penstock import PenstockError, StoreError
+from penstock.support.packages import needed
 from penstock.support.system_errors import what_to_do
 
+BACKEND = "store backend 'contrib.rocksdb'"
 _BLOOM_BITS = 10
 _LOG_BYTES = 1 << 20
 
@@ -23,12 +25,8 @@ class Limits:
 
 def load() -> Any:
     """Return the library, which the extra `rocksdb` installs; imported when a directory is opened, and not before."""
-    try:
+    with needed(BACKEND, "rocksdb"):
         import rocksdict
-    except ImportError as error:
-        raise StoreError(
-            f"the store backend contrib.rocksdb needs the library rocksdict ({error}): pip install 'penstock[rocksdb]'"
-        ) from error
     return rocksdict
 
 
@@ -65,9 +63,9 @@ def is_damage(error: Exception) -> bool:
     return text.startswith("Corruption") or (text.startswith("IO error") and "No such file" in text)
 
 
-def explain(directory: str, error: Exception) -> StoreError:
-    """Return the StoreError for an error of RocksDB or of the operating system."""
-    if isinstance(error, StoreError):
+def explain(directory: str, error: Exception) -> PenstockError:
+    """Return the StoreError for an error of RocksDB or of the operating system; one of penstock stays as it is."""
+    if isinstance(error, PenstockError):
         return error
     if type(error).__name__ == "DbClosedError":
         return StoreError(f"store directory {directory}: used after it was closed or destroyed: open it again")

@@ -1,13 +1,12 @@
 """Plugins: every hook, and the look-up of what installed plugins bring."""
 
 from .registry import Component, Registry, registry
-from .specs import GROUP, KINDS, MARK, PACKAGE, Components, Hooks, hookimpl, hookspec
+from .specs import GROUP, KINDS, MARK, Components, Hooks, hookimpl, hookspec
 
 __all__ = [
     "GROUP",
     "KINDS",
     "MARK",
-    "PACKAGE",
     "Component",
     "Components",
     "Hooks",

@@ -14,9 +14,10 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from ..errors import PluginError
+from ..errors import MissingPackageError, PluginError
+from ..support.packages import DISTRIBUTION
 from .rules import checked_components, has_prefix, prefixes_of, wrong_hooks
-from .specs import GROUP, KINDS, MARK, PACKAGE
+from .specs import GROUP, KINDS, MARK
 
 _log = logging.getLogger("penstock.hooks")
 _NOT_CALLED = frozenset({"setting", "settings vocabulary", "command"})
@@ -35,7 +36,11 @@ class Component:
     package_version: str
 
     def load(self) -> Any:
-        """Import and return the thing. Raises PluginError when that fails, or when the thing cannot be called."""
+        """Import and return the thing.
+
+        Raises PluginError when that fails, or when the thing cannot be called; MissingPackageError when it needs a
+        package that is not installed.
+        """
         return self._found
 
     @cached_property
@@ -48,6 +53,8 @@ class Component:
                     found = import_module(module)
                     for part in attribute.split("."):
                         found = getattr(found, part)
+            except MissingPackageError:
+                raise
             except Exception as error:
                 raise PluginError(f"{self.title} cannot be loaded from {self.target!r}: {_said(error)}") from error
         if not callable(found) and self.kind not in _NOT_CALLED:
@@ -72,7 +79,7 @@ class Registry:
         readers: dict[int, str] = {}
         # Ours first: no other package can take their names. A plugin is its module: packages need not know how others
         # name their entry points.
-        for point, package, version, plugin in sorted(found, key=lambda each: each[1] != PACKAGE):
+        for point, package, version, plugin in sorted(found, key=lambda each: each[1] != DISTRIBUTION):
             where = f"{package} {version} ({point}"
             if id(plugin) in readers:
                 why = f"its module is that of entry point {readers[id(plugin)]!r}: remove one of the two"
@@ -109,10 +116,10 @@ class Registry:
         key = component.kind, component.name
         other = self.components.get(key)
         prefixes = prefixes_of(component.package)
-        if other is not None and other.package == PACKAGE:
+        if other is not None and other.package == DISTRIBUTION:
             why = f"it is the name of penstock's own, which stays in use: call it {prefixes[0]}.{component.name}"
             self._refused[key] = f"{component.title}: {why}"
-        elif component.package != PACKAGE and not has_prefix(component.kind, component.name, prefixes):
+        elif component.package != DISTRIBUTION and not has_prefix(component.kind, component.name, prefixes):
             why = (
                 "a name of another package begins with the package's name and a dot: call it "
                 f"{prefixes[0]}.{component.name}"

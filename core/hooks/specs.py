@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import pluggy
 
 GROUP = "penstock"
-PACKAGE = "penstock"
 MARK = f"{GROUP}_impl"
 """The attribute that `@hookimpl` sets."""
 

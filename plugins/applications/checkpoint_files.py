@@ -10,6 +10,7 @@ from pathlib import Path
 from penstock import ConfigError, Setting, Settings
 from penstock.plugins.runtime.locations import resolve
 from penstock.settings.types import DIRECTORY
+from penstock.support.packages import needed
 from penstock.support.system_errors import what_to_do
 
 CHECKPOINT_DIR = Setting(
@@ -51,7 +52,8 @@ def delete_checkpoint(settings: Settings, application_id: str) -> str | None:
 
 def _delete_without_spark(url: str) -> None:
     """Delete a directory of a file system that pyarrow supports."""
-    from pyarrow import fs
+    with needed("the deletion of Spark's checkpoint"):
+        from pyarrow import fs
 
     # Hadoop's name of S3.
     system, path = fs.FileSystem.from_uri("s3://" + url.removeprefix("s3a://") if url.startswith("s3a://") else url)

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
 from penstock import ChangelogError, World
+from penstock.support.packages import needed
 from penstock.support.system_errors import what_to_do
 from penstock.world import StoredFile, WrittenFile
 
@@ -127,12 +128,8 @@ def open_storage(location: str, *folders: str, world: World) -> Storage:
 
 
 def _opened_by_pyarrow(location: str, scheme: str) -> tuple[Any, str]:
-    try:
+    with needed(f"changelog location {scheme}://..."):
         from pyarrow import fs
-    except ImportError as error:
-        raise ChangelogError(
-            f"changelog location {scheme}://... needs pyarrow: pip install pyarrow, or name a path on this host"
-        ) from error
     problem = "it names no bucket or folder"
     try:
         file_system, root = fs.FileSystem.from_uri(location)

@@ -7,11 +7,11 @@ from struct import Struct
 
 from penstock import ChangelogError, Headers, OutputBatch, RecordBatch, StoreKind, TopicPartition, TopicRows
 from penstock.hooks import registry
-from penstock.hooks.specs import PACKAGE
 from penstock.store import Change
 from penstock.store.kept_store import KeptStore
 from penstock.store.specs import OWN
 from penstock.stores.rows.envelope import PLAIN, unwrap, wrap
+from penstock.support.packages import DISTRIBUTION
 
 _KIND, _EXPIRY, _WALL_CLOCK_EXPIRY = "__penstock.timestamped", "__penstock.expiry", "__penstock.wall_clock_expiry"
 _OURS = frozenset({_KIND, _EXPIRY, _WALL_CLOCK_EXPIRY})
@@ -36,7 +36,7 @@ def rows_of(kept: KeptStore) -> TopicRows | None:
     kind = found.load()
     if isinstance(kind, StoreKind):
         return kind.topic_rows(kept.fixed_options)
-    return None if found.package == PACKAGE else _BytesAsTheyAre()
+    return None if found.package == DISTRIBUTION else _BytesAsTheyAre()
 
 
 def encode(

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from penstock import Components, hookimpl
+try:
+    from penstock import Components, hookimpl
+except ImportError as error:
+    # `penstock` of this environment is not ours.
+    raise SystemExit(
+        "Error: the module that `import penstock` finds is another project's. That project's distribution is named "
+        "penstock, and this one's penstock-streams: uninstall both, then install penstock-streams again "
+        f"({error})"
+    ) from None
 
 from .verbs import VERBS
 

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 
 import click
 
-from penstock import ConfigError, PenstockError, PluginError, TopologyError
+from penstock import ConfigError, MissingPackageError, PenstockError, PluginError, TopologyError
 from penstock.support.system_errors import what_to_do
 from penstock.support.user_line import user_line
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes: done; failed while running; nothing was started; Ctrl-C."""
 
-_BEFORE_THE_START = (ConfigError, PluginError, TopologyError)
+_BEFORE_THE_START = (ConfigError, MissingPackageError, PluginError, TopologyError)
 
 
 class ApplicationError(ConfigError):

@@ -14,12 +14,11 @@ import click
 from penstock import PenstockError, PluginError
 from penstock.hooks import Component, registry
 from penstock.support.names import did_you_mean
+from penstock.support.packages import DISTRIBUTION
 
 from .command import EXIT_CODES, Context, verbose_option, write_examples
 from .failures import INTERRUPTED, OK, ReaderGone, Terminated, exit_code, show
 from .verbs import VERBS
-
-PACKAGE = "penstock"
 
 
 class Verbs(click.Group):
@@ -36,7 +35,9 @@ class Verbs(click.Group):
 
     def components(self) -> Mapping[str, Component]:
         """Return the verbs by name, ours first; no other package takes the name of one of ours."""
-        own = {name: Component("command", name, target, "cli", PACKAGE, _version()) for name, target in VERBS.items()}
+        own = {
+            name: Component("command", name, target, "cli", DISTRIBUTION, _version()) for name, target in VERBS.items()
+        }
         found = registry()
         return own | {name: found.components["command", name] for name in found.names("command") if name not in own}
 
@@ -61,8 +62,8 @@ class Verbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write our verbs, then those of other packages; a broken one with the reason instead of its help."""
         components = self.components()
-        ours = {name: each for name, each in components.items() if each.package == PACKAGE}
-        others = {name: each for name, each in components.items() if each.package != PACKAGE}
+        ours = {name: each for name, each in components.items() if each.package == DISTRIBUTION}
+        others = {name: each for name, each in components.items() if each.package != DISTRIBUTION}
         limit = formatter.width - 6 - max(map(len, components))
         rows = [(name, _load(each).get_short_help_str(limit)) for name, each in ours.items()]
         with formatter.section("Commands"):
@@ -129,7 +130,7 @@ class Verbs(click.Group):
 
 
 @click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name=PACKAGE, prog_name=PACKAGE)
+@click.version_option(package_name=DISTRIBUTION, prog_name="penstock")
 @verbose_option
 def penstock() -> None:
     """Kafka Streams for Python, scheduled by Apache Spark.
@@ -186,7 +187,7 @@ def _summary(component: Component, limit: int) -> str:
 @cache
 def _version() -> str:
     try:
-        return version(PACKAGE)
+        return version(DISTRIBUTION)
     except PackageNotFoundError:  # run from a source tree that was never installed
         return "unknown"
 

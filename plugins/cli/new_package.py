@@ -5,6 +5,7 @@ from __future__ import annotations
 from string import Template
 
 from penstock import hooks
+from penstock.support.packages import DISTRIBUTION
 
 _PYPROJECT = """\
 [build-system]
@@ -16,10 +17,10 @@ name = "$NAME"
 version = "0.1.0"
 description = "A $KIND for penstock"
 requires-python = ">=3.11"
-dependencies = ["penstock"]
+dependencies = ["$DISTRIBUTION"]
 
 [project.optional-dependencies]
-test = ["penstock[testing]"]
+test = ["$DISTRIBUTION[testing]"]
 
 [project.entry-points.penstock]
 $MODULE = "$MODULE"
@@ -51,7 +52,7 @@ jobs:
 _README = """\
 # $NAME
 
-A $KIND for [penstock](https://pypi.org/project/penstock/), by the name `$COMPONENT`.
+A $KIND for penstock, by the name `$COMPONENT`.
 
 ```console
 $$ pip install --editable '.[test]'
@@ -322,7 +323,13 @@ KINDS = {"processor": "processor", "backend": "store backend"}
 
 def files(kind: str, name: str, component: str) -> dict[str, str]:
     """Return the files of a package by path: the package brings a thing of a kind, by the name `component`."""
-    values = {"NAME": name, "MODULE": name.replace("-", "_"), "COMPONENT": component, "KIND": KINDS[kind]}
+    values = {
+        "NAME": name,
+        "MODULE": name.replace("-", "_"),
+        "COMPONENT": component,
+        "KIND": KINDS[kind],
+        "DISTRIBUTION": DISTRIBUTION,
+    }
     values |= {"HOOK": hooks.KINDS[KINDS[kind]], "TARGET": _TARGETS[kind]}
     given = {**_OF_ALL, **_OF_KIND[kind]}
     return {Template(path).substitute(values): Template(text).substitute(values) for path, text in given.items()}

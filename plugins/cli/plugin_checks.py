@@ -23,13 +23,14 @@ from typing import Any
 import click
 
 from penstock import DeltaChangelog, LogChangelog, PenstockError, PluginError, Serde, Setting, StoreBackend, Topology
-from penstock.hooks import GROUP, KINDS, MARK, PACKAGE, Component
+from penstock.hooks import GROUP, KINDS, MARK, Component
 from penstock.hooks.registry import plugin_code
 from penstock.hooks.rules import normal_name
 from penstock.plugins.runs.engine import Engine
 from penstock.program.checks import OF_NODES, check_builder, check_class, try_supplier
 from penstock.program.provided import check_provider, provided_stores
 from penstock.settings.names import Vocabulary
+from penstock.support.packages import DISTRIBUTION, IMPORT_NAME
 
 _OF_PYTHON = frozenset({"console_scripts", "gui_scripts"})
 
@@ -74,7 +75,7 @@ def misplaced_plugins() -> Iterator[tuple[str, str]]:
     for plugin, distribution, point in _entry_points():
         if point.group == GROUP or point.group in _OF_PYTHON:
             continue
-        if _resembles(point.group) or (_requires_us(distribution) and _has_hooks(point)):
+        if _resembles(point.group) or (_requires(distribution, DISTRIBUTION) and _has_hooks(point)):
             yield (
                 plugin,
                 f"its entry point {point.name} = {point.value} is in the group {point.group!r}, which nobody reads: "
@@ -83,17 +84,28 @@ def misplaced_plugins() -> Iterator[tuple[str, str]]:
             )
 
 
+def plugins_of_another_project() -> Iterator[tuple[str, str]]:
+    """Yield (plugin, what is wrong with it) for each package of plugins that requires the other project `penstock`."""
+    packages = {id(distribution): distribution for _, distribution, point in _entry_points() if point.group == GROUP}
+    for distribution in packages.values():
+        if _requires(distribution, IMPORT_NAME):
+            yield (
+                f"{distribution.name} {distribution.version}",
+                f"it requires the distribution {IMPORT_NAME!r}, which is another project: require {DISTRIBUTION!r}",
+            )
+
+
 def _entry_points() -> Iterator[tuple[str, Distribution, EntryPoint]]:
     """Yield the entry points of other packages, each after its plugin's name in messages."""
     for distribution in distributions():
-        if distribution.name is not None and normal_name(distribution.name) != PACKAGE:
+        if distribution.name is not None and normal_name(distribution.name) != DISTRIBUTION:
             for point in distribution.entry_points:
                 yield f"{distribution.name} {distribution.version} ({point.name})", distribution, point
 
 
-def _requires_us(distribution: Distribution) -> bool:
+def _requires(distribution: Distribution, name: str) -> bool:
     named = (re.match(r"[A-Za-z0-9._-]+", each) for each in distribution.requires or ())
-    return any(each is not None and normal_name(each[0]) == PACKAGE for each in named)
+    return any(each is not None and normal_name(each[0]) == name for each in named)
 
 
 def _resembles(group: str) -> bool:

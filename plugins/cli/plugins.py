@@ -28,7 +28,7 @@ from .output import note, print_json, print_table
     "--check",
     is_flag=True,
     help="Import each component, look at what it is, and for plugins in a wrong entry-point group; exit code 1 if one "
-    "is broken.",
+    "is broken. One that needs a package which is not installed is named, and is not broken.",
 )
 @click.option("--json", "as_json", is_flag=True, help="A JSON object with 'components' and 'broken'.")
 @click.pass_context
@@ -41,15 +41,17 @@ def plugins(ctx: click.Context, kind: str | None, check: bool, as_json: bool) ->
     A plugin comes with any package that has an entry point in the group `penstock`. What cannot be
     loaded is listed with the reason, and harms nothing else.
     """
-    from penstock import ConfigError, PluginError
+    from penstock import ConfigError, MissingPackageError, PluginError
     from penstock.hooks import KINDS, registry
+    from penstock.support.packages import DISTRIBUTION, other_distribution
 
-    from .plugin_checks import check_component, costly_plugins, misplaced_plugins
+    from .plugin_checks import check_component, costly_plugins, misplaced_plugins, plugins_of_another_project
 
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"--kind {kind!r}: expected one of {', '.join(map(repr, KINDS))}")
     found = registry()
     components: list[dict[str, Any]] = []
+    lacking: list[str] = []
     broken = [{"plugin": which, "error": why} for which, why in sorted(found.broken.items())]
     for component in sorted(found.components.values(), key=lambda each: (list(KINDS).index(each.kind), each.name)):
         if kind is not None and component.kind != kind:
@@ -68,17 +70,27 @@ def plugins(ctx: click.Context, kind: str | None, check: bool, as_json: bool) ->
         if check:
             try:
                 check_component(component)
+            except MissingPackageError as error:
+                row["needs"] = str(error)
+                lacking.append(f"{component.title}: {error}")
             except PluginError as error:
                 row["error"] = str(error.__cause__ or error)
                 plugin = f"{component.package} {component.package_version} ({component.kind} {component.name})"
                 broken.append({"plugin": plugin, "error": str(error)})
     if check:
-        broken += ({"plugin": which, "error": why} for which, why in (*misplaced_plugins(), *costly_plugins()))
+        if (other := other_distribution()) is not None:
+            broken.append({"plugin": DISTRIBUTION, "error": other})
+        broken += (
+            {"plugin": which, "error": why}
+            for which, why in (*misplaced_plugins(), *plugins_of_another_project(), *costly_plugins())
+        )
     if as_json:
         print_json({"components": components, "broken": broken})
     else:
         columns = ["kind", "name", "package", "version", *(["text"] if kind == "setting" else [])]
         print_table(columns, [[row.get(column, "") for column in columns] for row in components])
+        for text in lacking:
+            note(f"not installed: {text}")
         for each in broken:
             note(click.style("broken: ", fg="red", bold=True) + f"{each['plugin']}: {each['error']}")
     if check and broken:

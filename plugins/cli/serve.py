@@ -84,12 +84,13 @@ def serve(
 
     Answers are JSON, and of committed versions only; /openapi.json describes the requests. It works from any machine
     that reaches the log and the changelog, beside a running application, which does not notice it.
-    It needs `pip install 'penstock[serve]'`.
+    It needs the extra `serve`.
     """
     from penstock.plugins.console.pages import pages
     from penstock.plugins.queries.http.guard import Address
-    from penstock.plugins.queries.http.server import Server, ServerOptions, open_socket, url_of
+    from penstock.plugins.queries.http.server import Server, ServerOptions, check_libraries, open_socket, url_of
 
+    check_libraries("penstock serve")
     application = find_application(target, **where)
     if (certificate is None) != (private_key is None):
         raise ConfigError("--tls-cert and --tls-key: give both or none")

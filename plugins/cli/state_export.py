@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from penstock import ConfigError, StoreError
+from penstock.support.packages import needed
 
 from .command import verb
 from .options import application_options, find_application, open_application
@@ -89,7 +90,8 @@ def _json_lines(file: Any) -> Any:
 
 def _parquet(reading: StoreReading, file: Any) -> Any:
     """Write portions that are sent to it to a Parquet file."""
-    from pyarrow import parquet
+    with needed("Parquet"):
+        from pyarrow import parquet
 
     arrow = reading.arrow_columns()
     with parquet.ParquetWriter(file, arrow.schema, compression="zstd") as writer:

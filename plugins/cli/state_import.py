@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from penstock import Application, ConfigError, Serde, SerdeError, StoreBuilder
+from penstock.support.packages import needed
 
 from .command import verb
 from .options import application_options, find_application, leased
@@ -70,7 +71,8 @@ def _of_lines(file: Path, application: Application, store: StoreBuilder) -> Iter
 
 
 def _of_parquet(file: Path, application: Application, store: StoreBuilder) -> Iterator[Mapping[str, Any]]:
-    from pyarrow import ArrowInvalid, parquet
+    with needed("Parquet"):
+        from pyarrow import ArrowInvalid, parquet
 
     from penstock.plugins.replicas.arrow_columns import is_json_text
 

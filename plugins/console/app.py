@@ -9,14 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
 
-import anyio.to_thread
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-
 from penstock import PenstockError
 from penstock.plugins.applications.settings_in_force import settings_in_force
 from penstock.plugins.describe.svg import DARK_RULES
@@ -26,12 +18,22 @@ from penstock.plugins.queries.http.refusals import Refused, refusal
 from penstock.plugins.queries.http.server import ServerOptions
 from penstock.plugins.queries.http.service import read_body
 from penstock.plugins.queries.queries import Queries
+from penstock.support.packages import needed
 
 from . import views
 from .letters import Letters
 from .rights import COOKIE, SESSION_SECONDS, Right, Rights
 from .store_views import StoreViews
 from .watch import Watching
+
+with needed("the console", "serve"):
+    import anyio.to_thread
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

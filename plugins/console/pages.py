@@ -31,9 +31,9 @@ def console_app(
     `token`: what readers must have; None: whoever reaches the pages may read them. `actions_token`: what is needed to
     replay dead letters; None: nobody may. `hosts`: names that requests may be for, beside those of this machine.
     `stores` (None: all), without `excluded`, are shown, those of `masked` without their values. Raises ConfigError for
-    a token that is too short, and for stores that are not there; RuntimeUnavailableError where a library is missing.
+    a token that is too short, and for stores that are not there; MissingPackageError where a library is missing.
     """
-    check_libraries("the console", "anyio", "jinja2", "starlette")
+    check_libraries("the console")
     options = ServerOptions(
         Address("127.0.0.1", 0), checked_token(token, "token"), hosts=hosts, stores=stores, excluded=excluded,
         masked=masked, actions_token=checked_token(actions_token, "actions_token"),

@@ -7,15 +7,17 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from markupsafe import Markup
-
 from penstock import Program, SourceNode
 from penstock.plugins.applications.run_status import RunStatus
 from penstock.plugins.describe.svg import Note, drawn
 from penstock.program.nodes import decorate
+from penstock.support.packages import needed
 
 from .watch import Rate, TaskView, View
 from .wording import ago, length, opening, per_second, short, size
+
+with needed("the console", "serve"):
+    from markupsafe import Markup
 
 Context = dict[str, Any]
 Given = Mapping[str, str]

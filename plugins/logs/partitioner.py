@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +22,10 @@ if TYPE_CHECKING:
 _MASK = 0xFFFFFFFF
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
-_VECTOR_FROM = 128
-"""From so many keys on, hashing them together with numpy is faster than looking them up one by one in a cache."""
+_VECTOR_FROM = 128 if find_spec("numpy") is not None else sys.maxsize
+"""From so many keys on, hashing them together with numpy is faster than looking them up one by one in a cache.
+
+A small installation may lack numpy: every key is looked up then."""
 _CACHED_KEYS = 1 << 14
 """The most keys that a cache holds."""
 _CACHED_KEY_BYTES = 256

@@ -13,6 +13,7 @@ from penstock.plugins.serdes.typed.base import TypedSerde
 from penstock.plugins.serdes.uuid import UuidSerde
 from penstock.program.serdes import make_serde, resolve_serde
 from penstock.store.specs import declared_serdes
+from penstock.support.packages import check_installed
 
 if TYPE_CHECKING:
     import pyarrow
@@ -45,14 +46,13 @@ class ArrowColumns:
 
     The columns are `task`, `version`, `key`, times in ms (int64) as the kind of store has them, `value`, and
     `timestamp` and `headers` where values have them; timers have `task`, `version`, `key`, `clock` and `at`. Raises
-    ConfigError for a kind of store that has no such columns, or if pyarrow is missing.
+    ConfigError for a kind of store that has no such columns, and MissingPackageError if pyarrow is missing.
     """
 
     def __init__(self, application: Application, store: StoreBuilder) -> None:
-        try:
-            import pyarrow
-        except ImportError as error:
-            raise ConfigError("columns of a store need pyarrow: pip install pyarrow") from error
+        check_installed("a store's columns", None, "pyarrow", "numpy")
+        import pyarrow
+
         kind = store.kind if isinstance(store, StoreSpec) else "key_value"
         types: dict[str, Any] = {"task": _labels(), "version": _labels()}
         serdes = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,8 +14,11 @@ from penstock.plugins.applications.preparation import Prepared
 from penstock.plugins.applications.stored_id import check_sources, stored_application
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.report import TaskReport
+from penstock.support.packages import other_distribution
 from penstock.support.repeats import Repeats
 from penstock.support.system_errors import raise_open_files_limit
+
+_log = logging.getLogger("penstock.runs")
 
 
 class OpenApplication:
@@ -53,6 +57,8 @@ def prepared_application(
 
     `is_wanted`: as for LeaseKeeper. Raises as `prepare`.
     """
+    if (other := other_distribution()) is not None:
+        _log.warning("%s", other)
     # Task hosts have working directories of their own.
     directory = str(Path(application.settings.data_dir).absolute())
     application = application.with_settings(data_dir=directory)

@@ -70,7 +70,7 @@ def server_options(application: Application) -> ServerOptions | None:
     """Return how servers of an application's queries listen, and what they show; None without the setting `queries`.
 
     Raises ConfigError for an address that others reach without a token, and for stores that are not there;
-    RuntimeUnavailableError where a library is missing.
+    MissingPackageError where a library is missing.
     """
     settings = application.settings
     text = QUERIES.of(settings)

@@ -24,6 +24,7 @@ def penstock_serdes() -> Components:
         "msgpack": "penstock.plugins.serdes.msgpack:MsgpackSerde",
         "avro": "penstock.plugins.serdes.registry.by_name:avro",
         "json_schema": "penstock.plugins.serdes.registry.by_name:json_schema",
+        "protobuf": "penstock.plugins.serdes.registry.by_name:protobuf",
         "pickle": "penstock.plugins.serdes.pickle:PickleSerde",
         "windowed": "penstock.plugins.dsl.graph.windowed_serdes:windowed",
         "session": "penstock.plugins.dsl.graph.windowed_serdes:session",

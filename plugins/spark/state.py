@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
-
 from penstock import Application, Commit, ConfigError, StoreError
 from penstock.plugins.applications.stored_id import stored_application
 from penstock.plugins.replicas.arrow_columns import ArrowColumns
@@ -21,6 +18,13 @@ from penstock.plugins.replicas.saved_tasks import saved_tasks
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.support.packages import needed
+
+from .session.sessions import SPARK
+
+with needed(SPARK):
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.pandas.types import from_arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-import pandas as pd
-
 from penstock import ConfigError, Processor, Record, Settings, Topology, TopologyBuilder, Windowed
 from penstock.plugins.dsl.operators.stateless.table_printer import columns_of
+from penstock.support.packages import needed
 
 from .driver import TopologyTestDriver
+
+with needed("to_pandas"):
+    import pandas as pd
 
 _FORM = "expected a Record, (key, value), (key, value, timestamp) or (key, value, timestamp, headers)"
 

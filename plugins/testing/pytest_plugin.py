@@ -8,13 +8,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from penstock import Application, RuntimeUnavailableError, Topology, TopologyBuilder
+from penstock.support.packages import needed
 
 from .driver import TopologyTestDriver
 from .kafka_broker import KafkaBroker
 from .killed_runs import KilledRun, run_with_kills
+
+with needed("the pytest plugin of penstock", "testing"):
+    import pytest
 
 
 @pytest.fixture

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import strategies as st
-
 from penstock import Duration, Record, duration_ms
+from penstock.support.packages import needed
+
+with needed("penstock.testing.strategies", "testing"):
+    from hypothesis import strategies as st
 
 _KEYS = st.sampled_from(["a", "b", "d", "f", "f1"])
 """By the default partitioner at least two are in each of 2 partitions, and in each of 3 is at least one. The last two

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from importlib.metadata import version
 
 import pytest
 
 from penstock.errors import PluginError
 from penstock.hooks import Components, Registry, hookimpl
+from penstock.support.packages import DISTRIBUTION
 
 from .console import Console, install
 
@@ -18,8 +21,8 @@ def test_our_own_come_in_by_the_same_door(console: Console) -> None:
     found = console.json("plugins", "--json")
     assert found["broken"] == []
     by_name = {(each["kind"], each["name"]): each for each in found["components"]}
-    assert by_name["log", "local"]["package"] == "penstock"
-    assert by_name["log", "local"]["version"] == version("penstock")
+    assert by_name["log", "local"]["package"] == DISTRIBUTION
+    assert by_name["log", "local"]["version"] == version(DISTRIBUTION)
     assert by_name["command", "consume"]["target"] == "penstock.plugins.cli.consume:consume"
     assert ("serde", "json") in by_name
 
@@ -27,7 +30,7 @@ def test_our_own_come_in_by_the_same_door(console: Console) -> None:
 def test_the_table(console: Console) -> None:
     lines = console("plugins").stdout.splitlines()
     assert re.fullmatch(r"KIND +NAME +PACKAGE +VERSION", lines[0])
-    assert any(re.fullmatch(r"command +run +penstock +\S+", line) for line in lines)
+    assert any(re.fullmatch(rf"command +run +{DISTRIBUTION} +\S+", line) for line in lines)
 
 
 def test_one_kind(console: Console) -> None:
@@ -375,7 +378,7 @@ def test_check_finds_plugins_in_another_group(console: Console) -> None:
     check_that_all_are_found()
     groups.update([last])
     metadata = console.directory / "site" / "acme4-1.5.dist-info" / "METADATA"
-    metadata.write_text(metadata.read_text() + "Requires-Dist: penstock>=0.1\n")
+    metadata.write_text(metadata.read_text() + f"Requires-Dist: {DISTRIBUTION}>=0.1\n")
     check_that_all_are_found()
 
 
@@ -393,13 +396,30 @@ class Ours:
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_built_in_names_cannot_be_taken(order: int, caplog: pytest.LogCaptureFixture) -> None:
-    found = [("serdes", "penstock", "1", Ours()), ("a", "acme", "2", Taking())][::order]
+    found = [("serdes", DISTRIBUTION, "1", Ours()), ("a", "acme", "2", Taking())][::order]
     registry = Registry(found, {})
     for _ in range(2):
-        assert registry.find("serde", "json").package == "penstock"
+        assert registry.find("serde", "json").package == DISTRIBUTION
     assert [record.message for record in caplog.records] == [
         "serde 'json' of package acme 2: it is the name of penstock's own, which stays in use: call it acme.json"
     ], "once"
     with pytest.raises(PluginError, match="serde 'plain' of package acme 2: a name of another package begins with "):
         registry.find("serde", "plain")
     assert registry.names("serde") == ["json"]
+
+
+def test_a_plugin_that_lacks_an_optional_package_is_not_broken() -> None:
+    module = "import sys; sys.modules['rocksdict'] = None; from penstock.plugins.cli import main; main(['plugins', '--check'])"
+    done = subprocess.run([sys.executable, "-c", module], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert re.search(
+        r"^not installed: store backend 'contrib.rocksdb' .* needs the package rocksdict", done.stderr, re.M
+    )
+
+
+def test_check_finds_plugins_that_require_another_project(console: Console) -> None:
+    environment = install(console, "acme", hook("serdes", "{'acme.fine': 'acme.serdes:Fine'}"), serdes=SERDES)
+    metadata = console.directory / "site" / "acme-1.5.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text() + "Requires-Dist: penstock[testing]>=0.1\n")
+    _, err = console.apart("plugins", "--check", code=1, environment=environment)
+    assert "broken: acme 1.5: it requires the distribution 'penstock', which is another project" in err

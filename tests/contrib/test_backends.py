@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock import StoreError, StoreLockedError
+from penstock import MissingPackageError, StoreError, StoreLockedError
 from penstock.contrib.rocksdb.backend import RocksDbBackend
 from penstock.contrib.sqlite.backend import SqliteBackend
 from penstock.plugins.testing.contracts.store_backend import StoreBackendContract
@@ -207,5 +207,5 @@ def test_files_that_were_removed_are_stale(backend: Any, tmp_path: Path) -> None
 
 def test_without_the_library_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
-    with pytest.raises(StoreError, match=r"rocksdict.*pip install 'penstock\[rocksdb\]'"):
+    with pytest.raises(MissingPackageError, match=r"rocksdict.*pip install '.*\[rocksdb\]'"):
         RocksDbBackend(tmp_path, ["first"])

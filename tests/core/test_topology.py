@@ -109,7 +109,7 @@ class AcmePlugin:
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is installed here does not matter to these tests."""
-    registry = Registry([("acme", "penstock", "1.0", AcmePlugin())], {})
+    registry = Registry([("acme", "penstock-streams", "1.0", AcmePlugin())], {})
     monkeypatch.setattr("penstock.program.checks.registry", lambda: registry)
 
 

@@ -12,10 +12,11 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock import ConfigError, MeasureKind, RuntimeUnavailableError, Settings
+from penstock import ConfigError, MeasureKind, MissingPackageError, Settings
 from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.applications.run_status import RunStatus, SlotHost, TaskStatus, VisitOfRun
-from penstock.plugins.runs.metrics.endpoint import RunCollector, metrics_endpoint
+from penstock.plugins.runs.metrics.collector import RunCollector
+from penstock.plugins.runs.metrics.endpoint import metrics_endpoint
 from penstock.plugins.runs.metrics.measures import measures_of
 from penstock.plugins.runs.order import STATES
 from penstock.plugins.runtime.histogram import Histogram
@@ -164,7 +165,7 @@ def test_a_port_in_use_is_refused_with_its_name(free_port: int) -> None:
 def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with (
-        pytest.raises(RuntimeUnavailableError, match=r"pip install 'penstock\[metrics\]'"),
+        pytest.raises(MissingPackageError, match=r"'metrics_port' needs .*pip install '.*\[metrics\]'"),
         metrics_endpoint(Settings(metrics_port=9464), lambda: STATUS, lambda: LAG),
     ):
         pass

@@ -18,6 +18,7 @@ from penstock.plugins.serdes.registry.json_schema import JsonSchemaSerde
 from penstock.plugins.serdes.registry.protobuf import ProtobufSerde
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.contracts.serde import SerdeContract
+from penstock.program.serdes import make_serde
 
 from . import shop_messages
 from .schema_registry import SchemaRegistry, running
@@ -201,3 +202,23 @@ def test_the_driver_refuses_what_a_start_refuses(registry: SchemaRegistry) -> No
     topology = Topology().add_source("in", "in", value_serde=JsonSchemaSerde(Wrong, registry=registry.url))
     with pytest.raises(ConfigError, match="source 'in', values of topic 'in': .*'user' was string and is integer"):
         TopologyTestDriver(topology.add_sink("out", "out", "in", value_serde="json"))
+
+
+def test_protobuf_by_name_has_the_module_and_the_class() -> None:
+    serde = make_serde("protobuf:tests.serdes.shop_messages:Order", "the topic")
+    assert isinstance(serde, ProtobufSerde)
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("", "expected protobuf:MODULE:CLASS"),
+        ("Order", "expected protobuf:MODULE:CLASS"),
+        ("no_such_module:Order", "class Order of module no_such_module cannot be imported"),
+        ("tests.serdes.shop_messages:Nothing", "class Nothing of module tests.serdes.shop_messages cannot be imported"),
+        ("pathlib:Path", "expected a class that protoc has made"),
+    ],
+)
+def test_protobuf_by_name_says_what_is_wrong(argument: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"the topic: serde 'protobuf:{argument}': .*{said}"):
+        make_serde(f"protobuf:{argument}", "the topic")

@@ -33,7 +33,7 @@ def checked_out(directory: Path) -> Path:
     config.read(tree / "setup.cfg")
     about = tree / "build" / "view" / "penstock-0.1.0.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: penstock\nVersion: 0.1.0\n")
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {config['metadata']['name']}\nVersion: 0.1.0\n")
     points = config["options.entry_points"]
     (about / "entry_points.txt").write_text("".join(f"[{group}]{points[group]}\n" for group in points))
     return tree

@@ -9,7 +9,11 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
-import httptools
+from penstock.support.packages import needed
+
+with needed("the server of queries", "serve"):
+    import httptools
+
 
 Answer = tuple[int, bytes]
 """The status of an answer, and its body."""

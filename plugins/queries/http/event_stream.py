@@ -7,14 +7,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from starlette.responses import StreamingResponse
-
 from penstock import PenstockError, StoreUnavailableError
 from penstock.plugins.serdes.json_text import dump_json
+from penstock.support.packages import needed
 
 from ..subscription import ChangesEndedError, Subscription, token_of
 from .answers import Data, Followed
 from .refusals import refusal
+
+with needed("the server of queries", "serve"):
+    from starlette.responses import StreamingResponse
 
 _QUIET_SECONDS = 15.0
 """After which a stream without changes says where it is, so that proxies keep it open."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from penstock import Application, ConfigError, RuntimeUnavailableError
+from penstock import Application, ConfigError
 from penstock.support.names import did_you_mean
+from penstock.support.packages import check_installed
 
 from ..active_server import own_server
 from ..queries import Queries
@@ -134,13 +134,11 @@ def open_socket(options: ServerOptions, option: str) -> socket.socket:
     """Return a socket that listens on the address of the options.
 
     Raises ConfigError, naming `option`, for an address that cannot be opened, and one that others reach without a
-    token; RuntimeUnavailableError where a library of the extra `serve` is not installed.
+    token; MissingPackageError where a library of the extra `serve` is not installed.
     """
     address = options.address
     address.check(option, has_token=options.token is not None)
-    check_libraries(
-        option, "anyio", "httptools", "starlette", "uvicorn", *(["jinja2"] if options.pages is not None else [])
-    )
+    check_libraries(option)
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
         made = socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
@@ -155,13 +153,9 @@ def open_socket(options: ServerOptions, option: str) -> socket.socket:
         ) from error
 
 
-def check_libraries(option: str, *libraries: str) -> None:
-    """Raise RuntimeUnavailableError, naming `option`, for a library that is not installed."""
-    for library in libraries:
-        if find_spec(library) is None:
-            raise RuntimeUnavailableError(
-                f"{option} needs {library}, which is not installed: pip install 'penstock[serve]'"
-            )
+def check_libraries(feature: str) -> None:
+    """Raise MissingPackageError, naming `feature`, unless the libraries of a server and its pages are installed."""
+    check_installed(feature, "serve", "anyio", "httptools", "jinja2", "starlette", "uvicorn")
 
 
 def url_of(listening: socket.socket, options: ServerOptions, name: str = "") -> str:

@@ -12,16 +12,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qsl
 
-import anyio.to_thread
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Mount, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from penstock import PenstockError
 from penstock.plugins.serdes.json_text import dump_json
+from penstock.support.packages import needed
 
 from ..copies import NotHere, WouldWait
 from .answers import Answers, Data
@@ -31,6 +24,15 @@ from .forwarding import FORWARDED, Forwarding, Sent
 from .guard import Guard
 from .parameters import Parameters, keys_of_body
 from .refusals import Refused, refusal
+
+with needed("the server of queries", "serve"):
+    import anyio.to_thread
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import RedirectResponse, Response, StreamingResponse
+    from starlette.routing import BaseRoute, Mount, Route
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 _log = logging.getLogger("penstock.queries")
 

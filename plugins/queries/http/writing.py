@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from penstock.support.packages import needed
+
+with needed("the server of queries", "serve"):
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
 
 _MOST_BYTES = 65_536
 """So much is sent at once, without waiting for more."""

@@ -7,20 +7,15 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
-
-from penstock import HISTOGRAM_BOUNDS, ConfigError, Measure, MeasureKind, RuntimeUnavailableError, Settings, SystemClock
+from penstock import ConfigError, Settings, SystemClock
 from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.applications.run_status import RunStatus
+from penstock.support.packages import needed
 
-from .measures import measures_of
 from .settings import METRICS_HOST, METRICS_PORT
 
 if TYPE_CHECKING:
@@ -37,19 +32,17 @@ def metrics_endpoint(
 
     `/health/live` and `/health/ready` answer 200 or 503, with a JSON object; `/metrics` and `/` have the metrics. Any
     other path is 404: a probe with a misspelt path must not find the application well. Without `metrics_port` nothing
-    happens. Raises ConfigError when the port cannot be opened, and RuntimeUnavailableError when
-    prometheus-client is not installed.
+    happens. Raises ConfigError when the port cannot be opened, and MissingPackageError when prometheus-client is not
+    installed.
     """
     host, port = METRICS_HOST.of(settings), METRICS_PORT.of(settings)
     if not port:
         yield
         return
-    try:
+    with needed("setting 'metrics_port'", "metrics"):
         from prometheus_client import CollectorRegistry, make_wsgi_app
-    except ModuleNotFoundError as error:
-        raise RuntimeUnavailableError(
-            "setting 'metrics_port' needs prometheus-client, which is not installed: pip install 'penstock[metrics]'"
-        ) from error
+
+        from .collector import RunCollector
 
     # Two runs in one process, on two ports, show their own counts each.
     registry = CollectorRegistry()
@@ -107,36 +100,3 @@ def _server(host: str, port: int, application: WSGIApplication) -> WSGIServer:
         daemon_threads = True
 
     return make_server(host, port, application, Server, _Handler)
-
-
-_BOUNDS = [*map(str, map(float, HISTOGRAM_BOUNDS)), "+Inf"]
-
-
-class RunCollector(Collector):
-    """Makes metrics from `status` and `lag` at each scrape."""
-
-    def __init__(self, status: Callable[[], RunStatus], lag: Callable[[], Sequence[PartitionLag]]) -> None:
-        self._status = status
-        self._lag = lag
-
-    def collect(self) -> Iterator[Metric]:
-        return map(_family, measures_of(self._status(), self._lag()))
-
-
-def _family(measure: Measure) -> Metric:
-    if measure.kind is MeasureKind.HISTOGRAM:
-        return _histogram(measure)
-    kind = CounterMetricFamily if measure.kind is MeasureKind.COUNTER else GaugeMetricFamily
-    family: CounterMetricFamily | GaugeMetricFamily = kind(measure.name, measure.text, labels=measure.labels)
-    for labels, value in measure.samples:
-        assert not isinstance(value, Sequence)
-        family.add_metric(labels, value)
-    return family
-
-
-def _histogram(measure: Measure) -> Metric:
-    family = HistogramMetricFamily(measure.name, measure.text, labels=measure.labels)
-    for labels, data in measure.samples:
-        assert isinstance(data, Sequence)
-        family.add_metric(labels, list(zip(_BOUNDS, accumulate(data[1:]), strict=True)), data[0])
-    return family

@@ -6,7 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from penstock import HISTOGRAM_BOUNDS, Measure, MeasureKind, MetricsReporter, RuntimeUnavailableError, Settings
+from penstock import HISTOGRAM_BOUNDS, Measure, MeasureKind, MetricsReporter, Settings
+from penstock.support.packages import needed
 
 _NANOSECONDS = 1_000_000
 
@@ -15,18 +16,13 @@ class OpenTelemetryReporter(MetricsReporter):
     """Sends the metrics of one run over HTTP, to where OpenTelemetry's variables say.
 
     The counts are the run's own, so they go to the exporter as they are, without instruments of OpenTelemetry's beside
-    them. Raises RuntimeUnavailableError when OpenTelemetry's exporter is not installed.
+    them. Raises MissingPackageError when OpenTelemetry's exporter is not installed.
     """
 
     def __init__(self, application_id: str, settings: Settings) -> None:
-        try:
+        with needed("metrics reporter 'opentelemetry'", "opentelemetry"):
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
             from opentelemetry.sdk.resources import Resource
-        except ModuleNotFoundError as error:
-            raise RuntimeUnavailableError(
-                "metrics reporter 'opentelemetry' needs OpenTelemetry's exporter, which is not installed: pip "
-                "install 'penstock[opentelemetry]'"
-            ) from error
         named = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": application_id}
         self._resource = Resource.create(named)
         self._exporter = OTLPMetricExporter()

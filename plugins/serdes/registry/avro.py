@@ -11,22 +11,19 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 from uuid import UUID
 
-from fastavro import parse_schema, schemaless_reader, schemaless_writer
+import msgspec
 
-from penstock import ConfigError
+from penstock.support.packages import needed
 
-from .client import MockRegistryClient, RegistryClient
-
-try:
-    import msgspec
+with needed("serde 'avro'", "avro"):
     from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
     from avro.schema import parse
     from confluent_kafka.schema_registry import Schema
     from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
-except ImportError as error:
-    raise ConfigError(f"the serde 'avro' needs more packages: pip install 'penstock[avro]' ({error})") from error
+    from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
-from .base import RegistryOptions, RegistrySerde, declared_schema
+    from .base import RegistryOptions, RegistrySerde, declared_schema
+    from .client import MockRegistryClient, RegistryClient
 
 T = TypeVar("T")
 _STRICT = {"validate.strict.allow.default": True}

@@ -10,10 +10,13 @@ from copy import copy
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypedDict, TypeVar
 
-from confluent_kafka.schema_registry import Schema
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from penstock import ConfigError, PenstockError, Serde, SerdeError
+from penstock.support.packages import needed
+
+with needed("a schema registry", "avro"):
+    from confluent_kafka.schema_registry import Schema
 
 from .client import MockRegistryClient, RegistryClient, client_of, client_settings, of_the_environment
 from .settings import SCHEMA_REGISTRY, SCHEMA_REGISTRY_USER_INFO

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
-from confluent_kafka.schema_registry import RegisteredSchema, Schema, SchemaRegistryClient
-from confluent_kafka.schema_registry._sync.mock_schema_registry_client import MockSchemaRegistryClient
-from confluent_kafka.schema_registry.error import SchemaRegistryError
-
 from penstock import SerdeError, SerdeUnavailableError
+from penstock.support.packages import needed
+
+with needed("a schema registry", "avro"):
+    from confluent_kafka.schema_registry import RegisteredSchema, Schema, SchemaRegistryClient
+    from confluent_kafka.schema_registry._sync.mock_schema_registry_client import MockSchemaRegistryClient
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 T = TypeVar("T")
 _NOT_FOUND, _CONFLICT = 404, 409

@@ -9,21 +9,18 @@ from typing import Any, TypeVar, Unpack, overload
 
 import orjson
 
-from penstock import ConfigError
+from penstock.support.packages import needed
 
-try:
+with needed("serde 'json_schema'", "json-schema"):
     from confluent_kafka.schema_registry import Schema
     from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
     from jsonschema.validators import validator_for
-except ImportError as error:
-    raise ConfigError(
-        f"the serde 'json_schema' needs more packages: pip install 'penstock[json-schema]' ({error})"
-    ) from error
+
+    from .base import RegistryOptions, RegistrySerde, declared_schema
 
 from ..of import typed_serde
 from ..typed.base import kind_name
 from ..typed.json_schemas import changes, closed, essence
-from .base import RegistryOptions, RegistrySerde, declared_schema
 
 T = TypeVar("T")
 _FORM = "json_schema"

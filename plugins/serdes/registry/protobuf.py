@@ -7,18 +7,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar, Unpack
 
 from penstock import ConfigError, SerdeError
+from penstock.support.packages import needed
 
-try:
+with needed("serde 'protobuf'", "protobuf"):
     from confluent_kafka.schema_registry import Schema
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
     from google.protobuf.message import Message
-except ImportError as error:
-    raise ConfigError(
-        f"the serde 'protobuf' needs more packages: pip install 'penstock[protobuf]' ({error})"
-    ) from error
 
-from .base import RegistryOptions, RegistrySerde
+    from .base import RegistryOptions, RegistrySerde
 
 M = TypeVar("M", bound=Message)
 _FORM = "protobuf"

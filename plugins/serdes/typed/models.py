@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
-
 from penstock import ConfigError
+from penstock.support.packages import needed
 
 from .base import TypedSerde, kind_name
 from .json_schemas import Schema
+
+with needed("a serde of Pydantic models", "pydantic"):
+    from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 T = TypeVar("T")
 

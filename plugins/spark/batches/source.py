@@ -7,10 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
-
 from penstock.plugins.hosts.log_lines import log_to_driver
 from penstock.plugins.runs.planning.control import ControlFile, LogFile
 from penstock.plugins.runs.planning.planner import (
@@ -20,9 +16,16 @@ from penstock.plugins.runs.planning.planner import (
 )
 from penstock.plugins.runs.planning.renewals import RenewalPlanner
 from penstock.plugins.runtime.locations import open_log
+from penstock.support.packages import needed
 
 from ..placement.group_keys import slot_key
+from ..session.sessions import SPARK
 from .planner_watch import PlannerPulse
+
+with needed(SPARK):
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+    from pyspark.sql.types import StructType
 
 NAME = "penstock"
 SCHEMA = "group bigint, plan string"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock import RuntimeUnavailableError
+from penstock.support.packages import DISTRIBUTION
 
 from .spark_failure import explain
 
@@ -124,7 +125,7 @@ def _check(found: Interpreter) -> Interpreter:
         )
     if not found.has_penstock:
         raise RuntimeUnavailableError(
-            f"{what}, which has no package penstock: install it there (pip install penstock). {_FIX}"
+            f"{what}, which has no package penstock: install it there (pip install {DISTRIBUTION}). {_FIX}"
         )
     return found
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from penstock import ConfigError, RuntimeUnavailableError
 from penstock.plugins.runtime.class_archive import archive_options
 from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.support.packages import check_installed
 
 from .interpreter import check_command, chosen_command
 from .launching import JAVA_OPTIONS, class_archive, launch_home
@@ -24,6 +25,7 @@ from .launching import JAVA_OPTIONS, class_archive, launch_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SPARK = "the engine 'spark' (the engine 'embedded' does without)"
 _LEAST_JAVA = 17
 _INSTALL_JAVA = (
     "install a Java runtime of version 17 or later with all its modules (Debian, Ubuntu: apt-get install "
@@ -49,8 +51,8 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
     `master` is Spark's (None: that of spark-submit, or all cores of this host). A local one binds to loopback, and
     tolerates lost workers: plain `local[n]` fails a query at the first. `options` are Spark's own settings, and win
     over ours; so do those of spark-submit.
-    Raises RuntimeUnavailableError when Java is missing or too old, with what to install, and when the workers'
-    interpreter (PYSPARK_PYTHON, or this process's) does not fit.
+    Raises RuntimeUnavailableError when PySpark or Java is missing or too old, with what to install, and when the
+    workers' interpreter (PYSPARK_PYTHON, or this process's) does not fit.
     """
     java = check_java()
     submitted = _submitted()
@@ -145,8 +147,10 @@ def is_cluster(master: str | None) -> bool:
 def check_java() -> str:
     """Return the command by which Spark will start Java.
 
-    Raises RuntimeUnavailableError, with what to do, unless it is Java 17 or later.
+    Raises MissingPackageError unless PySpark and what it needs are installed, and RuntimeUnavailableError unless there
+    is Java 17 or later, each with what to do.
     """
+    check_installed(SPARK, None, "pyspark", "pandas", "pyarrow", "numpy")
     home = os.environ.get("JAVA_HOME")
     if home and not (Path(home) / "bin" / "java").exists():
         raise RuntimeUnavailableError(

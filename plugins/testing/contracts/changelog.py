@@ -31,7 +31,7 @@ class ChangelogContract(ContentTests, DamageTests):
     >>> class TestMemory(ChangelogContract):
     ...     changelog = MemoryChangelog
 
-    Needs pytest and hypothesis (`pip install 'penstock[testing]'`).
+    Needs pytest and hypothesis (`pip install 'penstock-streams[testing]'`).
     """
 
     examples: ClassVar[int] = 50

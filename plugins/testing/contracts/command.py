@@ -25,7 +25,7 @@ class CommandContract:
     ...     accepted = (["--help"],)
     ...     refused = {("no_such_module:program",): "no_such_module"}
 
-    Each test starts processes. Needs pytest (`pip install 'penstock[testing]'`).
+    Each test starts processes. Needs pytest (`pip install 'penstock-streams[testing]'`).
     """
 
     place: ClassVar[str]

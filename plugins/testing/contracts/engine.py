@@ -94,7 +94,7 @@ class EngineContract:
     >>> class TestEmbedded(EngineContract):
     ...     engine = EmbeddedEngine
 
-    Needs pytest (`pip install 'penstock[testing]'`).
+    Needs pytest (`pip install 'penstock-streams[testing]'`).
     """
 
     engine: ClassVar[type[Engine]]

@@ -37,7 +37,7 @@ class HandlerContract:
     ...     handler = DeadLetter("failed-orders")
     ...     topics = ("failed-orders",)
 
-    Needs pytest (`pip install 'penstock[testing]'`).
+    Needs pytest (`pip install 'penstock-streams[testing]'`).
     """
 
     handler: Handler

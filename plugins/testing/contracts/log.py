@@ -20,7 +20,7 @@ class LogContract(TopicTests, RecordTests, FollowingTests, CommitTests, LeaseTes
     ...     def open_log(self, directory, clock):
     ...         return LocalLog(str(directory / "log"), clock=clock)
 
-    Needs pytest and hypothesis (`pip install 'penstock[testing]'`).
+    Needs pytest and hypothesis (`pip install 'penstock-streams[testing]'`).
     """
 
     def test_any_history(self) -> None:

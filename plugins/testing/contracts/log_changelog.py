@@ -33,7 +33,7 @@ class LogChangelogContract:
     >>> class TestTopic(LogChangelogContract):
     ...     changelog = TopicChangelog
 
-    Needs pytest and hypothesis (`pip install 'penstock[testing]'`).
+    Needs pytest and hypothesis (`pip install 'penstock-streams[testing]'`).
     """
 
     changelog: type[LogChangelog]

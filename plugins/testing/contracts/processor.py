@@ -63,7 +63,7 @@ class ProcessorContract:
     store that is not logged, a changelog that lost something, an effect outside that is repeated, the order of a set,
     and whatever depends on where a batch ends or when it is processed.
 
-    Needs pytest and hypothesis (`pip install 'penstock[testing]'`).
+    Needs pytest and hypothesis (`pip install 'penstock-streams[testing]'`).
     """
 
     program: Callable[[], Topology | TopologyBuilder | Application]

@@ -20,7 +20,7 @@ class RendererContract:
     >>> class TestText(RendererContract):
     ...     renderer = staticmethod(to_text)
 
-    Needs pytest (`pip install 'penstock[testing]'`).
+    Needs pytest (`pip install 'penstock-streams[testing]'`).
     """
 
     renderer: Callable[[Program], str]

@@ -40,7 +40,7 @@ class SerdeContract:
     ...     serde = StrSerde
     ...     values = st.text()
 
-    Needs pytest and hypothesis (`pip install 'penstock[testing]'`).
+    Needs pytest and hypothesis (`pip install 'penstock-streams[testing]'`).
     """
 
     serde: Callable[[], Serde[Any]]

@@ -23,7 +23,7 @@ class SettingContract:
     ...     accepted = {"5": 5, "none": None}
     ...     refused = ("many", 0)
 
-    Needs pytest (`pip install 'penstock[testing]'`).
+    Needs pytest (`pip install 'penstock-streams[testing]'`).
     """
 
     setting: ClassVar[Setting[Any]]
@@ -122,7 +122,7 @@ class VocabularyContract:
     ...     vocabulary = NAMES
     ...     translated = {("num.stream.threads", 4): ("parallelism", 4)}
 
-    Needs pytest (`pip install 'penstock[testing]'`).
+    Needs pytest (`pip install 'penstock-streams[testing]'`).
     """
 
     vocabulary: ClassVar[Vocabulary]

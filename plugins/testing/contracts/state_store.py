@@ -39,7 +39,7 @@ class StateStoreContract:
     ...     spec = key_value_store("s", key_serde="str", value_serde="int")
     ...     calls = st.tuples(st.just("put"), st.text(), st.integers()) | st.tuples(st.just("get"), st.text())
 
-    Needs pytest and hypothesis (`pip install 'penstock[testing]'`).
+    Needs pytest and hypothesis (`pip install 'penstock-streams[testing]'`).
     """
 
     spec: ClassVar[StoreSpec]

@@ -61,7 +61,7 @@ class StoreBackendContract(RowTests, ScanTests, ReaderTests, WriterTests, KillTe
     ...     open = staticmethod(MemoryBackend)
     ...     in_one_process = True
 
-    Needs pytest and hypothesis (`pip install 'penstock[testing]'`), and Unix.
+    Needs pytest and hypothesis (`pip install 'penstock-streams[testing]'`), and Unix.
     """
 
     examples: ClassVar[int] = 20

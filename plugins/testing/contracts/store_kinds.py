@@ -103,7 +103,7 @@ class StoreKindsContract:
     >>> class TestKindsOverLmdb(StoreKindsContract):
     ...     open = staticmethod(LmdbBackend)
 
-    Needs pytest and hypothesis (`pip install 'penstock[testing]'`).
+    Needs pytest and hypothesis (`pip install 'penstock-streams[testing]'`).
     """
 
     open: StoreBackendFactory

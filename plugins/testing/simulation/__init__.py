@@ -1,10 +1,13 @@
 """The simulator: a program on several hosts over a simulated log, in a history of steps and faults from one seed."""
 
-from .contract import SimulationContract
-from .failure import SimulationFailure
-from .history import History
-from .host import spend
-from .simulated_cluster import SimulatedCluster
-from .simulation import Simulation
+from penstock.support.packages import needed
+
+with needed("penstock.testing.simulation", "testing"):
+    from .contract import SimulationContract
+    from .failure import SimulationFailure
+    from .history import History
+    from .host import spend
+    from .simulated_cluster import SimulatedCluster
+    from .simulation import Simulation
 
 __all__ = ["History", "SimulatedCluster", "Simulation", "SimulationContract", "SimulationFailure", "spend"]

@@ -59,7 +59,7 @@ class SimulationContract:
     A failure prints the shortest history that fails, as found by leaving out steps, with the command that runs the
     original one again.
 
-    Needs pytest, hypothesis and greenlet (`pip install 'penstock[testing]'`).
+    Needs pytest, hypothesis and greenlet (`pip install 'penstock-streams[testing]'`).
     """
 
     program: Callable[[], Topology | TopologyBuilder | Application]

@@ -60,7 +60,7 @@ class SimulatedCluster(ReadsTopics):
 
     `before` and `after` name an operation of a host on the log: "commit", "take" (the fence of a task), "fetch", or
     "ask" (for positions, offsets or its fence). What lets a host work raises SimulationFailure for an error that no
-    fault explains. Needs greenlet (`pip install 'penstock[testing]'`).
+    fault explains. Needs greenlet (`pip install 'penstock-streams[testing]'`).
 
     >>> from penstock import Topology, ValueTransformer
     >>> class Double(ValueTransformer):

@@ -1,0 +1,1 @@
+"""penstock installed as users install it, in environments without anything else: `make test-install`."""
