@@ -169,6 +169,16 @@ class LogCommits(ABC):
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
         """Take the task's fence, then read its last commit."""
 
+    def open_lasting_committer(
+        self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]
+    ) -> TaskCommitter:
+        """Do as `open_committer`; the log keeps what is committed until another commit replaces it.
+
+        For tools: the first start after them may come much later, and until then nobody repeats a commit that
+        `expires`. A log overrides this where it deletes old commits.
+        """
+        return self.open_committer(application_id, task_id, partitions)
+
     def are_current(self, committers: Sequence[TaskCommitter]) -> Sequence[bool]:
         """Return `is_current()` of each committer, in order; raises as it. A task host asks before every batch.
 

@@ -60,6 +60,12 @@ class CommittedPartitions:
         """Return the partitions whose committed position is gone, by task."""
         return self._lost(assignment, self._positions(assignment))
 
+    def gone(self) -> list[TopicPartition]:
+        """Return all partitions whose committed position is gone, read by a task or not."""
+        there = self._log.topics()
+        positions = self._log.committed(self._application_id, [each for each in self._known if each.topic in there])
+        return sorted(each for each in self._known if positions.get(each) is None)
+
     def check(self, application: Application, assignment: Assignment) -> Positions:
         """Return the committed positions. Raises LostPositionsError for those that are gone."""
         positions = self._positions(assignment)

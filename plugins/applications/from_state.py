@@ -171,7 +171,7 @@ def _check_kept(application: Application, log: Log, plan: FromStatePlan) -> None
 
 
 def _commit(application: Application, log: Log, partitions: Sequence[TopicPartition], recovery: Recovery) -> None:
-    with closing(log.open_committer(application.id, str(recovery.task), partitions)) as committer:
+    with closing(log.open_lasting_committer(application.id, str(recovery.task), partitions)) as committer:
         commit, own = recovery.commit, committer.committed
         if own is not None:
             if not recovery.now and set(recovery.chosen) != set(recovery.then):

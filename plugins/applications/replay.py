@@ -13,7 +13,6 @@ from penstock import Commit, ConfigError, Log, OutputBatch, TopicPartition, Unkn
 from .dead_letters import Letter, Selection, batches_from, letters_in, partitions_of, read_letters
 
 _STATE_BYTES = 1_900
-_META = "replayed"
 
 
 @dataclass
@@ -25,6 +24,13 @@ class Replayed:
 
     base: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, commit: Commit | None, partition: TopicPartition) -> Replayed:
+        """Return what a replay's last commit remembers."""
+        if commit is None:
+            return cls()
+        return cls(commit.positions.get(partition, 0), json.loads(commit.engine_state or b"{}"))
 
     def has(self, letter: Letter) -> bool:
         """Return whether a letter was replayed."""
@@ -78,12 +84,10 @@ def group_of(topic: str) -> str:
 
 def replayed(log: Log, topic: str) -> Mapping[int, Replayed]:
     """Return the replayed part of each partition, without disturbing a running replay."""
-    group, found = group_of(topic), {}
-    partitions = partitions_of(log, topic, Selection())
-    for partition, position in log.committed(group, partitions).items():
-        kinds = log.get_meta(group, f"{_META}-{partition.partition}")
-        found[partition.partition] = Replayed(position or 0, json.loads(kinds) if kinds else {})
-    return found
+    return {
+        each.partition: Replayed.of(log.last_commit(group_of(topic), f"0_{each.partition}", [each]), each)
+        for each in partitions_of(log, topic, Selection())
+    }
 
 
 def replay(
@@ -145,17 +149,12 @@ class _PartitionReplay:
     def run_and_commit(self) -> None:
         """Send, in commits of about a fetch each."""
         partition = self._partition
-        group, number = group_of(partition.topic), partition.partition
-        with closing(self._log.open_committer(group, f"0_{number}", [partition])) as committer:
-            before = committer.committed
-            memory = Replayed()
-            if before is not None:
-                memory = Replayed(before.positions.get(partition, 0), json.loads(before.engine_state or b"{}"))
+        group, task = group_of(partition.topic), f"0_{partition.partition}"
+        # Weeks may pass until the next replay.
+        with closing(self._log.open_lasting_committer(group, task, [partition])) as committer:
+            memory = Replayed.of(committer.committed, partition)
             for outputs in self._outputs(memory):
-                kinds = memory.to_bytes()
-                committer.commit(Commit({partition: memory.base}, "replay", kinds), outputs)
-                # A copy for readers: reading the commit itself would fence the replay.
-                self._log.put_meta(group, f"{_META}-{number}", kinds)
+                committer.commit(Commit({partition: memory.base}, "replay", memory.to_bytes()), outputs)
 
     def run(self, memory: Replayed) -> None:
         """Read, but send nothing."""

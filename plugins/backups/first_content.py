@@ -32,7 +32,7 @@ from penstock.plugins.replicas.keys import KeyTasks
 from penstock.plugins.runtime.commit import PendingCommit
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import Phases
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.runtime.task_worker import LastingTaskWorker
 from penstock.plugins.upgrade.saved_stores import drop_stores
 
 _PORTION = 50_000
@@ -80,7 +80,7 @@ def fill_store(
     return count
 
 
-class _Task(TaskWorker):
+class _Task(LastingTaskWorker):
     """A task that is open without its processors."""
 
     def open(self) -> None:

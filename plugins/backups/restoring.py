@@ -211,7 +211,7 @@ class _Restoring:
         application, log, note = self._application, self._log, self._plan.note
         reads = task_partitions(note)
         for task, commit in commits.items():
-            with closing(log.open_committer(application.id, task, reads[task])) as committer:
+            with closing(log.open_lasting_committer(application.id, task, reads[task])) as committer:
                 committer.commit(commit, [])
         identity = note["identity"]
         positions = [each for commit in commits.values() for each in commit.positions]

@@ -55,7 +55,7 @@ class ApplicationEngine(SlotEngine):
             task.ask(plan.visits)
         names = [*plan.ends, *self._due(plan)]
         if names and not self._update_globals(plan):
-            results = [TaskResult(name) for name in names]
+            results = [self._rest(name, plan, request.known) for name in names]
         else:
             results = self._run_all(names, plan, request.known)
         self._logs.task = ""
@@ -130,7 +130,7 @@ class ApplicationEngine(SlotEngine):
         return done
 
     def _due(self, plan: SlotPlan) -> Iterable[str]:
-        """Return open tasks without records whose punctuator is due, or whose commit has to be repeated."""
+        """Return tasks without records whose punctuator is due, or whose commit has to be repeated."""
         for name, task in self._tasks.items():
             tick = task.next_tick()
             is_due = tick is not None and tick <= plan.clock_ms
@@ -201,7 +201,7 @@ class ApplicationEngine(SlotEngine):
         self, name: str, plan: SlotPlan, known: Commit | None, is_current: bool | None, seconds: float
     ) -> TaskResult:
         if self._waits(name):
-            return TaskResult(name)
+            return self._rest(name, plan, {} if known is None else {name: known})
         self._logs.task = name
         task = self._tasks[name]
         ends = {**plan.ends.get(name, {}), **plan.global_ends}
@@ -224,6 +224,16 @@ class ApplicationEngine(SlotEngine):
         if report.opened == FIRST:
             report = report.opened_for(self._host.reason)
         return TaskResult(name, report)
+
+    def _rest(self, name: str, plan: SlotPlan, known: Mapping[str, Commit]) -> TaskResult:
+        """Process nothing; repeat the task's commit before the log forgets it."""
+        task = self._tasks.get(name)
+        if task is not None and name not in self._restoring:
+            try:
+                task.renew(plan.clock_ms, known.get(name))
+            except Exception as error:
+                return self._failure(name, error)
+        return TaskResult(name)
 
     def _wait(self, name: str, retry: RetryRequested) -> None:
         self._wait_until[name] = self._resources.world.seconds() + retry.delay_ms / 1000

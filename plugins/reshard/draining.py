@@ -9,7 +9,7 @@ from dataclasses import replace
 from penstock import IncompatibleStateError, Log, TaskId, TopicPartition, World
 from penstock.plugins.applications.committed import CommittedPartitions
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.runtime.task_worker import LastingTaskWorker, TaskWorker
 from penstock.plugins.upgrade.epoch import begin_epoch, of_epoch
 
 from .plan import ReshardPlan
@@ -64,7 +64,8 @@ def drained(
     """Process every record up to `ends`, and all that this writes to repartition topics; return the open tasks.
 
     This begins an epoch and takes the fences of all tasks, so no host of the old layout opens one from now on. Each
-    batch is a commit as in any run, so a killed process loses nothing. Raises what tasks raise, and
+    batch is a commit as in any run, so a killed process loses nothing; the last ones stay in the log until the old
+    layout is given up, so that one can go back to it. Raises what tasks raise, and
     IncompatibleStateError for a task that is behind or beyond the ends afterwards.
     """
     resources = ProcessResources(world)
@@ -74,7 +75,9 @@ def drained(
         application.settings = replace(application.settings, max_task_idle="0ms")
     committed = CommittedPartitions(log, application.id, plan.note["identity"])
     workers = {
-        task: TaskWorker(application, task, partitions, log, resources=resources, task_count=len(plan.tasks.tasks))
+        task: LastingTaskWorker(
+            application, task, partitions, log, resources=resources, task_count=len(plan.tasks.tasks)
+        )
         for task, partitions in plan.tasks.tasks.items()
     }
     try:

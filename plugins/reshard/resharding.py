@@ -23,6 +23,7 @@ from penstock import (
     TopicPartition,
     World,
 )
+from penstock.plugins.applications.committed import CommittedPartitions
 from penstock.plugins.applications.own_topics import topics_beside
 from penstock.plugins.applications.preparation import Prepared, make_changelog_topics, prepare
 from penstock.plugins.applications.stored_id import (
@@ -117,8 +118,8 @@ def accept(application: Application, log: Log, lease: Lease, *, world: World | N
 def undo(application: Application, log: Log, lease: Lease, *, world: World | None = None) -> None:
     """Go back to the layout before, by one write to the log under the lease; then delete what the new one has.
 
-    Raises IncompatibleStateError if there is none, or if the application has processed records since, and FencedError
-    when the lease was lost.
+    Raises IncompatibleStateError if there is none, if positions of either layout are gone, or if the application has
+    processed records since, and FencedError when the lease was lost.
     """
     stored = read_stored(application.id, log)
     if not stored.before:
@@ -127,6 +128,13 @@ def undo(application: Application, log: Log, lease: Lease, *, world: World | Non
         TopicPartition(topic, int(number)): at for topic, each in stored.starts.items() for number, at in each.items()
     }
     now = log.committed(stored.id, list(starts))
+    gone = _without_position(log, stored.before) or [str(each) for each in sorted(starts) if now[each] is None]
+    if gone:
+        raise IncompatibleStateError(
+            f"application {application.id!r} cannot go back to the layout before: committed positions in "
+            f"{', '.join(gone[:5])} were deleted or have expired (offsets.retention.minutes). Nothing was changed; "
+            "reshard it to the earlier number instead"
+        )
     moved = sorted(str(each) for each, at in starts.items() if now[each] != at)
     if moved:
         raise IncompatibleStateError(
@@ -135,6 +143,12 @@ def undo(application: Application, log: Log, lease: Lease, *, world: World | Non
         )
     write_stored(application.id, lease, StoredAs(stored.before, left=stored.left))
     delete_layout(application.settings, log, stored.id, world or World(), lease.renew)
+
+
+def _without_position(log: Log, layout_id: str) -> list[str]:
+    """Return the partitions in which a layout had a committed position that is gone."""
+    note = read_note(layout_id, log)
+    return list(map(str, CommittedPartitions(log, layout_id, note["identity"]).gone())) if note else ["all its topics"]
 
 
 def _prepare(plan: ReshardPlan, layout_id: str, log: Log) -> Prepared:

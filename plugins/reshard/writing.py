@@ -60,7 +60,7 @@ class NewTask:
         changelog = None
         if self._layouts.now:
             changelog = open_changelog(application.settings, application.id, str(self._task), log, self._layouts.now)
-        with closing(log.open_committer(application.id, str(self._task), self._partitions)) as committer:
+        with closing(log.open_lasting_committer(application.id, str(self._task), self._partitions)) as committer:
             state = TaskState(application, self._task, self._directory, changelog, self._layouts, world=self._world)
             with closing(state):
                 version = state.new_version(None)

@@ -87,6 +87,7 @@ class LoggedTask(TaskRunner):
         self._begin_counting()
         self._latency, self._lateness = Histogram(), Histogram()
         self._why_closed = FIRST
+        self._waiting: TaskCommitter | None = None  # closed, of a task that waits before a retry
         self._visits: tuple[Sequence[Visit] | None, int] = None, PORTION
         self._before: Commit | None = None  # the last commit in topics that have been made again since
 
@@ -123,8 +124,30 @@ class LoggedTask(TaskRunner):
         return None if state is None else state.restoring()
 
     def commit_expires(self) -> bool:
-        """Return whether the open task must repeat its last commit soon, because the log deletes old ones."""
-        return self._committer is not None and self._committer.expires()
+        """Return whether the task must repeat its last commit soon, because the log deletes old ones.
+
+        The task is open, or closed because it waits before a retry.
+        """
+        return (committer := self._committer or self._waiting) is not None and committer.expires()
+
+    def renew(self, wall_clock_ms: int, known: Commit | None = None) -> None:
+        """Repeat the last commit of a task that works on nothing, if it `commit_expires`; a closed one stays closed.
+
+        Raises as `run_batch`.
+        """
+        if not self.commit_expires():
+            return
+        if self._commits is None:
+            self.prepare(wall_clock_ms, known)
+            self.abandon("retry")
+            return
+        assert self._committer is not None
+        try:
+            self._committer.commit(self._commits.last, [])
+        except BaseException as raised:
+            error = self.cause_of(raised)
+            self.abandon_after(error)
+            raise error from raised
 
     @property
     def committer(self) -> TaskCommitter | None:
@@ -180,7 +203,7 @@ class LoggedTask(TaskRunner):
 
     def _prepare(self, wall_clock_ms: int, known: Commit | None) -> None:
         # Take the fence first: a predecessor cannot change what is read after it, nor begin an epoch unseen.
-        committer = self._committer = self._log.open_committer(self._application.id, str(self.id), self.partitions)
+        committer = self._committer = self._open_committer()
         self._resources.check_epoch(self._application, self._log, str(self.id))
         self._inputs.read_topic_ids()
         self._last_commit.check(committer.committed or self._before, known)
@@ -200,6 +223,9 @@ class LoggedTask(TaskRunner):
             check_layout(f"application {self._application.id!r}, task {self.id}", last.version, layouts)
         self._commits = TaskCommits(state, committer, last, self._phases, self._inputs)
         self._before = None
+
+    def _open_committer(self) -> TaskCommitter:
+        return self._log.open_committer(self._application.id, str(self.id), self.partitions)
 
     def restore(self, between: Callable[[], None] = lambda: None) -> None:
         """Do the next part of opening, if it is not done: bring local state to the last commit.
@@ -306,6 +332,8 @@ class LoggedTask(TaskRunner):
     def abandon(self, reason: str = "closed") -> None:
         """Drop everything since the last commit and close; the next `run_batch` opens the task again, for `reason`."""
         self._why_closed = reason
+        if self._committer is not None or reason != "retry":
+            self._waiting = self._committer if reason == "retry" else None
         super().abandon(reason)
 
     # ------------------------------------------------------------------ numbers

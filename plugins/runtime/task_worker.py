@@ -172,3 +172,10 @@ class TaskWorker(LoggedTask):
                 last_commit = phases.now()
         if is_over:
             task.inputs.rewind()
+
+
+class LastingTaskWorker(TaskWorker):
+    """A task that a tool runs once: its last commit counts until an application commits, however late that is."""
+
+    def _open_committer(self) -> TaskCommitter:
+        return self._log.open_lasting_committer(self._application.id, str(self.id), self.partitions)

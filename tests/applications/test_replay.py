@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from penstock.log import Log
 from penstock.plugins.applications.dead_letters import Selection, read_letters
 from penstock.plugins.applications.replay import count_letters, replay
 from penstock.plugins.logs.local import LocalLog
-from penstock.record import Headers, OutputBatch, TopicPartition
+from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
 from penstock.task.dead_letter import failure_headers
 
 from ..runtime.faults import FAULTS, Crash, FaultyLog
@@ -164,13 +165,13 @@ def test_a_topic_that_is_gone_is_named_and_nothing_is_lost() -> None:
 
 def test_two_at_once_send_nothing_twice(tmp_path: Path) -> None:
     class Overtaking(LocalLog):
-        overtake = True
+        fetched = 0
 
-        def put_meta(self, application_id: str, key: str, value: bytes) -> None:
-            super().put_meta(application_id, key, value)
-            if self.overtake:
-                self.overtake = False
+        def fetch(self, *arguments: Any) -> list[RecordBatch]:
+            self.fetched += 1
+            if self.fetched == 2:  # the first portion is committed
                 replay(self, "dead", Selection())
+            return super().fetch(*arguments)
 
     log = Overtaking(str(tmp_path / "log"))
     for name in ("a", "dead"):

@@ -8,7 +8,7 @@ import resource
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +21,7 @@ import pytest
 import penstock
 from penstock import WALL_CLOCK_TIME, LogError, Processor, Record, RetryAfter, RuntimeUnavailableError, Topology
 from penstock.clock import ManualClock
-from penstock.log import TaskCommitter
+from penstock.log import Commit, TaskCommitter
 from penstock.plugins.applications import open_files as open_files_module
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.hosts import application_engine as application_module
@@ -31,10 +31,11 @@ from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage, TaskResult
 from penstock.plugins.hosts.slot_engine import SlotCargo, SlotRequest
 from penstock.plugins.hosts.status import Meter
+from penstock.plugins.logs.local.committer import LocalCommitter
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.contracts.child import answer, forked
-from penstock.record import TopicPartition
+from penstock.record import OutputBatch, TopicPartition
 from tests.small_disk import small_disk
 from tests.spark import apps
 from tests.spark.surroundings import Surroundings
@@ -395,6 +396,65 @@ def test_a_commit_that_expires_is_repeated(make_world: MakeWorld, monkeypatch: p
     result = world.batch(engine)["0_0"]
     assert result.report is not None
     assert (result.report.commits, result.report.records_in) == (1, 0)
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> list[Commit]:
+    """The commits of the local log; from the first one on that a test takes away, each is old until it is repeated."""
+    made: list[Commit] = []
+    commit = LocalCommitter.commit
+
+    def note(self: LocalCommitter, this: Commit, outputs: Sequence[OutputBatch]) -> None:
+        commit(self, this, outputs)
+        made.append(this)
+
+    monkeypatch.setattr(LocalCommitter, "commit", note)
+    monkeypatch.setattr(LocalCommitter, "expires", lambda self: self.committed is not None and not made)
+    return made
+
+
+def test_a_task_that_waits_before_a_retry_repeats_its_commit(
+    make_world: MakeWorld, tmp_path: Path, commits: list[Commit]
+) -> None:
+    """Once, without another attempt, while it waits; and when it is opened for an attempt."""
+    stopwatch = Stopwatch()
+    flag = tmp_path / "flag"
+    flag.touch()
+    topology = apps.count(partial(Fails, str(flag)))
+    world = make_world(topology, 1, processing_handler=again_in_an_hour, outside=stopwatch.world)
+    engine = world.engine()
+    put(world, 0, "flaky")
+    world.batch(engine, "0_0")
+    [first] = commits
+    commits.clear()
+    flag.unlink()
+    for _ in range(3):
+        assert world.batch(engine, "0_0") in ({"0_0": TaskResult("0_0")}, {})
+        assert world.batch(engine) in ({"0_0": TaskResult("0_0")}, {})
+    assert commits == [first] and world.outputs() == {}
+    flag.touch()
+    stopwatch.pass_by(3601.0)
+    commits.clear()
+    world.batch(engine, "0_0")
+    assert commits == [first] and world.outputs() == {}
+
+
+def test_tasks_that_wait_for_a_global_store_repeat_their_commits(
+    make_world: MakeWorld, tmp_path: Path, commits: list[Commit]
+) -> None:
+    flag = tmp_path / "flag"
+    topology = apps.look_up(partial(FillsUnless, str(flag)))
+    world = make_world(topology, 1, processing_handler=again_in_an_hour, outside=Stopwatch().world)
+    engine = world.engine()
+    world.batch(engine, *world.tasks, globals_of="table")
+    flag.touch()
+    world.surroundings.put("table", [("k0", "found", 0)], 0)
+    assert world.batch(engine, *world.tasks, globals_of="table") == {"1_0": TaskResult("1_0")}
+    before = commits[-1]
+    commits.clear()
+    for _ in range(3):
+        assert world.batch(engine, *world.tasks, globals_of="table") == {"1_0": TaskResult("1_0")}
+    assert commits == [before]
 
 
 def test_a_limit_of_open_files_that_is_too_low_is_met_before_anything_is_opened(

@@ -123,6 +123,14 @@ class FencesToReadACommit(MemoryLog):
             return committer.committed
 
 
+class LastingCommitsEndWithTheirTool(MemoryLog):
+    def open_lasting_committer(
+        self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]
+    ) -> TaskCommitter:
+        super().open_committer(application_id, task_id, partitions).close()
+        return super().open_committer(f"{application_id}-tool", task_id, partitions)
+
+
 class FencesAtTheFirstCommit(MemoryLog):
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
         old = self._commits.get((application_id, task_id))

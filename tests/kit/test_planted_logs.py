@@ -21,6 +21,7 @@ PLANTED: list[tuple[Any, ...]] = [
     (planted.ProducesUntilAnError, "test_an_output_without_a_topic_changes_nothing", "."),
     (planted.CommitsAgainAfterClose, "test_a_closed_committer_commits_nothing", "."),
     (planted.KeepsItsFirstCommit, "test_a_commit_is_one_step", "."),
+    (planted.LastingCommitsEndWithTheirTool, "test_what_a_tool_has_committed_is_kept", "."),
     (planted.FencesToReadACommit, "test_the_last_commit_is_read_without_the_fence", "."),
     (planted.FencesTheTasksOfOthers, "test_tasks_and_applications_do_not_fence_each_other", "."),
     (planted.CutsEngineStates, REAL_SIZE, "engine state"),

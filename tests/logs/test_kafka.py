@@ -70,6 +70,10 @@ class TestContract(LogContract):
             empty(self.bootstrap)
         return KafkaLog(self.bootstrap, {"processing.guarantee": self.guarantee})
 
+    def delete_old_commits(self, log: Log, application_id: str) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.delete_consumer_groups([application_id])[application_id].result()
+
     def test_an_expired_lease_is_lost_to_the_next(self, log: Log, clock: ManualClock) -> None:
         """By the broker's clock: nobody's own counts."""
         lease = log.lease("application", "driver one", 10)

@@ -27,7 +27,7 @@ from penstock import (
 )
 from penstock.log import Commit, Log
 from penstock.plugins.changelogs.directory import DirectoryChangelog
-from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.logs.memory import MemoryLog, _MemoryCommitter
 from penstock.plugins.runtime.loop import pauses
 from penstock.plugins.runtime.loop import task_loop as loop_module
 from penstock.plugins.runtime.loop.task_loop import TaskLoop
@@ -152,6 +152,30 @@ def test_a_retry_stalls_only_its_own_task(tmp_path: Path) -> None:
         assert Failing.tries < 3
         turn_until(loop, lambda: values(log) == ["good", "bad"])
         assert Failing.tries == 3 and not loop.take_failures()
+
+
+def test_a_task_that_waits_before_a_retry_repeats_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, without another attempt."""
+    Failing.tries, commits = 0, list[Commit]()
+    of, log, tasks = two_tasks(tmp_path, processing_handler=lambda failure: RetryAfter("1h"), commit_interval="0ms")
+    commit = _MemoryCommitter.commit
+
+    def note(self: _MemoryCommitter, made: Commit, outputs: Sequence[OutputBatch]) -> None:
+        commit(self, made, outputs)
+        commits.append(made)
+
+    monkeypatch.setattr(_MemoryCommitter, "commit", note)
+    del tasks["0_1"]
+    with looping(of, log, tasks) as loop:
+        put(log, 0, "bad")
+        turn_until(loop, lambda: Failing.tries == 1 and loop.open_tasks == 0)
+        [first] = commits
+        commits.clear()
+        monkeypatch.setattr(_MemoryCommitter, "expires", lambda self: self.committed is not None and not commits)
+        turn_until(loop, lambda: bool(commits) and not loop._preparing)
+        for _ in range(5):
+            loop.turn(0)
+        assert commits == [first] and Failing.tries == 1 and loop.open_tasks == 0 and not loop.take_failures()
 
 
 def test_a_task_that_fails_is_closed_and_the_others_go_on(tmp_path: Path) -> None:

@@ -83,6 +83,11 @@ def world(directory: Path, topology: Topology, count: int, **given: Any) -> Iter
         made.close()
 
 
+def queued(loop: TaskLoop) -> int:
+    """Return how many records wait in the tasks of a loop."""
+    return sum(task.queued() for task in loop._tasks.values())
+
+
 class Takes(Processor):
     """A record takes as many ms as its value says."""
 
@@ -222,13 +227,13 @@ def test_few_records_of_a_backlog_wait_outside_the_log(
         each.open_all()
         for partition in range(3):
             each.put(partition, *["5" if is_slow else "0"] * 400)
-        inputs, worst, done = [partition for (partition,) in each.tasks.values()], 0, 0
+        worst = done = 0
         for _ in range(2_000):
             if done == 1_200:
                 break
             done += each.loop.turn(0)
             each.time.run_threads()
-            worst = max(worst, sum(map(each.loop._queued, inputs)))
+            worst = max(worst, queued(each.loop))
         assert done == 1_200
         assert 0 < worst <= 100 + 3 * 20
 
@@ -677,8 +682,7 @@ def test_what_waits_in_a_host_is_bounded_by_a_setting_and_nothing_stops(
                 break
             each.loop.turn(0)
             each.time.run_threads()
-            inputs = [partition for partitions in each.tasks.values() for partition in partitions]
-            worst = max(worst, sum(each.loop._queued(partition) for partition in inputs) * size)
+            worst = max(worst, queued(each.loop) * size)
         assert most // 2 < worst < 2 * most
         if waits:
             assert not produced(each.log)

@@ -25,9 +25,10 @@ from penstock import (
 
 from ..messages import fenced
 from .clients import Clients
+from .copies import OffsetCopies, missing, with_copies
 from .failures import describe, error_of, is_fenced
 from .groups import RENEWAL_SECONDS
-from .positions import from_kafka, plain, to_kafka
+from .positions import from_kafka, may_have_copy, partition_of, plain, to_kafka
 from .producing import Outbox
 from .transactions import Transactions
 
@@ -42,7 +43,8 @@ class KafkaCommitter(TaskCommitter):
     """One transaction a commit, under the task's transactional id. Opening fences, and aborts, a predecessor.
 
     `consumer` belongs to the application's group and reads its committed offsets; the tasks of a process share it.
-    `renewal_seconds`: age at which a commit `expires` (`groups.renewal_seconds`).
+    `renewal_seconds`: age at which a commit `expires` (`groups.renewal_seconds`). `copies`: those of the application's
+    offsets; None for what commits no offsets. `is_lasting`: each commit has copies.
     """
 
     streams_outputs = True
@@ -59,6 +61,9 @@ class KafkaCommitter(TaskCommitter):
         count_partitions: Callable[[str], int],
         consumer: Consumer,
         renewal_seconds: float = RENEWAL_SECONDS,
+        copies: OffsetCopies | None = None,
+        *,
+        is_lasting: bool = False,
     ) -> None:
         self._clients = clients
         self._application_id = application_id
@@ -67,6 +72,12 @@ class KafkaCommitter(TaskCommitter):
         self._count_partitions = count_partitions
         self._consumer = consumer
         self._renewal_seconds = renewal_seconds
+        self._copies = copies
+        self._is_lasting = is_lasting
+        self._copied: dict[TopicPartition, KafkaPartition] = {}
+        """The copies of offsets that the next commit replaces."""
+        self._is_copied = False
+        """Whether the last commit has copies."""
         self._what = f"task {task_id} of application {application_id!r}"
         self._committed: Commit | None = None
         self._committed_at = 0.0
@@ -106,7 +117,9 @@ class KafkaCommitter(TaskCommitter):
         ]
 
     def expires(self) -> bool:
-        return self._committed is not None and time.time() >= self._committed_at + self._renewal_seconds
+        if self._committed is None:
+            return False
+        return (self._is_lasting and not self._is_copied) or time.time() >= self._committed_at + self._renewal_seconds
 
     def send(self, outputs: Sequence[OutputBatch]) -> None:
         try:
@@ -117,7 +130,21 @@ class KafkaCommitter(TaskCommitter):
 
     def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
         """Make outputs, positions and version visible, in one transaction."""
-        offsets = to_kafka(self._task_id, commit)
+        offsets = to_kafka(self._task_id, commit, copied=self._is_lasting)
+        replaced = [each for each in commit.positions if each in self._copied]
+        if self._copies is not None and self._is_lasting:
+            outputs = [*outputs, self._copies.batch(offsets)]
+        elif self._copies is not None and replaced:
+            outputs = [*outputs, self._copies.removal(replaced)]
+        self.commit_offsets(offsets, outputs)
+        self._committed = commit
+        self._committed_at = time.time()
+        self._is_copied = self._is_lasting
+        for each in replaced:
+            del self._copied[each]
+
+    def commit_offsets(self, offsets: list[KafkaPartition], outputs: Sequence[OutputBatch]) -> None:
+        """Make outputs and offsets visible, in one transaction."""
         try:
             self._deliver_sent()
             transactions = self._begun()
@@ -135,8 +162,6 @@ class KafkaCommitter(TaskCommitter):
             # The commit's outcome is unknown here; reopen and read it.
             self.close()
             raise
-        self._committed = commit
-        self._committed_at = time.time()
 
     def close(self) -> None:
         """Release everything; records that were sent and not committed are given up."""
@@ -192,7 +217,11 @@ class KafkaCommitter(TaskCommitter):
         """Take the fence and read the last commit; close everything when that fails."""
         try:
             transactions.take_fence()
-            self._committed = self._read()
+            found = self._positions()
+            if self._copies is not None:
+                self._copied, _ = self._copies.of([*missing(found), *map(partition_of, filter(may_have_copy, found))])
+                self._is_copied = all(partition_of(each) in self._copied for each in found)
+            self._committed, self._committed_at = self._commit_in(found)
         except KafkaException as exception:
             failed = self._failed(transactions, f"opening {self._what}", exception)
             self.close()
@@ -234,10 +263,14 @@ class KafkaCommitter(TaskCommitter):
             raise self._failed(outbox, f"producing for {self._what}", exception) from exception
 
     def _read(self) -> Commit | None:
+        commit, self._committed_at = self._commit_in(self._positions())
+        return commit
+
+    def _positions(self) -> list[KafkaPartition]:
         if not self._partitions:
-            return None
+            return []
         try:
-            found = self._clients.patience.call(
+            return self._clients.patience.call(
                 f"reading the positions of {self._what}",
                 lambda seconds: self._consumer.committed(plain(self._partitions), timeout=seconds),
                 self._consumer,
@@ -250,8 +283,6 @@ class KafkaCommitter(TaskCommitter):
                 "If no other program commits positions of this group, the brokers have lost its end: find it with "
                 "`kafka-transactions.sh find-hanging`, and end it with `kafka-transactions.sh abort`",
             ) from None
-        commit, self._committed_at = self._commit_in(found)
-        return commit
 
     def _wait_until_listed(self) -> None:
         """Wait until a task's first commit is readable, some milliseconds after the transaction's end.
@@ -269,7 +300,7 @@ class KafkaCommitter(TaskCommitter):
         for each in found:
             if each.error is not None:
                 raise KafkaException(each.error)
-        return from_kafka(self._task_id, found)
+        return from_kafka(self._task_id, with_copies(found, self._copied))
 
     def _failed(self, outbox: Outbox, doing: str, exception: KafkaException) -> PenstockError:
         """Return the error of penstock for an exception of Kafka's during a commit."""

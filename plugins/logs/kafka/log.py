@@ -27,6 +27,7 @@ from ..messages import check_sizes
 from ..messages import out_of_range as out_of_range_error
 from .clients import Clients
 from .committers import AtLeastOnce, ExactlyOnce, KafkaCommitter
+from .copies import missing, with_copies
 from .failures import is_retriable, is_unknown_topic
 from .following import KafkaFollower
 from .groups import Groups, renewal_seconds
@@ -175,16 +176,20 @@ class KafkaLog(Log):
 
         with self._patience.naming(doing):
             found = self._patience.call(doing, read, consumer)
-        for each in found:
-            if each.error is not None:
-                raise self._patience.failed(f"{doing} in {each.topic}-{each.partition}", each.error)
+            for each in found:
+                if each.error is not None:
+                    raise self._patience.failed(f"{doing} in {each.topic}-{each.partition}", each.error)
+            found = self._with_copies(application_id, found, lambda: self._patience.call(doing, read, consumer))
         positions = {TopicPartition(each.topic, each.partition): position_of(each) for each in found}
         return {each: positions[each] for each in partitions}
 
     def set_positions(
         self, application_id: str, positions: Mapping[TopicPartition, int], to_end: Collection[TopicPartition] = ()
     ) -> None:
-        """Let an application begin at `positions`: one commit of the group, which also removes its other positions."""
+        """Let an application begin at `positions`: one transaction, which also removes its other positions and notes.
+
+        These positions have copies in the notes, since nobody repeats this commit before a task's first one.
+        """
         self._topics.check([*positions, *to_end])
         self._groups.check_members(application_id)
         before = self._fence_all(application_id)
@@ -193,15 +198,10 @@ class KafkaLog(Log):
         # The broker keeps positions in a deleted topic for a while, and refuses new ones.
         existing = self._topics.counts(fresh=True)
         others = [TopicPartition(each.topic, each.partition) for each in before if each.topic in existing]
-        offsets = start_positions(positions) + without_position([each for each in others if each not in positions])
-        if offsets:
-            consumer = self._group(application_id)
-            doing = f"setting the positions of {application_id!r}"
-            with self._patience.naming(doing):
-                self._patience.call(
-                    doing, lambda seconds: consumer.commit(offsets=offsets, asynchronous=False), consumer
-                )
-        self._notes.delete(application_id)
+        starts, gone = start_positions(positions), [each for each in others if each not in positions]
+        self._notes.begin_at(application_id, starts, without_position(gone))
+        # Until they can be read, a list of the group's positions may lack them.
+        self.committed(application_id, [*positions, *gone])
 
     def last_commit(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> Commit | None:
         return self._commit(application_id, task_id, partitions, "read_committed")
@@ -223,22 +223,38 @@ class KafkaLog(Log):
         consumer = self._group(application_id, level)
         doing = f"reading the last commit of task {task_id} of application {application_id!r}"
         with self._patience.naming(doing):
-            found = self._patience.call(
-                doing, lambda seconds: consumer.committed(plain(partitions), timeout=seconds), consumer
-            )
-        for each in found:
-            if each.error is not None:
-                raise self._patience.failed(doing, each.error)
-        return from_kafka(task_id, found)[0]
+
+            def ask() -> list[KafkaPartition]:
+                return self._patience.call(
+                    doing, lambda seconds: consumer.committed(plain(partitions), timeout=seconds), consumer
+                )
+
+            found = ask()
+            for each in found:
+                if each.error is not None:
+                    raise self._patience.failed(doing, each.error)
+            return from_kafka(task_id, self._with_copies(application_id, found, ask))[0]
 
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
+        return self._open_committer(application_id, task_id, partitions, is_lasting=False)
+
+    def open_lasting_committer(
+        self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]
+    ) -> TaskCommitter:
+        """Open a committer whose commits have copies in the notes, which brokers do not forget."""
+        return self._open_committer(application_id, task_id, partitions, is_lasting=True)
+
+    def _open_committer(
+        self, application_id: str, task_id: str, partitions: Sequence[TopicPartition], *, is_lasting: bool
+    ) -> TaskCommitter:
         self._topics.check(partitions)
         consumer = self._group(application_id, "read_committed")
         if self._renewal_seconds is None:
             self._renewal_seconds = renewal_seconds(self._clients)
         return self._committer(
-            self._clients, application_id, task_id, partitions, self._topics.count, consumer, self._renewal_seconds
-        )
+            self._clients, application_id, task_id, partitions, self._topics.count, consumer, self._renewal_seconds,
+            self._notes.copies(application_id), is_lasting=is_lasting,
+        )  # fmt: skip
 
     def are_current(self, committers: Sequence[TaskCommitter]) -> Sequence[bool]:
         """Return `is_current()` of each, by one request."""
@@ -299,6 +315,15 @@ class KafkaLog(Log):
     def _out_of_range(self, partition: TopicPartition, offset: int) -> LogError:
         start = self._topics.start_offsets([partition])[partition]
         return out_of_range_error(partition, offset, start, self._end(partition))
+
+    def _with_copies(
+        self, application_id: str, found: list[KafkaPartition], ask: Callable[[], list[KafkaPartition]]
+    ) -> list[KafkaPartition]:
+        """Return a group's positions, with copies of those that it lacks; `ask` reads the positions again."""
+        if not (gone := missing(found)):
+            return found
+        copies, was_removed = self._notes.copies(application_id).of(gone)
+        return with_copies(ask() if was_removed else found, copies)
 
     def _group(self, application_id: str, level: str = "read_uncommitted") -> Consumer:
         """Return a consumer that reads a group's positions; "read_committed" waits for open transactions to end."""

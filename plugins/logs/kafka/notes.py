@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from penstock import (
     Commit,
@@ -30,6 +31,7 @@ from penstock import (
 from ..messages import lease_lost
 from .clients import Clients
 from .committers import ExactlyOnce
+from .copies import OffsetCopies
 from .producing import SharedOutbox
 from .reading import PartitionReader, read_whole
 from .topics import NOTES_SUFFIX, Topics
@@ -110,9 +112,7 @@ class Notes:
 
     def change(self, application_id: str, key: str, change: Callable[[bytes | None], bytes]) -> None:
         """Replace a note by what `change` returns for it; durable when this returns."""
-        topic = application_id + NOTES_SUFFIX
-        if not self._is_there(topic):
-            self._create(topic)
+        self._ensure(application_id + NOTES_SUFFIX)
         self._change(application_id, lambda: {key.encode(): change(self.get(application_id, key))})
 
     def delete(self, application_id: str) -> None:
@@ -123,19 +123,39 @@ class Notes:
                 lambda: dict.fromkeys(self._all(application_id)),
             )
 
-    def _change(self, application_id: str, notes: Callable[[], Mapping[bytes | None, bytes | None]]) -> None:
+    def begin_at(self, application_id: str, starts: Sequence[KafkaPartition], others: Sequence[KafkaPartition]) -> None:
+        """Commit `starts`, with copies, and `others`, and delete all other notes: one transaction."""
+        self._ensure(application_id + NOTES_SUFFIX)
+        copies = self.copies(application_id).records(starts)
+        self._change(application_id, lambda: dict.fromkeys(self._all(application_id)) | copies, [*starts, *others])
+
+    def copies(self, application_id: str) -> OffsetCopies:
+        """Return the copies of an application's offsets."""
+        topic = application_id + NOTES_SUFFIX
+        return OffsetCopies(
+            topic, _NOTES, lambda: self._all(application_id), self._topics.ids, lambda: self._ensure(topic)
+        )
+
+    def _change(
+        self,
+        application_id: str,
+        notes: Callable[[], Mapping[bytes | None, bytes | None]],
+        offsets: Sequence[KafkaPartition] = (),
+    ) -> None:
         """Write what `notes` makes of those that are there, in a transaction that each later call fences.
 
-        So what it has read is still there when it commits; where another call began meanwhile, it reads again.
+        So what it has read is still there when it commits; where another call began meanwhile, it reads again. The
+        transaction also commits `offsets` of the application.
         """
         where = TopicPartition(application_id + NOTES_SUFFIX, _NOTES)
         while True:
             with suppress(FencedError), closing(self._fence(application_id, _CHANGED)) as fence:
                 self._wait_until_readable(where)
-                if made := notes():
+                made = notes()
+                if made or offsets:
                     keys, values, count = list(made), list(made.values()), len(made)
                     batch = OutputBatch(where.topic, keys, values, [0] * count, None, [[_NOTES]] * count)
-                    fence.commit(Commit({}, ""), [batch])
+                    fence.commit_offsets(list(offsets), [batch])
                     self._wait_until_readable(where)
                 return
 
@@ -163,8 +183,7 @@ class Notes:
         taken it before makes this one fail.
         """
         topic = application_id + NOTES_SUFFIX
-        if not self._is_there(topic):
-            self._create(topic)
+        self._ensure(topic)
         with closing(self._fence(lease.application_id, _LEASED)) as fence:
             lease.renew(writes=True)
             fence.commit(Commit({}, ""), [OutputBatch(topic, [key.encode()], [value], [0], None, [[_NOTES]])])
@@ -233,8 +252,7 @@ class Notes:
         topic, count = application_id + NOTES_SUFFIX, len(records)
         if not records:
             return
-        if not self._is_there(topic):
-            self._create(topic)
+        self._ensure(topic)
         self._outbox.deliver(
             OutputBatch(topic, list(records), list(records.values()), [0] * count, None, [[partition]] * count)
         )
@@ -242,7 +260,10 @@ class Notes:
     def _is_there(self, topic: str) -> bool:
         return topic in self._topics.counts() or topic in self._topics.counts(fresh=True)
 
-    def _create(self, topic: str) -> None:
+    def _ensure(self, topic: str) -> None:
+        """Create the topic of notes unless it is there."""
+        if self._is_there(topic):
+            return
         try:
             self._topics.create(topic, 2, _CONFIG)
         except LogError:

@@ -26,18 +26,24 @@ _WHOLE_COPIES = 3
 
 @dataclass(frozen=True)
 class Note:
-    """The metadata of one position. `engine_state` is None where only the version is kept; `at`: seconds since 1970."""
+    """The metadata of one position. `engine_state` is None where only the version is kept; `at`: seconds since 1970.
+
+    `copied`: the offset has a copy (`OffsetCopies`).
+    """
 
     task_id: str
     version: str
     engine_state: bytes | None
     at: int = 0
+    copied: bool = False
 
     def to_text(self) -> str:
         """Return this as metadata."""
         fields: dict[str, Any] = {"penstock": 1, "task": self.task_id, "version": self.version, "at": self.at}
         if self.engine_state is not None:
             fields["state"] = b64encode(self.engine_state).decode()
+        if self.copied:
+            fields["copied"] = True
         return json.dumps({**fields, "sum": _sum(fields)}, separators=(",", ":"))
 
     @classmethod
@@ -54,7 +60,7 @@ class Note:
             if fields.pop("sum") == _sum(fields):
                 state = fields.get("state")
                 engine_state = None if state is None else b64decode(state)
-                return cls(fields["task"], fields["version"], engine_state, fields["at"])
+                return cls(fields["task"], fields["version"], engine_state, fields["at"], "copied" in fields)
         except (ValueError, KeyError, TypeError):
             pass
         raise LogError(f"its metadata is damaged ({text})")
@@ -64,11 +70,11 @@ def _sum(fields: Mapping[str, Any]) -> str:
     return f"{crc32(json.dumps(fields, sort_keys=True).encode()):08x}"
 
 
-def to_kafka(task_id: str, commit: Commit) -> list[KafkaPartition]:
+def to_kafka(task_id: str, commit: Commit, *, copied: bool = False) -> list[KafkaPartition]:
     """Return a commit as offsets with metadata. Raises LogError when the engine's state is too large for metadata."""
     now = int(time.time())
-    whole = Note(task_id, commit.version, commit.engine_state, now).to_text()
-    short = Note(task_id, commit.version, None, now).to_text()
+    whole = Note(task_id, commit.version, commit.engine_state, now, copied).to_text()
+    short = Note(task_id, commit.version, None, now, copied).to_text()
     if len(whole) > _MOST_BYTES:
         raise LogError(
             f"task {task_id}: what the engine has to remember takes {len(whole)} bytes, and Kafka keeps {_MOST_BYTES} "
@@ -130,6 +136,11 @@ def plain(partitions: Sequence[TopicPartition]) -> list[KafkaPartition]:
     return [KafkaPartition(each.topic, each.partition) for each in partitions]
 
 
+def partition_of(found: KafkaPartition) -> TopicPartition:
+    """Return the partition of a position."""
+    return TopicPartition(found.topic, found.partition)
+
+
 def _metadata_of(found: KafkaPartition) -> str | None:
     """Return the metadata of a position; None where it is no text, as another program's need not be."""
     try:
@@ -150,6 +161,12 @@ def task_of(found: KafkaPartition) -> str | None:
     except LogError:
         return None
     return None if note is None else note.task_id
+
+
+def may_have_copy(found: KafkaPartition) -> bool:
+    """Return whether a position is one that has a copy; a position to start from of an earlier version has none."""
+    text = _metadata_of(found) or ""
+    return text == _START or '"copied"' in text
 
 
 def without_position(partitions: Sequence[TopicPartition]) -> list[KafkaPartition]:

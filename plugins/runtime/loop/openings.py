@@ -54,12 +54,16 @@ class Turnstile:
 
 @dataclass
 class _Opening:
-    """A task that is being prepared. `steps` are those of its restoring when they last grew, at `moved_at`."""
+    """A task that is being prepared. `steps` are those of its restoring when they last grew, at `moved_at`.
+
+    `is_renewal`: the task only repeats its commit, and stays closed.
+    """
 
     task: ContinuousWorker
     future: Future[None]
     steps: int = -1
     moved_at: float = 0.0
+    is_renewal: bool = False
 
 
 class Openings:
@@ -87,12 +91,21 @@ class Openings:
         future = self._pools.fences.submit(task.prepare, clock_ms, known.get(name))
         self._all[name] = _Opening(task, future)
 
+    def renew(self, name: str, task: ContinuousWorker, clock_ms: int, known: Mapping[str, Commit]) -> None:
+        """Begin to repeat the commit of a task that waits before a retry, unless that has begun."""
+        if name not in self._all:
+            future = self._pools.fences.submit(task.renew, clock_ms, known.get(name))
+            self._all[name] = _Opening(task, future, is_renewal=True)
+
     def take_ended(self) -> Iterator[tuple[str, BaseException | None]]:
         """Yield tasks that are prepared, with the error if that failed. The caller may stop after any of them."""
         for name, opening in list(self._all.items()):
             if not opening.future.done():
                 continue
             error = opening.future.exception()
+            if error is None and opening.is_renewal:
+                del self._all[name]
+                continue
             if error is None and name not in self._restoring:
                 self._restoring.add(name)
                 opening.future = self._pools.restores.submit(self._restore, opening.task)

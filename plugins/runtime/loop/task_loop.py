@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from penstock import Application, Commit, Log, LogError, OffsetOutOfRangeError, StaleStoreError, TaskId, TopicPartition
 from penstock.plugins.logs.following import open_follower
@@ -36,8 +36,7 @@ _LAST_SECONDS = 5.0
 """How long `close` waits for commits and openings that are under way."""
 
 
-@dataclass(frozen=True)
-class FailedTask:
+class FailedTask(NamedTuple):
     """A task that ended with an error. It stays closed until `TaskLoop.run` names it again."""
 
     task_id: str
@@ -71,7 +70,8 @@ class TaskLoop:
         self._names: dict[TopicPartition, str] = {}
         self._open_at: dict[str, float] = {}
         self._busy: dict[str, ContinuousWorker] = {}
-        self._pauses = Pauses(self._follower, self._queued, application.settings.input_buffer_max_bytes)
+        most_bytes = application.settings.input_buffer_max_bytes
+        self._pauses = Pauses(self._follower, lambda each: self._tasks[self._names[each]].queued(each), most_bytes)
         self._has_more, self._stalled, self._ready = False, False, 0  # the last: records to process in the next turn
         self._ends: Mapping[TopicPartition, int | None] = {}  # as the tasks last worked with them
         self._failures: list[FailedTask] = []
@@ -265,9 +265,6 @@ class TaskLoop:
         self._pauses.end()
         return total
 
-    def _queued(self, partition: TopicPartition) -> int:
-        return self._tasks[self._names[partition]].queued(partition)
-
     def _clean_up(self) -> None:
         now = self._seconds()
         if now >= self._clean_up_at:
@@ -281,14 +278,16 @@ class TaskLoop:
         if not self._globals.are_filled:
             return
         now, clock_ms = self._seconds(), self._clock()
-        for name in [each for each, at in self._open_at.items() if at <= now]:
-            del self._open_at[name]
-            self._preparing.begin(name, self._tasks[name], clock_ms, self._known)
-        has_begun_commits = False
-        for name, error in self._preparing.take_ended():
-            if not has_begun_commits:
+        for name, at in list(self._open_at.items()):
+            task = self._tasks[name]
+            if at <= now and name not in self._preparing:
+                del self._open_at[name]
+                self._preparing.begin(name, task, clock_ms, self._known)
+            elif task.commit_expires():
+                self._preparing.renew(name, task, clock_ms, self._known)
+        for number, (name, error) in enumerate(self._preparing.take_ended()):
+            if not number:
                 self._writing.begin_due(self._seconds(), but=name)  # `init` of a processor may take long
-                has_begun_commits = True
             self._open(name, error, clock_ms)
             if self._seconds() >= now + _TURN_SECONDS:
                 break
@@ -318,6 +317,7 @@ class TaskLoop:
         task = self._tasks[name]
         partitions = self._partitions[name]
         self._busy.pop(name, None)
+        self._open_at.pop(name, None)
         self._pauses.forget(partitions)
         self._follower.remove(partitions)
         if self._writing.fail_later(name, error):

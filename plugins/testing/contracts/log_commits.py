@@ -6,7 +6,7 @@ import gc
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
@@ -258,6 +258,29 @@ class CommitTests(LogTests):
         with pytest.raises(UnknownTopicError):
             log.set_positions(APPLICATION, {partitions[0]: 1, TopicPartition("nowhere", 0): 1})
         expect(log.committed(APPLICATION, partitions), {partitions[0]: None, partitions[1]: 5})
+
+    def test_what_a_tool_has_committed_is_kept(self, log: Log) -> None:
+        """Positions to start from until the first commit of a task, and commits that last until the next one."""
+        one, two = partitions = created(log, "in", 2)
+        log.append(output("in", 20))
+        log.set_positions(APPLICATION, {one: 2})
+        self.delete_old_commits(log, APPLICATION)
+        expect(log.committed(APPLICATION, partitions), {one: 2, two: None})
+        zombie = log.open_committer(APPLICATION, "0_0", partitions)
+        with closing(log.open_lasting_committer(APPLICATION, "0_0", partitions)) as committer:
+            check(committer.committed is None)
+            committer.commit(commit := Commit({one: 3, two: 1}, "v1", b"engine"), [])
+        with pytest.raises(FencedError):
+            zombie.commit(Commit(dict.fromkeys(partitions, 5), "v2"), [])
+        self.delete_old_commits(log, APPLICATION)
+        expect(log.committed(APPLICATION, partitions), commit.positions)
+        expect(log.last_commit(APPLICATION, "0_0", partitions), commit)
+        expect(log.visible_commit(APPLICATION, "0_0", partitions), commit)
+        with closing(log.open_committer(APPLICATION, "0_0", partitions)) as committer:
+            expect(committer.committed, commit)
+            check(committer.is_current() and log.are_current([committer]) == [True])
+            committer.commit(after := Commit({one: 4, two: 1}, "v2"), [])
+        expect(log.last_commit(APPLICATION, "0_0", partitions), after)
 
     def test_positions_at_the_end_are_behind_every_commit(self, log: Log) -> None:
         """Where it is told to begin at the end, an application meets no record that was committed before."""

@@ -108,6 +108,9 @@ class LogTests:
         log.close()
         return self.open_log(directory, clock)
 
+    def delete_old_commits(self, log: Log, application_id: str) -> None:
+        """Delete the commits that the log forgets if nobody repeats them; override it for a log that does that."""
+
     @pytest.fixture
     def clock(self) -> ManualClock:
         """Return the clock of the log."""
