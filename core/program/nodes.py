@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -201,6 +201,28 @@ class Graph:
             node.topic for node in self.nodes.values() if isinstance(node, SinkNode) and isinstance(node.topic, str)
         )
         return tuple(dict.fromkeys(topic for topic in named if topic not in self.internal_topics))
+
+    def intermediate_topics(self, read: Collection[str]) -> frozenset[str]:
+        """Return the topics from outside, of those `read` by tasks, that only results of other topics reach.
+
+        A sink names such a topic, and nothing above that sink reads it, directly or through further topics. A topic in
+        a circle is left out, because its first records are somebody else's. So is one that fills a store, which has
+        what the topic has, however often it is read. Source: the intermediate topics of Kafka Streams' reset tool.
+        """
+        above: dict[str, set[str]] = {}
+        written: dict[str, list[set[str]]] = {}
+        filling = {each.source.topics[0] for part in self.subtopologies for each in part.read_only_stores}
+        for node in (node for part in self.subtopologies for node in part.nodes):
+            found = above[node.name] = {topic for parent in node.parents for topic in above[parent]}
+            if isinstance(node, SourceNode):
+                found |= {*node.topics, *(each for each in read if node.pattern and node.pattern.fullmatch(each))}
+            elif isinstance(node, SinkNode) and isinstance(node.topic, str):
+                written.setdefault(node.topic, []).append(found)
+        for through, sinks in written.items():
+            for topics in (topics for each in written.values() for topics in each if through in topics):
+                topics |= {topic for sink in sinks for topic in sink}
+        reached = {topic for topic, sinks in written.items() if any(topic not in topics for topics in sinks)}
+        return frozenset(reached & {*read} - filling - {*self.internal_topics})
 
     def all_stores(self) -> tuple[StoreBuilder, ...]:
         """Return every declared store, the global ones last."""

@@ -116,8 +116,9 @@ def run(
 
     `options`: `on_progress`, a function that is called with a Progress after each batch, and twice a second within one;
     `clock`, the wall clock that tasks see in batches; `stop`, an event that ends the run; `wait`: True waits while
-    another driver runs the application, and takes over when that ends; and those of the engine, such as `master` of
-    Spark.
+    another driver runs the application, and takes over when that ends; `until`, how far "available_now" goes: "ends",
+    to the ends that the source topics have now, or "drained", until topics that the program itself writes and reads are
+    read to their ends, too; and those of the engine, such as `master` of Spark.
 
     Raises TopologyError for topics that are missing, IncompatibleStateError when the program no longer fits what it
     saved, LogError when another driver runs the application, and what a task failed with. Raises PluginError for an

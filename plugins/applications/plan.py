@@ -56,13 +56,15 @@ class PlannedStore:
 class PlannedTopic:
     """A topic. `fate`: of internal ones "kept", "created" or "unused"; of inputs "continues", "begins" or "unused".
 
-    `where`: the `offset_reset` of one that begins. `partitions`: their number.
+    `where`: the `offset_reset` of one that begins. `partitions`: their number. `is_intermediate`: an input that only
+    the application itself writes, as far as its program says; resets pass it over, and backups have what waits there.
     """
 
     name: str
     partitions: int
     fate: str
     where: str | None = None
+    is_intermediate: bool = False
 
 
 @dataclass(frozen=True)
@@ -228,6 +230,7 @@ def _inputs(checked: Checked) -> Iterator[PlannedTopic]:
     """Yield the topics from outside that tasks read, and those that they no longer read."""
     application, before = checked.application, checked.before
     counts, internal = checked.assignment.partitions(), checked.assignment.internal
+    intermediate = application.program.intermediate_topics(counts)
     begun = {each.topic for each, position in checked.positions.items() if position is not None}
     for each in application.program.subtopologies:
         for topic, source in checked.assignment.sources[each.id].items():
@@ -236,7 +239,8 @@ def _inputs(checked: Checked) -> Iterator[PlannedTopic]:
             node = application.program.nodes[source]
             assert isinstance(node, SourceNode)
             where = None if topic in begun else offset_reset_of(node, application.settings, is_internal=False)
-            yield PlannedTopic(topic, counts[topic], CONTINUES if where is None else BEGINS, where)
+            fate = CONTINUES if where is None else BEGINS
+            yield PlannedTopic(topic, counts[topic], fate, where, topic in intermediate)
     if before:
         own = repartition_topics(application.id, before)
         were = {topic for topics in before["reads"].values() for topic in topics}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ class Move:
     """The position of an application in a partition, before (`now`) and after (`then`).
 
     `then` None: no position; `offset_reset` decides. `asked`: the offset that was asked for, if the partition does not
-    have it; `then` is the nearest one.
+    have it; `then` is the nearest one. `is_passed_over`: it goes to the end that the partition has when it is reset.
     """
 
     topic: str
@@ -36,17 +36,21 @@ class Move:
     now: int | None
     then: int | None
     asked: int | None = None
+    is_passed_over: bool = False
 
 
 @dataclass(frozen=True)
 class ResetPlan:
     """A plan of a reset.
 
-    `topics`: internal topics to delete, each with the number of records that wait there and are dropped. `left_alone`:
-    internal topics that may be another application's, whose id begins with this one's. `tasks`: those with a changelog.
+    `passed_over`: intermediate topics, which the application writes and reads: it continues at their ends, because it
+    writes what they have again. `topics`: internal topics to delete, each with the number of records that wait there
+    and are dropped. `left_alone`: internal topics that may be another application's, whose id begins with this one's.
+    `tasks`: those with a changelog.
     """
 
     moves: tuple[Move, ...]
+    passed_over: frozenset[str]
     topics: Mapping[str, int]
     left_alone: tuple[str, ...]
     stores: tuple[str, ...]
@@ -60,8 +64,8 @@ class ResetPlan:
 class Known:
     """The choice of a `Destination`: partitions of source topics with their positions, starts and ends.
 
-    A partition without a position has the one it would start from. `none_such`: the error for other partitions; the
-    known ones follow it.
+    A partition without a position has the one it would start from. `ends` also has partitions that move only if they
+    are named. `none_such`: the error for other partitions; the known ones follow it.
     """
 
     log: Log
@@ -82,7 +86,7 @@ def to_earliest(known: Known) -> Offsets:
 
 def to_latest(known: Known) -> Offsets:
     """Go to the end."""
-    return known.ends
+    return {each: known.ends[each] for each in known.positions}
 
 
 def to_time(timestamp_ms: int) -> Destination:
@@ -100,10 +104,10 @@ def to_offsets(offsets: Offsets) -> Destination:
 
     def choose(known: Known) -> Offsets:
         for each in offsets:
-            if each not in known.positions:
+            if each not in known.ends:
                 raise ConfigError(
                     f"{each.topic}:{each.partition}={offsets[each]}: {known.none_such}: "
-                    f"{', '.join(f'{topic}:{partition}' for topic, partition in known.positions)}"
+                    f"{', '.join(f'{topic}:{partition}' for topic, partition in known.ends)}"
                 )
         return offsets
 
@@ -114,6 +118,8 @@ def plan_reset(
     application: Application, log: Log, destination: Destination, topics: Sequence[str] | None = None
 ) -> ResetPlan:
     """Return the plan of a reset; changes nothing. With `topics`, positions in other topics stay.
+
+    An intermediate topic that is not named is passed over to its end, as the repartition topics are deleted.
 
     Raises ConfigError for what the application does not read, TopologyError when one of its topics is missing.
     """
@@ -136,8 +142,11 @@ def plan_reset(
     for number, each in before.items():
         if each.get("stores"):
             tasks |= {f"{number}_{partition}" for partition in range(each.get("tasks") or 0)}
+    between = application.program.intermediate_topics(assignment.partitions()) - {*(topics or ())}
+    moves = tuple(_moves(application, assignment, log, destination, topics, between))
     return ResetPlan(
-        tuple(_moves(application, assignment, log, destination, topics)),
+        moves,
+        frozenset(each.topic for each in moves if each.is_passed_over),
         {
             name: 0
             if name in changelogs or name in topics_beside(application.id)
@@ -186,11 +195,14 @@ def reset(
     remark = delete_checkpoint(application.settings, application.id)
     if remark is not None:
         remarks.append(remark)
-    positions = {TopicPartition(each.topic, each.partition): each.then for each in plan.moves if each.then is not None}
+    moves = {TopicPartition(each.topic, each.partition): each for each in plan.moves}
+    passed = [each for each, move in moves.items() if move.is_passed_over]
+    positions = {each: move.then for each, move in moves.items() if move.then is not None and each not in passed}
     infos = log.topics()
     own = [TopicPartition(name, number) for name in plan.topics for number in range(infos[name].partitions)]
     check_lease()
-    log.set_positions(application.id, positions, own)
+    log.set_positions(application.id, positions, [*own, *passed])
+    positions |= {each: at for each, at in log.committed(application.id, passed).items() if at is not None}
     # The history in a log goes with its topics.
     for task in plan.tasks if application.settings.log_changelog is None else ():
         with closing(open_deltas(application.settings, application.id, task, world)) as changelog:
@@ -219,21 +231,25 @@ def _moves(
     log: Log,
     destination: Destination,
     topics: Sequence[str] | None,
+    between: Collection[str],
 ) -> Iterable[Move]:
     partitions = [each for read in assignment.tasks.values() for each in read if each.topic not in assignment.internal]
-    moving = partitions if topics is None else _of_topics(application, partitions, topics)
+    named = partitions if topics is None else _of_topics(application, partitions, topics)
+    moving = [each for each in named if each.topic not in between]
     committed = log.committed(application.id, partitions)
     starts, ends = log.start_offsets(partitions), log.end_offsets(partitions)
     fresh = start_positions(application, assignment, log, partitions, SystemClock().now_ms())
     positions = {each: fresh[each] if (now := committed[each]) is None else now for each in moving}
     asked = destination(
-        Known(log, positions, {each: starts[each] for each in moving}, {each: ends[each] for each in moving})
+        Known(log, positions, {each: starts[each] for each in moving}, {each: ends[each] for each in named})
     )
     for each in sorted(partitions):
         move = Move(*each, committed[each], committed[each])
         if each in asked:
             nearest = min(max(asked[each], starts[each]), ends[each])
             move = replace(move, then=nearest, asked=asked[each] if nearest != asked[each] else None)
+        elif each.topic in between:
+            move = replace(move, then=ends[each], is_passed_over=True)
         yield move
 
 

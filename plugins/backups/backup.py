@@ -17,7 +17,6 @@ from penstock import (
     IncompatibleStateError,
     Log,
     OffsetOutOfRangeError,
-    SinkNode,
     StoreError,
     TopicPartition,
     World,
@@ -33,7 +32,7 @@ from penstock.plugins.replicas.replica import Replica
 from penstock.plugins.replicas.saved_tasks import SavedTask, saved_tasks, task_partitions
 from penstock.plugins.replicas.verification import beside
 from penstock.plugins.runtime.locations import open_deltas, resolve, state_directory
-from penstock.plugins.upgrade.saved_program import is_same_program, read_note
+from penstock.plugins.upgrade.saved_program import is_same_program, read_note, repartition_topics
 from penstock.store import Change, Changes
 from penstock.store.backend import in_key_order
 
@@ -70,10 +69,10 @@ def back_up(
     """Write a backup of the state of all tasks to `location`, and return what was written.
 
     The application may run. The backup counts once all of it is there. `patience_seconds`: how long to look for a
-    moment at which no task commits, where tasks are connected by repartition topics; its tasks are asked to rest for
-    that, where it does not come by itself. `say` gets a line for each task. `named`: the id under which the backups are
-    kept, if the log has the application under another one since it was resharded. `whole`: write all state again, for
-    instance because an earlier file is damaged.
+    moment at which no task commits, where tasks are connected by topics; its tasks are asked to rest for that, where it
+    does not come by itself. `say` gets a line for each task. `named`: the id under which the backups are kept, if the
+    log has the application under another one since it was resharded. `whole`: write all state again, for instance
+    because an earlier file is damaged.
 
     Raises ConfigError for an application that has saved nothing, ChangelogError that names the place, StoreError if the
     tasks commit too fast, and LogError.
@@ -115,7 +114,10 @@ class _Making:
         is_ours = self._last is not None and self._last.identity == self._note["identity"]
         self._before = self._last if is_ours and not whole else None
         self._whole = whole
-        self._cuts = Cuts(application.id, self._note, _written_topics(application), log, world, self._follow)
+        read = {topic for topics in self._note["reads"].values() for topic in topics}
+        self._intermediate = application.program.intermediate_topics(read)
+        outputs = {*application.program.sink_topics()} - self._intermediate
+        self._cuts = Cuts(application.id, self._note, self._intermediate, outputs, log, world, self._follow)
         self._replicas: dict[str, Replica] = {}
         self._noted: Mapping[str, set[str]] = {}
         """The files, by task, that a process which is pruning may delete; if it died or is frozen, at any time."""
@@ -167,7 +169,7 @@ class _Making:
             # Before the state is written: tasks delete these records once they have processed them.
             version = f"{0:012d}-{self._world.token(8)}"
             with closing(self._catalog.changelog(IN_TRANSIT)) as records:
-                records.snapshot(version, self._cuts.in_transit(cut))
+                records.snapshot(version, self._cuts.in_transit(cut, starts))
         self._how = {"whole": [], "new": [], "unchanged": []}
         self._noted = self._catalog.noted()
         for task in self._tasks.values():
@@ -186,15 +188,18 @@ class _Making:
         seconds = f"{datetime.fromtimestamp(now // 1000, UTC):%Y%m%dT%H%M%S}"
         name = f"{seconds}.{now % 1000:03d}-{self._world.token(4)}"
         topics = {topic for topics in self._note["reads"].values() for topic in topics}
-        read = topics - {each.topic for each in self._cuts.between}
+        read = topics - repartition_topics(self._application.id, self._note)
         ids = {topic: each for topic, each in self._log.topic_ids(read).items() if each}
-        outputs = cut.outputs if commits == cut.commits else {}
-        backup = Backup(name, self._application.id, now, self._note, commits, version, ids, outputs, starts)
+        outputs = {**cut.outputs} if commits == cut.commits else {}
+        outputs |= {each: end for each, end in cut.ends.items() if each.topic in self._intermediate}
+        backup = Backup(
+            name, self._application.id, now, self._note, commits, version, ids, outputs, starts, self._intermediate
+        )
         self._catalog.write(backup)
         return Written(backup, **{how: tuple(tasks) for how, tasks in self._how.items()})
 
     def _starts(self, commits: Mapping[str, Commit | None]) -> Mapping[TopicPartition, int]:
-        """Return where the source topics begin that tasks without a commit read from their start.
+        """Return where the topics from outside begin that tasks without a commit read from their start.
 
         Raises _OvertakenError if one of these tasks has committed since: what it has read may be deleted already.
         """
@@ -202,11 +207,9 @@ class _Making:
             return {}
         reads = {task: read for task, read in task_partitions(self._note).items() if commits[task] is None}
         resets = offset_resets(self._application, resolve_tasks(self._application, self._log))
+        internal = repartition_topics(self._application.id, self._note)
         unread = [
-            each
-            for read in reads.values()
-            for each in read
-            if each not in self._cuts.between and each.topic not in resets
+            each for read in reads.values() for each in read if each.topic not in internal and each.topic not in resets
         ]
         starts = self._log.start_offsets(unread)
         if any(self._log.last_commit(self._application.id, task, read) for task, read in reads.items()):
@@ -299,13 +302,6 @@ class _Making:
 def backup_directory(application: Application, task: str) -> Path:
     """Return the directory in which this machine copies all stores of a task to write a backup."""
     return state_directory(application.settings) / application.id / "replicas" / ".all" / task
-
-
-def _written_topics(application: Application) -> set[str]:
-    """Return the topics that the sinks of a program name, apart from its own."""
-    program = application.program
-    sinks = [node for node in program.nodes.values() if isinstance(node, SinkNode)]
-    return {node.topic for node in sinks if isinstance(node.topic, str)} - set(program.internal_topics)
 
 
 def _leads(changelog: DeltaChangelog, have: str, target: str) -> bool:

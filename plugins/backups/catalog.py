@@ -30,7 +30,7 @@ from penstock.world import StoredFile
 
 FORMAT = 1
 IN_TRANSIT = "in-transit"
-"""The folder of the records that waited in repartition topics; the others have the ids of tasks."""
+"""The folder of the records that waited between the tasks; the others have the ids of tasks."""
 _ENTRIES, _END, _CLAIM = "backups", ".json", ".claim"
 _PRUNING = "pruning"
 """The beginning of the names of notes: files beside the entries, with the names of the files that a prune deletes."""
@@ -42,10 +42,11 @@ class Backup:
     """A consistent set of commits of all tasks of an application, whose state is beside it.
 
     `name`: begins with the time, so that names are in the order of time. `note`: of the program that ran last.
-    `commits` by task; None for a task without a commit. `in_transit`: the version of the records that waited in
-    repartition topics; None if there are no such topics. `topic_ids`: of the topics that the tasks read. `outputs`: the
-    ends of output topics at that moment, where they are known: what the application has written since lies behind them.
-    `starts`: where the topics began that tasks without a commit would have read from their start.
+    `commits` by task; None for a task without a commit. `in_transit`: the version of the records that waited
+    between the tasks, in repartition topics and `intermediate`, topics from outside that they write and read; None if
+    there are no such topics. `topic_ids`: of the topics that the tasks read. `outputs`: the ends of output topics at
+    that moment, where they are known, and of intermediate ones: what the application has written since lies behind
+    them. `starts`: where the topics began that tasks without a commit would have read from their start.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Backup:
     topic_ids: Mapping[str, str]
     outputs: Mapping[TopicPartition, int] = field(default_factory=dict)
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    intermediate: Collection[str] = frozenset()
 
     @property
     def identity(self) -> str:
@@ -295,6 +297,7 @@ def _data(backup: Backup) -> dict[str, Any]:
         "topic_ids": dict(backup.topic_ids),
         "outputs": _offsets_data(backup.outputs),
         "starts": _offsets_data(backup.starts),
+        "intermediate": sorted(backup.intermediate),
     }
 
 
@@ -327,6 +330,7 @@ def _backup(data: dict[str, Any], where: str) -> Backup:
         data["topic_ids"],
         _offsets(data.get("outputs", [])),
         _offsets(data.get("starts", [])),
+        frozenset(data.get("intermediate", ())),
     )
 
 

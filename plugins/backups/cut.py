@@ -25,10 +25,10 @@ _PORTION = 10_000
 
 @dataclass(frozen=True)
 class Cut:
-    """The last commit of each task, None where there is none, and the stable ends of repartition topics between them.
+    """The last commit of each task, None where there is none, and the stable ends of the topics between them.
 
-    At one moment all of these held together, if there are repartition topics. `outputs`: the ends that output topics
-    had at that moment, as far as nobody was writing there.
+    At one moment all of these held together, if there are such topics. `outputs`: the ends that output topics had at
+    that moment, as far as nobody was writing there.
     """
 
     commits: Mapping[str, Commit | None]
@@ -39,15 +39,16 @@ class Cut:
 class Cuts:
     """Makes cuts of an application while it runs; `note` is of the program that ran last.
 
-    `topics`: the topics that the application writes, apart from its own. `follow` is called while a pause is waited
-    for, so that little is to be read in it.
+    `intermediate`: topics from outside through which its tasks are connected. `outputs`: the others that it writes.
+    `follow` is called while a pause is waited for, so that little is to be read in it.
     """
 
     def __init__(
         self,
         application_id: str,
         note: Note,
-        topics: Collection[str],
+        intermediate: Collection[str],
+        outputs: Collection[str],
         log: Log,
         world: World,
         follow: Callable[[], None] = lambda: None,
@@ -57,13 +58,14 @@ class Cuts:
         self._world = world
         self._follow = follow
         self._reads = task_partitions(note)
-        between = repartition_topics(application_id, note)
+        self._internal = repartition_topics(application_id, note)
+        between = self._internal | {*intermediate}
         self.between = [each for read in self._reads.values() for each in read if each.topic in between]
-        """The partitions of repartition topics."""
+        """The partitions of repartition topics and intermediate topics."""
         there = log.topics()
         self._outputs = [
             TopicPartition(topic, number)
-            for topic in sorted(set(topics) & set(there))
+            for topic in sorted(set(outputs) & set(there))
             for number in range(there[topic].partitions)
         ]
         self._has_made, self._pause_ms = False, 0
@@ -76,9 +78,9 @@ class Cuts:
     def make(self, patience_seconds: float) -> Cut:
         """Return a cut. Raises StoreError if there is no moment for one, which is looked for so long.
 
-        Without repartition topics tasks do not depend on each other, and any moment is one. With them there has to be a
-        moment without a commit or an open transaction. After a second, or where an earlier cut was of no use, all tasks
-        are asked to rest for half a second; if that is too short, twice as long the next time.
+        Without topics between them tasks do not depend on each other, and any moment is one. With them there has to be
+        a moment without a commit or an open transaction. After a second, or where an earlier cut was of no use, all
+        tasks are asked to rest for half a second; if that is too short, twice as long the next time.
         """
         deadline = self._world.seconds() + patience_seconds
         if not self._has_made:
@@ -130,15 +132,19 @@ class Cuts:
         self._world.wait(list(found.values()))
         return {task: commit.result() for task, commit in found.items()}
 
-    def in_transit(self, cut: Cut) -> Iterator[tuple[str, bytes, bytes]]:
-        """Yield the records that waited in repartition topics: the partition's name, the offset and the record.
+    def in_transit(self, cut: Cut, begin: Mapping[TopicPartition, int]) -> Iterator[tuple[str, bytes, bytes]]:
+        """Yield the records that waited between the tasks: the partition's name, the offset and the record.
 
+        `begin`: where tasks without a commit read topics from outside; one that is not there they read from its end.
         Raises OffsetOutOfRangeError if a task has processed them meanwhile, and they are deleted.
         """
-        positions = {each: at for commit in cut.commits.values() if commit for each, at in commit.positions.items()}
-        starts = self._log.start_offsets(self.between)
+        read = {each: at for commit in cut.commits.values() if commit for each, at in commit.positions.items()}
+        starts = self._log.start_offsets([each for each in self.between if each.topic in self._internal])
+        positions = {**starts, **begin, **read}
         for each in sorted(self.between, key=partition_name):
-            first = positions.get(each, starts[each])
+            if each not in positions:
+                continue
+            first = positions[each]
             yield from _records(self._log, each, first, cut.ends[each])
             if first < cut.ends[each] and self._log.start_offsets([each])[each] > first:
                 raise OffsetOutOfRangeError(f"{each}: records from {first} on were processed and deleted meanwhile")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass
@@ -29,6 +29,14 @@ class RestorePlan:
     note: Note
     is_repeated: bool
     """Whether a restore was cut short before: what it left is deleted first."""
+    other_topics: bool = False
+    """Whether topics that are not those of the backup have the same records at the same offsets."""
+
+    def same_topics(self, log: Log) -> frozenset[str]:
+        """Return the topics from outside that have the same records at the same offsets as at the backup."""
+        saved = self.backup.topic_ids
+        now = log.topic_ids(saved)
+        return frozenset(each for each in saved if self.other_topics or not now.get(each) or now[each] == saved[each])
 
 
 def plan_restore(
@@ -56,8 +64,9 @@ def plan_restore(
             f"application {application.id!r} has run in the log {application.settings.log}: what it has there is not "
             "replaced. Give up what it has (`penstock reset`), or restore under another id (--application-id)"
         )
-    plan = RestorePlan(backup, catalog, _renamed(backup, application, world or World()), is_repeated)
-    _check_topics(plan, log, other_topics)
+    note = _renamed(backup, application, world or World())
+    plan = RestorePlan(backup, catalog, note, is_repeated, other_topics)
+    _check_topics(plan, log)
     if not is_repeated:
         _check_empty(plan, application, log, world or World())
     return plan
@@ -89,27 +98,36 @@ def _renamed(backup: Backup, application: Application, world: World) -> Note:
     note["reads"] = {number: [names.get(each, each) for each in topics] for number, topics in note["reads"].items()}
     partitions = note["fingerprint"]["partitions"]
     note["fingerprint"]["partitions"] = {names.get(topic, topic): count for topic, count in partitions.items()}
-    now = {each: at for commit in backup.commits.values() if commit for each, at in commit.positions.items()}
+    return note
+
+
+def restored_note(plan: RestorePlan, application_id: str, positions: Mapping[TopicPartition, int]) -> Note:
+    """Return the note of the application, whose `positions` are others now in these partitions of the backup."""
+    backup, names, note = plan.backup, names_under(plan.backup, application_id), deepcopy(plan.note)
+    read = {each: at for commit in backup.commits.values() if commit for each, at in commit.positions.items()}
     for parked in note.get("parked", {}).values():
-        parked["positions"] = {
-            names.get(topic, topic): [
-                # In the new topic, what was processed is not there: 0, or a position that is never reached.
-                at if topic not in names else 0 if now.get(TopicPartition(topic, number)) == at else -1
-                for number, at in enumerate(positions)
+        for topic, before in parked["positions"].items():
+            each = [TopicPartition(topic, number) for number in range(len(before))]
+            # What was processed before is not behind the new position: it is that one, or one that is never reached.
+            parked["positions"][topic] = [
+                at if one not in positions else positions[one] if read.get(one) == at else -1
+                for one, at in zip(each, before, strict=True)
             ]
-            for topic, positions in parked["positions"].items()
-        }
+        parked["positions"] = {names.get(topic, topic): at for topic, at in parked["positions"].items()}
     return note
 
 
 # ---------------------------------------------------------------- checks
 
 
-def _check_topics(plan: RestorePlan, log: Log, other_topics: bool) -> None:
-    """Raise IncompatibleStateError if the topics that the tasks read from outside are not as they were."""
+def _check_topics(plan: RestorePlan, log: Log) -> None:
+    """Raise IncompatibleStateError if the topics that the tasks read from outside are not as they were.
+
+    Intermediate ones may have other records: those that waited there are in the backup.
+    """
     backup, topics = plan.backup, log.topics()
     internal = names_under(backup, "")
-    ids = log.topic_ids(backup.topic_ids)
+    between, same = {*internal, *backup.intermediate}, plan.same_topics(log)
     wrong = []
     for topic, count in backup.note["fingerprint"]["partitions"].items():
         if topic in internal:
@@ -118,20 +136,14 @@ def _check_topics(plan: RestorePlan, log: Log, other_topics: bool) -> None:
             wrong.append(f"topic {topic!r} does not exist")
         elif topics[topic].partitions != count:
             wrong.append(f"topic {topic!r} has {topics[topic].partitions} partitions, and had {count}")
-        elif not other_topics and ids.get(topic) and ids[topic] != backup.topic_ids.get(topic, ids[topic]):
+        elif topic in backup.topic_ids and topic not in same and topic not in between:
             wrong.append(
                 f"topic {topic!r} is another one than that of the backup (--other-topics takes it, if it has the same "
                 "records at the same offsets)"
             )
     if not wrong:
-        positions = {
-            each: at
-            for commit in backup.commits.values()
-            if commit
-            for each, at in commit.positions.items()
-            if each.topic not in internal
-        }
-        positions |= backup.starts
+        positions = {each: at for commit in backup.commits.values() if commit for each, at in commit.positions.items()}
+        positions = {each: at for each, at in {**positions, **backup.starts}.items() if each.topic not in between}
         starts, ends = log.start_offsets(list(positions)), log.end_offsets(list(positions))
         wrong = [
             f"{each} has offsets {starts[each]} to {ends[each]}, and the backup continues at {at}"

@@ -33,7 +33,7 @@ from penstock.program.layouts import id_of_version
 
 from .catalog import IN_TRANSIT, stores_of
 from .cut import batches_of, partition_name
-from .restore_plan import RESTORE_MARK, RestorePlan, changelog_topics, names_under
+from .restore_plan import RESTORE_MARK, RestorePlan, changelog_topics, names_under, restored_note
 
 _PORTION = 10_000
 
@@ -60,26 +60,32 @@ def restore_backup(
         if plan.is_repeated:
             restoring.clear()
         remark = delete_checkpoint(application.settings, application.id)
-        commits = restoring.write(check_lease)
+        positions, commits = restoring.write(check_lease)
         check_lease()
-        restoring.commit(commits)
+        restoring.commit(positions, commits)
     except PenstockError:
         with suppress(PenstockError):
             check_lease()
             restoring.clear()
             log.put_meta(application.id, RESTORING, b"")
         raise
-    again = _outputs_again(plan, log)
-    return [each for each in (remark, again) if each is not None]
+    return [each for each in (remark, *restoring.remarks) if each is not None]
 
 
-def _outputs_again(plan: RestorePlan, log: Log) -> str | None:
-    """Return a remark on output topics that have more than at the time of the backup; None if there are none."""
+def _written_since(plan: RestorePlan, log: Log) -> Iterator[str]:
+    """Yield remarks on topics that have more than at the time of the backup: outputs, and intermediate topics."""
     before, topics = plan.backup.outputs, log.topics()
     there = [each for each in before if each.topic in topics and each.partition < topics[each.topic].partitions]
     ends = log.end_offsets(there)
-    more = [f"{each} from {before[each]} to {ends[each]}" for each in there if ends[each] > before[each]]
-    return f"outputs of the time since the backup are produced again: {', '.join(more)}" if more else None
+    more = {each: f"{each} from {before[each]} to {ends[each]}" for each in there if ends[each] > before[each]}
+    if more:
+        yield f"outputs of the time since the backup are produced again: {', '.join(more.values())}"
+    passed = [text for each, text in more.items() if each.topic in plan.backup.intermediate]
+    if passed:
+        yield (
+            "so the application does not read what was written meanwhile to topics that it writes and reads: "
+            f"{', '.join(passed)}; if others write there, too, send those records of theirs again"
+        )
 
 
 class _Restoring:
@@ -90,6 +96,7 @@ class _Restoring:
         self._backup = plan.backup
         self.mark = f"{RESTORE_MARK}{plan.backup.name}".encode()
         self._names = names_under(plan.backup, application.id)
+        self.remarks: list[str] = []
 
     def clear(self) -> None:
         """Delete what a restore has written, but for the note that it has begun."""
@@ -105,8 +112,9 @@ class _Restoring:
         self._log.delete_commits(self._application.id)
         self._log.put_meta(self._application.id, RESTORING, self.mark)
 
-    def write(self, check_lease: Callable[[], None]) -> Mapping[str, Commit]:
-        """Write state and records; return the commits with which they count."""
+    def write(self, check_lease: Callable[[], None]) -> tuple[Mapping[TopicPartition, int], Mapping[str, Commit]]:
+        """Write state and records; return where what waited begins now, by former names, and the commits."""
+        self.remarks = list(_written_since(self._plan, self._log))
         positions = self._write_records()
         self._make_topics()
         commits = {}
@@ -120,7 +128,7 @@ class _Restoring:
             }
             commits[task] = self._write_state(task, replace(commit, positions=moved, engine_state=self._state(commit)))
             self._say(f"task {task} is restored")
-        return commits
+        return positions, commits
 
     def _state(self, commit: Commit) -> bytes:
         """Return an engine state with the names of this application's topics."""
@@ -133,7 +141,7 @@ class _Restoring:
         return json.dumps(state, separators=(",", ":")).encode() if state else b""
 
     def _write_records(self) -> Mapping[TopicPartition, int]:
-        """Make the repartition topics, with the records that waited; return where these begin, by the former names."""
+        """Make the repartition topics; write the records that waited; return where these begin, by the former names."""
         counts = self._backup.note["fingerprint"]["partitions"]
         before = [TopicPartition(topic, number) for topic in self._names for number in range(counts[topic])]
         now = {each: TopicPartition(self._names[each.topic], each.partition) for each in before}
@@ -143,6 +151,7 @@ class _Restoring:
                 count = self._plan.note["fingerprint"]["partitions"][topic]
                 config = repartition_config(self._application, topic)
                 self._log.create_topic(topic, count, config, internal=True)
+        now |= {each: each for each in self._moved()}
         ends = self._log.end_offsets(list(now.values())) if now else {}
         if self._backup.in_transit is not None:
             named = {partition_name(each): found for each, found in now.items()}
@@ -151,11 +160,25 @@ class _Restoring:
                     (name, key, value or b"")
                     for changes, _ in kept.restore(self._backup.in_transit, None).steps
                     for name, found in changes.items()
+                    if name in named
                     for key, value in found
                 )
                 for batch in batches_of(rows, named):
                     self._log.append(batch)
         return {each: ends[found] for each, found in now.items()}
+
+    def _moved(self) -> Iterator[TopicPartition]:
+        """Yield the partitions of intermediate topics that are not read from where the backup continues.
+
+        What was written there since is produced again, so it is passed over.
+        """
+        backup, same = self._backup, self._plan.same_topics(self._log)
+        read = {each: at for commit in backup.commits.values() if commit for each, at in commit.positions.items()}
+        positions = {each: at for each, at in {**backup.starts, **read}.items() if each.topic in backup.intermediate}
+        starts, ends = self._log.start_offsets(list(positions)), self._log.end_offsets(list(positions))
+        for each, at in positions.items():
+            if each.topic not in same or ends[each] != backup.outputs[each] or starts[each] > at:
+                yield each
 
     def _make_topics(self) -> None:
         changelog, topics, program = (
@@ -206,16 +229,23 @@ class _Restoring:
                 for batch in changelog.records({store: rows}):
                     self._log.append(batch)
 
-    def commit(self, commits: Mapping[str, Commit]) -> None:
-        """Make the commits of all tasks, then the notes with which the application may start."""
-        application, log, note = self._application, self._log, self._plan.note
+    def commit(self, positions: Mapping[TopicPartition, int], commits: Mapping[str, Commit]) -> None:
+        """Make the commits of all tasks, then the notes with which the application may start.
+
+        `positions`: where what waited begins, by former names; a task without a commit has to begin there, too.
+        """
+        application, log = self._application, self._log
+        note = restored_note(self._plan, application.id, positions)
+        committed = {each for commit in commits.values() for each in commit.positions}
+        begin = {each: at for each, at in positions.items() if each.topic not in self._names and each not in committed}
+        if begin:
+            log.set_positions(application.id, begin)
         reads = task_partitions(note)
         for task, commit in commits.items():
             with closing(log.open_lasting_committer(application.id, task, reads[task])) as committer:
                 committer.commit(commit, [])
         identity = note["identity"]
-        positions = [each for commit in commits.values() for each in commit.positions]
-        CommittedPartitions(log, application.id, identity).add(positions)
+        CommittedPartitions(log, application.id, identity).add(committed)
         if application.settings.log_changelog is None:
             note_location(application, log, identity)
         write_note(application.id, log, note)

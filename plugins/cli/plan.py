@@ -118,7 +118,11 @@ def _print(plan: Plan) -> None:
         for each in plan.stores
     ]
     topics = [
-        (each.name, each.partitions, each.fate if each.where is None else f"{each.fate}, {each.where}")
+        (
+            each.name,
+            each.partitions,
+            ", ".join(filter(None, (each.fate, each.where, "intermediate" if each.is_intermediate else None))),
+        )
         for each in (*plan.inputs, *plan.internal_topics)
     ]
     for heading, rows in ((["store", "sub-topology", "content"], stores), (["topic", "partitions", "what"], topics)):

@@ -222,6 +222,11 @@ def _deletions(plan: ResetPlan) -> list[str]:
         f"topic {name} is deleted" + (f"; {count(waiting)} that wait in it are dropped" if waiting else "")
         for name, waiting in plan.topics.items()
     ]
+    lines += [
+        f"what topic {name} has is passed over: the application, which writes it, writes it again (--topic {name} moves "
+        "elsewhere in it)"
+        for name in sorted(plan.passed_over)
+    ]
     if plan.stores:
         lines.append(
             f"state of {', '.join(plan.stores)} is deleted: the changelog ({plan.changelog}) of "
@@ -297,7 +302,7 @@ def _repeats(application: Application, plan: FromStatePlan) -> list[str]:
             f"records may repeat in {topic}: {', '.join(tasks)} may have processed what is after these positions before"
         )
         readers = [f"sub-topology {number}" for number, sources in plan.assignment.sources.items() if topic in sources]
-        if readers and topic in plan.assignment.internal:
+        if readers:
             line += f"; {readers[0]} of {application.id} reads it, and processes them twice"
         lines.append(line)
     return lines

@@ -41,6 +41,12 @@ AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
     "The last two until Ctrl-C or SIGTERM.",
 )
 @click.option(
+    "--until",
+    type=click.Choice(["ends", "drained"]),
+    help="How far available_now goes. ends: to the ends that source topics have now. drained: until source topics that "
+    "the program itself writes are read to their ends, too. [default: ends]",
+)
+@click.option(
     "--engine",
     metavar="NAME",
     help="What runs the application: spark, embedded (this machine alone, without Spark and Java), or a plugin's. "
@@ -87,6 +93,7 @@ def run(
     /,
     target: str,
     trigger: str,
+    until: str | None,
     engine: str | None,
     master: str | None,
     given_conf: tuple[str, ...],
@@ -108,6 +115,9 @@ def run(
     if trigger not in (AVAILABLE_NOW, CONTINUOUS):
         _check_interval(trigger)
 
+    from penstock.plugins.runs.order import RunOrder, Trigger
+
+    when = Trigger.of(trigger, until)
     if metrics_port is not None:
         where["given"] = [*where["given"], f"metrics_port={metrics_port}"]
     if engine is not None:
@@ -116,7 +126,6 @@ def run(
 
     from penstock.hooks import registry
     from penstock.plugins.runs.engine import Engine
-    from penstock.plugins.runs.order import RunOrder, Trigger
 
     options: dict[str, Any] = {}
     if master is not None:
@@ -130,7 +139,7 @@ def run(
     with ended_by_sigterm(), log_lines(log_level or ("warning" if quiet else "info"), log_format, application.id):
         with Meter(f"running {application.id}", quiet=quiet, say=say) as meter:
             meter.say(f"starting {found.title}")
-            order = RunOrder(Trigger.of(trigger), lambda progress: _show(meter, progress, trigger), waits=waits)
+            order = RunOrder(when, lambda progress: _show(meter, progress, trigger), waits=waits)
             summary = found.run(application, order, **options)
         if as_json:
             print_json(asdict(summary))

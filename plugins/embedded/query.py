@@ -166,7 +166,13 @@ class EmbeddedQuery(Query):
 
     def _run_batches(self, trigger: Trigger) -> None:
         """Plan batches and run them, as Spark's query does."""
-        plan = Plan.of(self._prepared, self._number, str(self._temporary.path), trigger.interval_ms)
+        plan = Plan.of(
+            self._prepared,
+            self._number,
+            str(self._temporary.path),
+            trigger.interval_ms,
+            drains_loops=trigger.drains_loops,
+        )
         planner = BatchPlanner(plan, self._running.log)
         if trigger.drains:
             planner.drain_only()

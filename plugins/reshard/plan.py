@@ -144,6 +144,11 @@ def _check_sources(application: Application, sources: Mapping[str, str], stored:
         for topic in (old, new):
             if topic not in topics:
                 raise ConfigError(f"topic {topic!r} does not exist; create it: penstock topics create {topic}")
+        for sink in (each for part in application.program.subtopologies for each in part.sinks if each.topic == old):
+            raise ConfigError(
+                f"application {application.id!r}: sink {sink.name!r} writes to topic {old!r}, which the new layout "
+                f"would not read: let it write to {new!r} in the program, and run this again"
+            )
         if old == new or (old in named and new in named):
             raise ConfigError(
                 f"application {application.id!r} reads {new!r} already: a source topic is replaced by one that the "

@@ -38,11 +38,12 @@ class Engine(ABC):
         clock: Clock | None = None,
         stop: threading.Event | None = None,
         wait: bool = False,
+        until: str | None = None,
         **options: Any,
     ) -> RunSummary:
         """Run `application` as `penstock.run` does."""
         self.check_options(application, options)
-        return self.run(application, RunOrder(Trigger.of(trigger), on_progress, clock, stop, wait), **options)
+        return self.run(application, RunOrder(Trigger.of(trigger, until), on_progress, clock, stop, wait), **options)
 
     def start(
         self,
@@ -52,11 +53,12 @@ class Engine(ABC):
         on_progress: Callable[[RunProgress], None] | None = None,
         clock: Clock | None = None,
         wait: bool = False,
+        until: str | None = None,
         **options: Any,
     ) -> StartedRun:
         """Start `application` as `Application.start` does."""
         self.check_options(application, options)
-        when, lifecycle = Trigger.of(trigger), Lifecycle()
+        when, lifecycle = Trigger.of(trigger, until), Lifecycle()
 
         def work(stop: threading.Event, on_start: Callable[[], None]) -> RunSummary:
             order = RunOrder(when, on_progress, clock, stop, wait, on_start, lifecycle)

@@ -95,26 +95,37 @@ class RunOrder:
 
 
 AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
+ENDS, DRAINED = "ends", "drained"
 
 
 @dataclass(frozen=True)
 class Trigger:
     """A trigger. `text` is as it was given. `interval_ms`: the time from one batch to the next, 0 for back to back.
 
-    `drains`: the run ends when everything is processed that the topics held at its start. `is_continuous`: tasks poll,
-    process and commit on their own.
+    `drains`: the run ends when everything is processed that the topics held at its start; with `drains_loops` also
+    what the tasks then write to topics from outside that they read. `is_continuous`: tasks poll, process and commit on
+    their own.
     """
 
     text: str
     interval_ms: int = 0
     drains: bool = False
     is_continuous: bool = False
+    drains_loops: bool = False
 
     @classmethod
-    def of(cls, text: str) -> Trigger:
-        """Return the trigger for "available_now", "continuous" or a duration; raise ConfigError for anything else."""
+    def of(cls, text: str, until: str | None = None) -> Trigger:
+        """Return the trigger for "available_now", "continuous" or a duration.
+
+        `until`: how far "available_now" goes; "ends" or None, to the ends that topics have at its start, or "drained".
+        Raises ConfigError for anything else.
+        """
+        if until not in (None, ENDS, DRAINED):
+            raise ConfigError(f'until {until!r}: expected "ends" or "drained"')
         if text == AVAILABLE_NOW:
-            return cls(text, drains=True)
+            return cls(text, drains=True, drains_loops=until == DRAINED)
+        if until is not None:
+            raise ConfigError(f'until {until!r}: the trigger {text!r} has no end; it goes with "available_now"')
         if text == CONTINUOUS:
             return cls(text, is_continuous=True)
         try:

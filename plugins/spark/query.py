@@ -144,6 +144,7 @@ class ApplicationQuery(Query):
             str(self._directory),
             trigger.interval_ms,
             is_continuous=self.is_continuous,
+            drains_loops=trigger.drains_loops,
             log_level=self._log_level(),
         ).write()
         LogFile(self._directory).write(self._prepared.application.settings)

@@ -41,6 +41,7 @@ def run(
     on_progress: Callable[[RunProgress], None] | None = None,
     clock: Clock | None = None,
     stop: threading.Event | None = None,
+    until: str | None = None,
 ) -> RunSummary:
     """Run `application` on Spark and return what it did.
 
@@ -50,13 +51,14 @@ def run(
     after one more commit.
     `session`: an existing SparkSession, which stays open; otherwise one is made on `master` (all cores of this host)
     and stopped at the end, with `conf`, settings of Spark's. `on_progress` is called after each batch, and twice a
-    second within one. `clock`: the wall clock that tasks see.
+    second within one. `clock`: the wall clock that tasks see. `until` "drained": "available_now" goes on until topics
+    are read to their ends that the program itself writes.
 
     Raises TopologyError for topics that are missing, IncompatibleStateError when the program no longer fits what it
     saved, LogError when another driver runs the application, RuntimeUnavailableError when Spark cannot start or keeps
     failing, and what a task failed with.
     """
-    order = RunOrder(Trigger.of(trigger), on_progress, clock, stop)
+    order = RunOrder(Trigger.of(trigger, until), on_progress, clock, stop)
     return run_order(application, order, session=session, master=master, conf=conf)
 
 

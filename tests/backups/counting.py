@@ -1,4 +1,4 @@
-"""An application with a repartition topic, run by hand: its tasks process portions in any order, between backups."""
+"""An application of two sub-topologies, run by hand: its tasks process portions in any order, between backups."""
 
 from __future__ import annotations
 
@@ -39,18 +39,29 @@ class Count(Processor):
 
 
 def counting(
-    directory: Path, application_id: str = "app", log: str = "memory:x", words: str = "words", **settings: Any
+    directory: Path,
+    application_id: str = "app",
+    log: str = "memory:x",
+    words: str = "words",
+    through: str | None = None,
+    **settings: Any,
 ) -> Application:
-    """Return the application, which reads the topic `words`; `directory` is where it keeps everything."""
+    """Return the application, which reads the topic `words`; `directory` is where it keeps everything.
+
+    `through`: the ordinary topic between its sub-topologies; None: a repartition topic.
+    """
     numbers: dict[str, Any] = {"key_serde": "str", "value_serde": "int"}
     topology = (
         Topology()
         .add_source("in", words, **TEXT)
         .add_processor("pass", Pass, "in", stores=[key_value_store("sent", **numbers)])
-        .add_repartition("by-word", "pass", **TEXT)
-        .add_processor("count", Count, "by-word", stores=[key_value_store("counts", **numbers)])
-        .add_sink("out", f"{words}-totals", "count", **TEXT)
     )
+    if through is None:
+        topology.add_repartition("by-word", "pass", **TEXT)
+    else:
+        topology.add_sink("to-words", through, "pass", **TEXT).add_source("by-word", through, **TEXT)
+    topology.add_processor("count", Count, "by-word", stores=[key_value_store("counts", **numbers)])
+    topology.add_sink("out", f"{words}-totals", "count", **TEXT)
     given = {"log": log, "data_dir": str(directory), "store_backend": "memory", "commit_interval": "1h", **settings}
     return Application(application_id, topology, **given)
 
@@ -60,8 +71,8 @@ class Tasks:
 
     def __init__(self, application: Application, log: Log) -> None:
         self.log = log
-        self.words = next(iter(application.program.subtopology(0).sources)).topics[0]
-        for topic in (self.words, f"{self.words}-totals"):
+        program = application.program
+        for topic in (*program.topics(), *program.sink_topics()):
             if topic not in log.topics():
                 log.create_topic(topic, PARTITIONS)
         self.prepared: Prepared = prepare(application, log)

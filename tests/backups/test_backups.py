@@ -11,7 +11,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from penstock import ChangelogError, Commit, IncompatibleStateError
+from penstock import Application, ChangelogError, Commit, IncompatibleStateError
+from penstock.plugins.applications.reset import plan_reset, reset, to_earliest
 from penstock.plugins.backups import Catalog, back_up, plan_restore, prune, restore_backup
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.testing.contracts.histories import run_histories
@@ -56,21 +57,25 @@ class BusyLog(MemoryLog):
 
 
 class Histories(RuleBasedStateMachine):
-    """Tasks that process in any order, backups between their commits, and restores under other ids.
+    """Tasks that process in any order, and backups between their commits.
 
-    `changelog` is what a subclass runs with.
+    `changelog`, and `through`, the ordinary topic between the sub-topologies, are what a subclass runs with.
     """
 
     changelog = "directory:changes?snapshot_floor_bytes=300"
+    through: str | None = None
 
     @initialize()
     def begin(self) -> None:
         self.directory = TemporaryDirectory()
         self.root = Path(self.directory.name)
         self.log = BusyLog()
-        self.tasks = Tasks(counting(self.root, changelog=self.changelog), self.log)
+        self.tasks = Tasks(self.application(), self.log)
         self.sent: list[Sent] = []
         self.restores = 0
+
+    def application(self) -> Application:
+        return counting(self.root, through=self.through, changelog=self.changelog)
 
     @rule(words=WORDS)
     def send(self, words: list[Sent]) -> None:
@@ -88,6 +93,23 @@ class Histories(RuleBasedStateMachine):
     @rule(keep=st.integers(1, 3))
     def prune(self, keep: int) -> None:
         prune(Catalog(str(self.root / "backups"), "app"), keep)
+
+    def _working(self, work: tuple[Sent, str] | None) -> Callable[[], object]:
+        def do() -> None:
+            if work is not None:
+                self.send([work[0]])
+                self.tasks.process(work[1])
+
+        return do
+
+    def teardown(self) -> None:
+        if hasattr(self, "tasks"):
+            self.tasks.close()
+            self.directory.cleanup()
+
+
+class RepartitionHistories(Histories):
+    """Restores are under other ids."""
 
     @rule(same_kind=st.booleans(), busy=st.lists(st.none() | st.tuples(ONE, TASKS), max_size=20))
     def restore_under_another_id(self, same_kind: bool, busy: list[tuple[Sent, str] | None]) -> None:
@@ -108,25 +130,45 @@ class Histories(RuleBasedStateMachine):
         tasks.close()
         assert tasks.content(self.root / f"content-{self.restores}") == expected(self.sent)
 
-    def _working(self, work: tuple[Sent, str] | None) -> Callable[[], object]:
-        def do() -> None:
-            if work is not None:
-                self.send([work[0]])
-                self.tasks.process(work[1])
 
-        return do
-
-    def teardown(self) -> None:
-        if hasattr(self, "tasks"):
-            self.tasks.close()
-            self.directory.cleanup()
-
-
-class TopicHistories(Histories):
+class RepartitionTopicHistories(RepartitionHistories):
     changelog = "topic:"
 
 
-@pytest.mark.parametrize("histories", [Histories, TopicHistories])
+class IntermediateHistories(Histories):
+    """The sub-topologies are connected by an ordinary topic, and a restore puts the application back in its log.
+
+    The topic stays, with records that the backup does not have.
+    """
+
+    through = "between"
+
+    @rule(busy=st.lists(st.none() | st.tuples(ONE, TASKS), max_size=20), more=WORDS)
+    def restore(self, busy: list[tuple[Sent, str] | None], more: list[Sent]) -> None:
+        """What it then processes gives each record once, also what it had processed after the backup."""
+        self.log.meanwhile = [self._working(each) for each in busy]
+        back_up(self.tasks.application, self.log, str(self.root / "backups"))
+        self.log.meanwhile = []
+        self.send(more)
+        for task in ("0_0", "1_1", "0_1"):
+            self.tasks.process(task, 2)
+        self.tasks.close()
+        application = self.application()
+        reset(application, self.log, plan_reset(application, self.log, to_earliest), lambda: None)
+        restore_backup(application, self.log, plan_restore(application, self.log, str(self.root / "backups")))
+        self.tasks = Tasks(application, self.log)
+        self.tasks.finish()
+        self.restores += 1
+        assert self.tasks.content(self.root / f"content-{self.restores}") == expected(self.sent)
+
+
+class IntermediateTopicHistories(IntermediateHistories):
+    changelog = "topic:"
+
+
+@pytest.mark.parametrize(
+    "histories", [RepartitionHistories, RepartitionTopicHistories, IntermediateHistories, IntermediateTopicHistories]
+)
 def test_each_record_counts_once(histories: type[Histories]) -> None:
     run_histories(histories, examples=6, steps=10)
 

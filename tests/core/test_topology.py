@@ -368,6 +368,28 @@ def everything(supplier: Any) -> Program:
     return topology.add_repartition("r", "q").add_sink("o", "o", "r").build()
 
 
+@pytest.mark.parametrize(
+    ("edges", "expected"),
+    [
+        ([("in", "mid"), ("mid", "out")], {"mid"}),
+        ([("in", "a"), ("a", "b"), ("b", "out")], {"a", "b"}),
+        ([("in", "retries"), ("retries", "retries")], {"retries"}),
+        ([("in", "in"), ("in", "out")], set()),
+        ([("in", "mid"), ("mid", "in")], set()),
+        ([("in", "a"), ("a", "b"), ("b", "a")], {"a"}),
+        ([("in", "out")], set()),
+    ],
+)
+def test_intermediate_topics(edges: list[tuple[str, str]], expected: set[str]) -> None:
+    """Results of other topics reach them; the first records of a topic in a circle come from somebody else."""
+    topology = Topology()
+    for number, topic in enumerate(dict.fromkeys(source for source, _ in edges)):
+        topology.add_source(f"source-{number}", topic)
+        for target in (target for source, target in edges if source == topic):
+            topology.add_sink(f"sink-{number}-{target}", target, f"source-{number}")
+    assert topology.build().intermediate_topics({"in", "mid", "a", "b", "retries"}) == expected
+
+
 def test_a_program_pickles() -> None:
     program = everything(Pass)
     assert pickle.loads(pickle.dumps(program)) == program

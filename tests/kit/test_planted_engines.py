@@ -156,6 +156,11 @@ class ReadsOnlyWhatIsThere(Planted):
         return super().start(application, "available_now", **order)
 
 
+class EndsBeforeItIsDrained(Planted):
+    def changed(self, application: Application, order: RunOrder) -> tuple[Application, RunOrder]:
+        return application, replace(order, trigger=replace(order.trigger, drains_loops=False))
+
+
 class LeavesThreads(Planted):
     """One of each run waits for ever."""
 
@@ -178,6 +183,7 @@ def given(application: Application) -> dict[str, Any]:
 
 
 PLANTED = {
+    EndsBeforeItIsDrained: "a_run_until_it_is_drained",
     NeverStops: "a_run_goes_on_until_it_is_stopped",
     LooksForAStopLater: "a_stop_before_the_start",
     SaysNothingOfItsStart: "it_tells_of_its_start_and_progress",

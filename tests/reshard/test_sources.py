@@ -75,6 +75,39 @@ def test_a_topic_that_grows_and_is_written_to_while_the_old_records_are_processe
     assert outputs(log) == always(tmp_path, 9)
 
 
+def through_topic(directory: Path, between: str = "between") -> Application:
+    """Return an application that keeps what it has written to an ordinary topic, and reads there."""
+    topology = Topology().add_source("in", "in").add_sink("to-between", between, "in").add_source("again", between)
+    topology.add_processor("keep", Append, "again", stores=[key_value_store("kept")]).add_sink("out", "out", "keep")
+    return Application("shop", topology, **settings(directory, "topic:"))
+
+
+@pytest.mark.parametrize("between", ["between", "new"])
+def test_a_topic_that_the_application_writes_itself(between: str, tmp_path: Path) -> None:
+    """It writes there by the new number while it processes what is old: that is for the new layout."""
+    log = new_log({"in": 4, "between": 4, "new": 7, "out": 1})
+    produce(log, "in", rows(0, 3))
+    run(through_topic(tmp_path), log)
+    produce(log, "in", rows(3, 5))
+    if between == "between":
+        grow(log, "between", 7)
+    application = through_topic(tmp_path, between)
+    resharded(application, log, 7, sources={"between": "new"} if between == "new" else {})
+    produce(log, "in", rows(5, 6))
+    run(application, log)
+    assert outputs(log) == always(tmp_path, 6)
+
+
+def test_a_topic_is_not_replaced_that_the_program_goes_on_writing_to(tmp_path: Path) -> None:
+    log = new_log({"in": 4, "between": 4, "new": 7, "out": 1})
+    produce(log, "in", rows(0, 3))
+    run(through_topic(tmp_path), log)
+    with pytest.raises(
+        ConfigError, match=r"sink 'to-between' writes to topic 'between', .* would not read: let it write"
+    ):
+        resharded(through_topic(tmp_path), log, 7, sources={"between": "new"})
+
+
 def test_an_interrupted_run_keeps_the_ends_that_it_noted(log: MemoryLog, tmp_path: Path) -> None:
     """Records by the new number come after the first run: the second one must not take them for old ones."""
     app = appending(tmp_path)

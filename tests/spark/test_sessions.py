@@ -118,6 +118,10 @@ def test_triggers() -> None:
     assert spark_trigger(Trigger.of("1m30s")) == {"processingTime": "90000 milliseconds"}
     with pytest.raises(ConfigError, match=r'trigger \'soon\': expected "available_now", "continuous" or a time'):
         Trigger.of("soon")
+    with pytest.raises(ConfigError, match=r'until \'done\': expected "ends" or "drained"'):
+        Trigger.of("available_now", "done")
+    with pytest.raises(ConfigError, match=r"until 'drained': the trigger '1s' has no end; it goes with .available_now"):
+        Trigger.of("1s", "drained")
 
 
 def test_what_spark_says_is_told_without_its_stack() -> None:

@@ -54,7 +54,7 @@ _MOST_LOOKS = 100
 class Plan:
     """The application as the source reads it.
 
-    `tasks`: (topic, partition) pairs by task id. `internal`: the application's own topics. `resets`: how topics are
+    `tasks`: (topic, partition) pairs by task id. `internal`: topics of the application's own. `resets`: how topics are
     first read (`offset_reset`) that are not read from their start. `globals`: topics of global stores. `control`: the
     directory of the control files. `interval_ms`: of Spark's trigger; 0 for batches back to back. `is_continuous`:
     batches only renew the hosts' leases. `log_level`: which log lines of the source reach the driver.
@@ -82,15 +82,17 @@ class Plan:
         interval_ms: int = 0,
         *,
         is_continuous: bool = False,
+        drains_loops: bool = False,
         log_level: int = logging.WARNING,
     ) -> Plan:
         """Return the plan of a prepared application."""
         application, assignment = prepared.application, prepared.assignment
         settings = application.settings
+        loops = {*application.program.sink_topics()} & {*assignment.partitions()}
         return cls(
             application.id,
             {task: [(topic, partition) for topic, partition in each] for task, each in prepared.tasks().items()},
-            list(assignment.internal),
+            [*assignment.internal, *(loops if drains_loops else ())],
             offset_resets(application, assignment),
             sorted({each.topic for each in assignment.globals}),
             parallelism,
@@ -116,10 +118,9 @@ class Plan:
 
 
 class BatchPlanner:
-    """Plans the batches of one run of a query.
+    """Plans the batches of one run of a query. `seconds` is a clock that never goes back.
 
-    The log's committed positions count; Spark's offsets are only an upper bound. `seconds` is a clock that never goes
-    back.
+    The log's committed positions count; Spark's offsets are only an upper bound.
     """
 
     def __init__(
@@ -208,9 +209,8 @@ class BatchPlanner:
 
     def plans(self, end: Offset) -> list[SlotPlan]:
         """Return the plans of the batch that ends at `end`: one for every slot."""
-        tasks: dict[int, dict[str, dict[TopicPartition, int]]] = {
-            number: {} for number in range(self._plan.parallelism)
-        }
+        numbers = range(self._plan.parallelism)
+        tasks: dict[int, dict[str, dict[TopicPartition, int]]] = {number: {} for number in numbers}
         for partition, up_to in _flat(end.get("ends", {})).items():
             task = self._readers.get(partition)
             if task is not None:
@@ -233,7 +233,7 @@ class BatchPlanner:
                 standbys=now.standbys.get(str(number), ()),
                 **now.of_tasks(),
             )
-            for number in range(self._plan.parallelism)
+            for number in numbers
         ]
 
     # ------------------------------------------------------------------ whether a batch runs

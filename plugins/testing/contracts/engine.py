@@ -127,6 +127,17 @@ class EngineContract:
             for what, left in _left_open(before, between, self.seconds).items():
                 assert not left, f"each run leaves {what} open in its process, {left} at the last one: close them"
 
+    def test_a_run_until_it_is_drained(self, tmp_path: Path) -> None:
+        """With until="drained" it also processes what its tasks have written to a topic that they read."""
+        with self.log(tmp_path) as log:
+            log.create("between", 2)
+            log.put("in", ["a", "b", "a"])
+            topology = Topology().add_source("in", "in").add_sink("between", "between", "in")
+            topology.add_source("again", "between").add_sink("out", "out", "again")
+            self._within(lambda: self.run(log.application("twice", topology), until="drained"))
+            found = {key: len(values) for key, values in log.read("out").items()}
+            expect(found, {"a": 2, "b": 1}, "records that went through a topic that the program writes and reads")
+
     def test_a_run_goes_on_until_it_is_stopped(self, tmp_path: Path) -> None:
         """What it has written then is committed, with its positions and its state."""
         for number, trigger in enumerate(self.triggers):
