@@ -186,6 +186,13 @@ class LogCommits(ABC):
         """
         return [each.is_current() for each in committers]
 
+    def commits_kept_until(self, application_id: str, partitions: Sequence[TopicPartition]) -> int | None:
+        """Return when (ms since 1970) the log deletes the first of these committed positions, unless it is repeated.
+
+        None: it keeps them, or does not say. A log overrides this where it deletes old commits.
+        """
+        return None
+
     @abstractmethod
     def delete_commits(self, application_id: str) -> None:
         """Delete every commit of an application, and what `put_meta` kept for it, and fence open committers.

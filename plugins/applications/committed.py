@@ -58,7 +58,7 @@ class CommittedPartitions:
 
     def lost(self, assignment: Assignment) -> dict[TaskId, list[TopicPartition]]:
         """Return the partitions whose committed position is gone, by task."""
-        return self._lost(assignment, self._positions(assignment))
+        return self._lost(assignment, self.positions(assignment))
 
     def gone(self) -> list[TopicPartition]:
         """Return all partitions whose committed position is gone, read by a task or not."""
@@ -68,7 +68,7 @@ class CommittedPartitions:
 
     def check(self, application: Application, assignment: Assignment) -> Positions:
         """Return the committed positions. Raises LostPositionsError for those that are gone."""
-        positions = self._positions(assignment)
+        positions = self.positions(assignment)
         lost = self._lost(assignment, positions)
         if lost:
             partly = all(set(gone) < set(assignment.tasks[task]) for task, gone in lost.items())
@@ -76,7 +76,7 @@ class CommittedPartitions:
             cause = f"topic {', '.join(map(repr, sorted(again)))} {MADE_AGAIN}" if again else NO_COMMIT
             raise LostPositionsError(
                 f"application {application.id!r} had committed positions that are gone: {_named(lost)}: {cause}. "
-                f"{ways_on(application.settings, partly=partly, made_again=bool(again))}",
+                f"{ways_on(application.settings, partly=partly)}",
                 [each for gone in lost.values() for each in gone],
                 again,
             )
@@ -106,7 +106,8 @@ class CommittedPartitions:
             if (lost := [each for each in partitions if each in gone])
         }
 
-    def _positions(self, assignment: Assignment) -> Positions:
+    def positions(self, assignment: Assignment) -> Positions:
+        """Return the committed positions in all partitions that tasks read."""
         there = self._log.topics()
         read = [each for partitions in assignment.tasks.values() for each in partitions if each.topic in there]
         return self._log.committed(self._application_id, read)

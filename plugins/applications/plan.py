@@ -30,6 +30,8 @@ from penstock.store.kept_store import KeptStore
 from penstock.task.saved_schedules import left_schedules
 
 from .changelog_location import moved_location
+from .committed import LostPositionsError
+from .new_topics import continued_tasks, plan_to_continue
 from .preparation import Checked, check
 
 _THREADS = 8
@@ -114,7 +116,7 @@ def made_plan(application: Application, log: Log) -> tuple[Plan, Note]:
     checks besides are schemas at a registry, and a changelog that is at another place now.
     """
     try:
-        checked = check(application, log)
+        checked, continued = _checked(application, log)
     except (ConfigError, IncompatibleStateError, TopologyError) as error:
         return Plan(application.id, refusal=str(error)), {}
     before, now = checked.before, checked.now
@@ -129,9 +131,18 @@ def made_plan(application: Application, log: Log) -> tuple[Plan, Note]:
         left_schedules=tuple(_left_schedules(checked, log)),
         rollback=rollback,
         rollback_after=tuple(each for each in _rollback(before, now, ()) if each not in rollback),
-        left_to_the_start=tuple(_left_to_the_start(checked, log)),
+        left_to_the_start=(*continued, *_left_to_the_start(checked, log)),
     )
     return made, now
+
+
+def _checked(application: Application, log: Log) -> tuple[Checked, list[str]]:
+    """Return the checked application, and where the start goes on in topics that were made again."""
+    try:
+        return check(application, log), []
+    except LostPositionsError as lost:
+        plan = plan_to_continue(application, log, lost)
+        return check(application, log, are_positions_known=True), continued_tasks(application, plan)
 
 
 def _left_to_the_start(checked: Checked, log: Log) -> Iterator[str]:

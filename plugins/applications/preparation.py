@@ -116,8 +116,10 @@ class Checked:
     topics: tuple[NewTopic, ...]
 
 
-def check(application: Application, log: Log) -> Checked:
+def check(application: Application, log: Log, *, are_positions_known: bool = False) -> Checked:
     """Check the application against its log, as far as this can be done without changing anything.
+
+    `are_positions_known`: the caller knows that positions are gone, and how the start goes on without them.
 
     Raises TopologyError for missing topics, IncompatibleStateError with the reasons when the program no longer
     fits what it saved, or when positions that were committed are gone.
@@ -129,7 +131,7 @@ def check(application: Application, log: Log) -> Checked:
     before = read_note(application.id, log)
     now, application = check_saved(application, assignment, before, log)
     committed = CommittedPartitions(log, application.id, now["identity"])
-    positions = committed.check(application, assignment)
+    positions = committed.positions(assignment) if are_positions_known else committed.check(application, assignment)
     _check_repartition_topics(application, assignment, log)
     topics = (
         *_missing_repartition_topics(application, assignment),

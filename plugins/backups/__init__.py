@@ -4,7 +4,7 @@ from .backup import back_up
 from .catalog import Backup, Catalog
 from .first_content import fill_store
 from .pruning import check_keep, prune
-from .restore_plan import RestorePlan, plan_restore, verify_backup
+from .restore_plan import RestorePlan, plan_check, plan_restore, verify_backup
 from .restoring import restore_backup
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "back_up",
     "check_keep",
     "fill_store",
+    "plan_check",
     "plan_restore",
     "prune",
     "restore_backup",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock import Application, IncompatibleStateError, Log, TopicPartition, World
 from penstock.plugins.applications.preparation import RESTORING
@@ -55,20 +55,35 @@ def plan_restore(
     again, or are in another log, have the same records at the same offsets. Raises ConfigError where there is no such
     backup, IncompatibleStateError where the application has state or positions, or where the topics do not fit.
     """
-    catalog = Catalog(location, of or application.id, world)
-    backup = catalog.read(name)
-    check_note(backup.application_id, backup.note)
+    plan = plan_check(application, log, location, name=name, of=of, other_topics=other_topics, world=world)
     is_repeated = (log.get_meta(application.id, RESTORING) or b"").startswith(RESTORE_MARK.encode())
     if not is_repeated and read_note(application.id, log):
         raise IncompatibleStateError(
             f"application {application.id!r} has run in the log {application.settings.log}: what it has there is not "
             "replaced. Give up what it has (`penstock reset`), or restore under another id (--application-id)"
         )
-    note = _renamed(backup, application, world or World())
-    plan = RestorePlan(backup, catalog, note, is_repeated, other_topics)
-    _check_topics(plan, log)
     if not is_repeated:
         _check_empty(plan, application, log, world or World())
+    return replace(plan, is_repeated=is_repeated)
+
+
+def plan_check(
+    application: Application,
+    log: Log,
+    location: str,
+    *,
+    name: str | None = None,
+    of: str | None = None,
+    other_topics: bool = False,
+    world: World | None = None,
+) -> RestorePlan:
+    """Return what `verify_backup` reads, also where the application has state or positions; else as `plan_restore`."""
+    catalog = Catalog(location, of or application.id, world)
+    backup = catalog.read(name)
+    check_note(backup.application_id, backup.note)
+    note = _renamed(backup, application, world or World())
+    plan = RestorePlan(backup, catalog, note, False, other_topics)
+    _check_topics(plan, log)
     return plan
 
 

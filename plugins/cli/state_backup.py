@@ -133,13 +133,13 @@ def restore(
     The next run continues from the positions of the backup, exactly once. It is refused where the application has state
     or positions: `penstock reset` gives them up. A restore that was cut short is repeated; until then no run starts.
     """
-    from penstock.plugins.backups import plan_restore, restore_backup, verify_backup
+    from penstock.plugins.backups import plan_check, plan_restore, restore_backup, verify_backup
 
     application = find_application(target, **where)
     of = of or application.id
     if check:
         with open_application(application) as (stored, log):
-            plan = plan_restore(stored, log, location, name=name, of=of, other_topics=other_topics)
+            plan = plan_check(stored, log, location, name=name, of=of, other_topics=other_topics)
             verify_backup(plan, note)
         print_text(f"backup {plan.backup.name} of {plan.backup.application_id} is whole, and fits the topics")
         return

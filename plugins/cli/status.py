@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock import PenstockError, SystemClock
+from penstock import PenstockError, SystemClock, TopicPartition
 from penstock.plugins.console.wording import age, ago, length, opening, visiting
 
 from .command import verb
 from .options import application_options, follow_options, followed, timeout_option
 from .output import count, print_json, print_table, print_text
+
+_SOON_SECONDS = 86_400.0
+"""Tasks of a run repeat their commits days before the log deletes them."""
 
 if TYPE_CHECKING:
     from penstock import Application, Log
@@ -41,11 +44,13 @@ def status(target: str, as_json: bool, follow: bool, **where: Any) -> None:
     with followed(target, follow=follow, **where) as (application, log, steps):
         for _ in steps:
             run, lag = latest_run(application, log), present_lag(application, log)
+            committed = [TopicPartition(each.topic, each.partition) for each in lag if each.position is not None]
+            kept_until = log.commits_kept_until(application.id, committed)
             now_ms = SystemClock().now_ms()
             if as_json:
-                print_json(_data(run, lag, now_ms))
+                print_json(_data(run, lag, kept_until, now_ms))
             else:
-                _show(run, lag, now_ms)
+                _show(run, lag, kept_until, now_ms)
                 if follow:
                     print_text("\n")
 
@@ -63,7 +68,7 @@ def latest_run(application: Application, log: Log) -> RunStatus:
     return run
 
 
-def _data(run: RunStatus, lag: list[PartitionLag], now_ms: int) -> dict[str, Any]:
+def _data(run: RunStatus, lag: list[PartitionLag], kept_until: int | None, now_ms: int) -> dict[str, Any]:
     """Return everything for a program, with the lag of each task's partitions."""
     found = asdict(run)
     partitions: dict[str, list[dict[str, Any]]] = {}
@@ -82,17 +87,19 @@ def _data(run: RunStatus, lag: list[PartitionLag], now_ms: int) -> dict[str, Any
         "phase": found.pop("phase"),
         "age_seconds": round(age(run.written_ms, now_ms), 3),
         "lag": sum(each.lag for each in lag),
+        "commits_kept_until_ms": kept_until,
     }
     return {**first, **found, "tasks": tasks}
 
 
-def _show(run: RunStatus, lag: list[PartitionLag], now_ms: int) -> None:
+def _show(run: RunStatus, lag: list[PartitionLag], kept_until: int | None, now_ms: int) -> None:
     lags: dict[str, int] = {}
     for each in lag:
         lags[each.task] = lags.get(each.task, 0) + each.lag
     known = {each.task: each for each in run.tasks}
     is_running = run.state(now_ms) == "running"
-    print_text("\n".join(_sentences(run, sum(lags.values()), now_ms)) + "\n\n")
+    lines = [*_sentences(run, sum(lags.values()), now_ms), _expiry(run, kept_until, now_ms)]
+    print_text("\n".join(filter(None, lines)) + "\n\n")
     print_table(
         ["task", "slot", "where", "lag", "records/s", "in", "out", "dropped", "last commit", "restored", "opened"],
         [_row(name, known.get(name), lags.get(name), is_running, now_ms) for name in {**lags, **known}],
@@ -135,6 +142,21 @@ def _sentences(run: RunStatus, lag: int, now_ms: int) -> list[str]:
         " · ".join(filter(None, troubles)),
     ]
     return [line for line in lines if line]
+
+
+def _expiry(run: RunStatus, kept_until: int | None, now_ms: int) -> str:
+    """Return for how long the log has the committed positions, if nobody repeats them, or it is time to."""
+    if kept_until is None:
+        return ""
+    left = (kept_until - now_ms) / 1000
+    how_long = f"for another {length(left)}" if left > 0 else "no longer"
+    if run.state(now_ms) != "running":
+        return f"the log keeps its committed positions {how_long}: start it before that, or the start is refused"
+    if left < _SOON_SECONDS:
+        return (
+            f"the log keeps a committed position {how_long}, and its task does not repeat the commit: look at its log"
+        )
+    return ""
 
 
 def _row(name: str, task: TaskStatus | None, lag: int | None, is_running: bool, now_ms: int) -> list[object]:

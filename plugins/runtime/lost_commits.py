@@ -20,14 +20,8 @@ KEEPS_NO_POSITIONS = (
 """Why `reset --from-state` cannot use the state of a changelog like `topic:`."""
 
 
-def ways_on(settings: Settings, *, partly: bool = False, made_again: bool = False) -> str:
-    """Return how to go on after a lost commit; `partly`: only some of its positions are lost.
-
-    `made_again`: a topic is another one now, and the setting `offset_out_of_range` may say where to go on.
-    """
-    if made_again and settings.offset_out_of_range == "fail":
-        others = ways_on(settings, partly=partly)
-        return f"To go on with what the new topic has, set `offset_out_of_range` to earliest or latest. {others}"
+def ways_on(settings: Settings, *, partly: bool = False) -> str:
+    """Return how to go on after a lost commit; `partly`: only some of its positions are lost."""
     if settings.log_changelog is not None and not partly:
         return (
             "To start now would process everything again. `penstock reset` starts the application afresh, from where "

@@ -62,6 +62,7 @@ def test_the_same_application_goes_back_after_a_reset(counted: Console) -> None:
     with logs(counted) as log:
         append(log, 0, "ad", 5)
     run()
+    assert "is whole" in counted("state", "restore", TARGET, "safe", "--check").stdout, "also where it has run"
     result = counted("state", "restore", TARGET, "safe", code=1)
     assert "application 'counting' has run in the log" in result.stderr
     assert "penstock reset" in result.stderr

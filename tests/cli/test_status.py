@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,25 @@ def log(words: Console) -> Iterator[Log]:
         yield log
 
 
-def status(age_ms: int = 1_000, **changes: object) -> RunStatus:
+def test_how_long_positions_are_kept(words: Console, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an application that does not run, and of one whose task does not repeat its commit."""
+    hour = 3_600_000
+    ended: dict[str, Any] = {"ended_ms": 1, "ended_by": "done"}
+    for changes, hours, said in (
+        ({}, 100, None),
+        ({}, 20, "the log keeps a committed position for another 20h"),
+        (ended, 100, "the log keeps its committed positions for another 4d4h"),
+        (ended, -1, "the log keeps its committed positions no longer"),
+    ):
+        until = SystemClock().now_ms() + hours * hour + 59_000
+        monkeypatch.setattr(Log, "commits_kept_until", lambda self, application_id, partitions, at=until: at)
+        StatusTopic(log, "counting").write(status(**changes))
+        shown = words("status", TARGET).stdout
+        assert said in shown if said else "committed position" not in shown
+        assert words.json("status", TARGET, "--json")["commits_kept_until_ms"] == until
+
+
+def status(age_ms: int = 1_000, **changes: Any) -> RunStatus:
     now_ms = SystemClock().now_ms()
     run = RunStatus(
         "counting", "ann@node-1, process 7", "continuous", now_ms - 7_265_000, now_ms - age_ms,
@@ -44,7 +63,7 @@ def status(age_ms: int = 1_000, **changes: object) -> RunStatus:
         ),
         events=(Event(now_ms - 65_000, "1 task opened again (host lost): 0_0"),),
     )  # fmt: skip
-    return replace(run, **changes)  # type: ignore[arg-type]
+    return replace(run, **changes)
 
 
 def test_where_each_task_runs_and_how_far_it_is_behind(words: Console, log: Log) -> None:

@@ -74,8 +74,9 @@ class Shop:
                 log.create_topic(self.orders, partitions)
                 log.create_topic(self.totals, partitions, config)
 
-    def use(self, topology: Topology) -> None:
-        """Have the next run use another program."""
+    def use(self, topology: Topology, **settings: Any) -> None:
+        """Have the next run use another program, and these settings."""
+        self._settings |= settings
         self.application = Application(self.id, topology, **self._settings)
 
     @contextmanager

@@ -24,6 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import FencedError, LogError
 from penstock.log import Commit
+from penstock.plugins.logs.kafka import failures
 from penstock.plugins.logs.kafka.clients import Clients
 from penstock.plugins.logs.kafka.groups import Groups, renewal_seconds
 from penstock.plugins.logs.kafka.log import KafkaLog
@@ -219,7 +220,9 @@ def test_a_new_cluster_and_what_it_must_allow(guarded: KafkaBroker) -> None:
         log.close()
 
 
-def test_positions_of_a_transaction_that_does_not_end(broker: KafkaBroker) -> None:
+def test_positions_of_a_transaction_that_does_not_end(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """As where brokers have lost the end of one: they answer, so the error is not that they did not."""
     application, topic = fresh_name("app"), fresh_name("t")
     make_topic(broker.bootstrap, topic)
@@ -238,6 +241,11 @@ def test_positions_of_a_transaction_that_does_not_end(broker: KafkaBroker) -> No
             "kafka-transactions.sh find-hanging",
         )
         assert log.visible_commit(application, "0_0", [TopicPartition(topic, 0)]) is None, "queries do not wait for it"
+        monkeypatch.setattr(failures, "_SAYS_LATER", 0.0)
+        with pytest.raises(LogError):
+            log.last_commit(application, "0_0", [TopicPartition(topic, 0)])
+        said = [each.getMessage() for each in caplog.records if "waiting for" in each.getMessage()]
+        says(said[0], f"task 0_0 of application {application!r} (transactional id '{application}-0_0')")
         other.abort_transaction(30)
         log.open_committer(application, "0_0", [TopicPartition(topic, 0)]).close()
     group.close()

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+import time
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
-from penstock import Application, Topology, key_value_store
+from penstock import Application, Processor, Record, RetryAfter, Topology, key_value_store
 from penstock.errors import IncompatibleStateError, LogError
 from penstock.handlers import Failure, Stage
 from penstock.log import Commit
 from penstock.plugins.applications.dead_letters import Selection
+from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.applications.replay import count_letters, group_of, replay
 from penstock.plugins.applications.reset import plan_reset, reset, to_latest
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.reshard import plan_reshard, reshard, undo
 from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.loop.task_loop import TaskLoop
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
 from penstock.support.names import changelog_topic
 from penstock.task.dead_letter import failure_headers
+from penstock.task.failures import RetryRequested
 from tests.reshard.programs import Append
 from tests.reshard.runs import outputs, produce, run, settings
 
+from ..rotation import WHOLE, by_turns
 from ..waiting import wait_until
 from .names import fresh_name
 from .shop import Shop
@@ -84,12 +90,15 @@ def test_positions_to_start_from(broker: KafkaBroker) -> None:
     with closing(KafkaLog(broker.bootstrap)) as log:
         log.create_topic(name, 2)
         log.set_positions(name, {one: 1, two: 2})
+        assert log.commits_kept_until(name, partitions) is None, "they have copies"
         forget(broker, name)
         assert log.committed(name, partitions) == {one: 1, two: 2}
         assert log.last_commit(name, "0_0", [one]) is None
         with closing(log.open_committer(name, "0_0", [one])) as committer:
             assert committer.committed is None and committer.is_current()
             committer.commit(Commit({one: 5}, "v1"), [])
+        kept_until = log.commits_kept_until(name, partitions)
+        assert kept_until is not None and abs(kept_until / 1000 - time.time() - 7 * 86_400) < 600
         assert log.committed(name, partitions) == {one: 5, two: 2}
         forget(broker, name)
         assert log.committed(name, partitions) == {one: None, two: 2}
@@ -191,3 +200,95 @@ def test_resharded_long_before_the_first_start(broker: KafkaBroker, tmp_path: Pa
         run(new, log)
         found = {key: [value for value, _ in sent] for key, sent in outputs(log, f"{name}-out").items()}
         assert found == {key.encode(): [b"0,", b"0,1,", b"0,1,2,"] for key in KEYS}
+
+
+class Fails(Processor):
+    def process(self, record: Record) -> None:
+        raise ValueError("not yet")
+
+
+@by_turns(3, WHOLE)
+def test_what_a_broker_forgets_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause longer than the retention, after each tool and in each kind of task that commits nothing new."""
+    options = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "1000"}
+    with ExitStack() as stack:
+        broker = stack.enter_context(KafkaBroker(options=options))
+        log = stack.enter_context(closing(KafkaLog(broker.bootstrap)))
+        # Tools.
+        source, dead = fresh_name("source"), fresh_name("dead")
+        for topic in (source, dead):
+            log.create_topic(topic, 1)
+        failure = Failure(Stage.PROCESSING, ValueError("v"), "node", "0_0", source, 0, 0, b"k", b"v")
+        log.append(OutputBatch(dead, [b"k"], [b"v"], [1], [failure_headers(failure)]))
+        assert replay(log, dead, Selection()).sent
+        begun, stopped = (Shop(broker.bootstrap, tmp_path, changelog="topic:") for _ in range(2))
+        for shop in (begun, stopped):
+            shop.sell(("ann", 1))
+            shop.run()
+            with shop.log() as opened:
+                prepare(shop.application, opened)
+        with begun.log() as opened, monkeypatch.context() as patch:
+            patch.setattr(opened, "delete_topic", refuse)
+            with suppress(LogError):
+                reset(begun.application, opened, plan_reset(begun.application, opened, to_latest), lambda: None)
+        name = fresh_name("reshard")
+        old, new = (appending(broker, name, f"{name}-{number}", tmp_path, "topic:") for number in range(2))
+        for number, topic in enumerate((f"{name}-0", f"{name}-1", f"{name}-out")):
+            log.create_topic(topic, number + 2)
+        produce(log, f"{name}-0", [(key, "0,", 1) for key in KEYS])
+        run(old, log)
+        with leased(log, name) as lease:
+            reshard(plan_reshard(old, log, 3, sources={f"{name}-0": f"{name}-1"}), log, lease)
+        # Tasks: one that waits before a retry, an idle one in batches, an idle one in the continuous mode.
+        waiting, idle, looping = (Shop(broker.bootstrap, tmp_path) for _ in range(3))
+        waiting.use(
+            Topology().add_source("in", waiting.orders).add_processor("fail", Fails, "in"),
+            processing_handler=lambda failure: RetryAfter("1h"),
+        )
+        for shop in (waiting, idle, looping):
+            shop.sell(("ann", 1))
+        tasks = []
+        for shop in (waiting, idle):
+            opened, worker = stack.enter_context(shop.worker())
+            with suppress(RetryRequested):
+                worker.try_batch(opened.end_offsets(worker.partitions), 0)
+            tasks.append(worker)
+        opened = stack.enter_context(looping.log())
+        prepared = prepare(looping.application, opened)
+        resources = ProcessResources()
+        stack.callback(resources.close)
+        loop = TaskLoop(prepared.application, prepared.tasks(), opened, resources, lambda: 0)
+        loop.run(prepared.tasks(), {})
+        stack.callback(loop.close)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+
+        left = {stopped.id, group_of(dead), begun.id, f"{name}-layout-2"}
+
+        def are_forgotten() -> bool:
+            """Work on as the hosts do, and return whether the brokers have no offsets of what nobody runs."""
+            loop.turn(0.2)
+            assert not loop.take_failures()
+            for worker in tasks:
+                worker.renew(0)
+            for group in sorted(left):
+                found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result()
+                if not any(each.offset >= 0 for each in found.topic_partitions):
+                    left.discard(group)
+            return not left
+
+        wait_until(are_forgotten, "the offsets are forgotten", 240)
+        with pytest.raises(IncompatibleStateError, match="had committed positions that are gone"):
+            stopped.run()
+        assert replay(log, dead, Selection()).sent == ()
+        before = begun.sold()
+        begun.sell(("ann", 10))
+        begun.run()
+        assert begun.sold()[len(before) :] == [("ann", "10")]
+        produce(log, f"{name}-1", [(key, "1,", 1) for key in KEYS])
+        run(new, log)
+        sent = outputs(log, f"{name}-out")
+        assert {key: [value for value, _ in found][-1] for key, found in sent.items()} == dict.fromkeys(
+            map(str.encode, KEYS), b"0,1,"
+        )
+        for shop, position in ((waiting, 0), (idle, 1), (looping, 1)):
+            assert shop.position(log) == position

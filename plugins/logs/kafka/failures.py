@@ -215,7 +215,7 @@ class Patience:
                     said_at = now
                     _log.warning(
                         "waiting for %s, for %.0f s at most (task_timeout), while %s: %s",
-                        self.where, deadline - now, doing, describe(reason),
+                        self.where, deadline - now, doing, describe(reason) + _hint(reason),
                     )  # fmt: skip
             else:
                 self._has_answered = True

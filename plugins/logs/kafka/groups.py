@@ -94,16 +94,22 @@ def _answer(futures: Mapping[str, Future[Any]]) -> Any:
 
 
 def renewal_seconds(clients: Clients) -> float:
-    """Return the age at which a task repeats its commit: brokers forget the offsets of a group without members.
+    """Return the age at which a task repeats its commit. Raises LogError when no broker answers."""
+    kept = retention_seconds(clients)
+    return RENEWAL_SECONDS if kept is None else min(RENEWAL_SECONDS, kept / _RENEWALS)
 
-    They do so `offsets.retention.minutes` after the commit. Raises LogError when no broker answers.
+
+def retention_seconds(clients: Clients) -> float | None:
+    """Return how long after a commit brokers forget the offsets of a group without members; None if they do not say.
+
+    Raises LogError when no broker answers.
     """
     doing = f"reading the brokers' {_RETENTION}"
     broker = str(min(clients.admin.list_topics(doing).brokers))
     try:
         config = clients.admin.one(doing, AdminClient.describe_configs, [ConfigResource(ResourceType.BROKER, broker)])
-        return min(RENEWAL_SECONDS, float(config[_RETENTION].value) * 60 / _RENEWALS)
+        return float(config[_RETENTION].value) * 60
     except (KafkaException, KeyError, TypeError, ValueError) as error:
         # Most likely this client may not read it.
         _log.debug("%s: %s: %s; commits are repeated after %.0f s", clients.where, doing, error, RENEWAL_SECONDS)
-        return RENEWAL_SECONDS
+        return None

@@ -30,14 +30,14 @@ from .committers import AtLeastOnce, ExactlyOnce, KafkaCommitter
 from .copies import missing, with_copies
 from .failures import is_retriable, is_unknown_topic
 from .following import KafkaFollower
-from .groups import Groups, renewal_seconds
+from .groups import Groups, renewal_seconds, retention_seconds
 from .notes import Notes
-from .positions import from_kafka, plain, position_of, start_positions, task_of, without_position
+from .positions import committed_at, from_kafka, plain, position_of, start_positions, task_of, without_position
 from .producing import SharedOutbox, largest_message
 from .readers import CONSUMER_FILES, Readers
 from .reading import out_of_range
 from .topics import Topics
-from .transactions import Transactions
+from .transactions import Transactions, transactional_id
 
 _GUARANTEES = {"exactly_once": ExactlyOnce, "exactly_once_v2": ExactlyOnce, "at_least_once": AtLeastOnce}
 _SETTLE_SECONDS = 1.0
@@ -221,7 +221,10 @@ class KafkaLog(Log):
         if not partitions:
             return None
         consumer = self._group(application_id, level)
-        doing = f"reading the last commit of task {task_id} of application {application_id!r}"
+        doing = (
+            f"reading the last commit of task {task_id} of application {application_id!r} (transactional id "
+            f"{transactional_id(application_id, task_id)!r})"
+        )
         with self._patience.naming(doing):
 
             def ask() -> list[KafkaPartition]:
@@ -265,6 +268,19 @@ class KafkaLog(Log):
             except KafkaException:
                 pass  # The positions of one task fail, or its successor died in a transaction: ask for each task.
         return super().are_current(committers)
+
+    def commits_kept_until(self, application_id: str, partitions: Sequence[TopicPartition]) -> int | None:
+        """Return when the brokers forget the first of these offsets that has no copy (`offsets.retention.minutes`)."""
+        kept = retention_seconds(self._clients)
+        if kept is None or not partitions:
+            return None
+        consumer, doing = self._group(application_id), f"reading the positions of {application_id!r}"
+        with self._patience.naming(doing):
+            found = self._patience.call(
+                doing, lambda seconds: consumer.committed(plain(partitions), timeout=seconds), consumer
+            )
+        made = [at for each in found if (at := committed_at(each)) is not None]
+        return int((min(made) + kept) * 1000) if made else None
 
     def delete_commits(self, application_id: str) -> None:
         self._fence_all(application_id)

@@ -169,6 +169,15 @@ def may_have_copy(found: KafkaPartition) -> bool:
     return text == _START or '"copied"' in text
 
 
+def committed_at(found: KafkaPartition) -> int | None:
+    """Return when (seconds since 1970) a task committed a position; None where no task did, or if it has a copy."""
+    try:
+        note = Note.from_text(_metadata_of(found))
+    except LogError:
+        return None
+    return None if note is None or note.copied else note.at
+
+
 def without_position(partitions: Sequence[TopicPartition]) -> list[KafkaPartition]:
     """Return offsets to commit for partitions that have no position from then on."""
     return [KafkaPartition(each.topic, each.partition, 0, metadata=_NO_POSITION) for each in partitions]

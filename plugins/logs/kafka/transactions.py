@@ -53,7 +53,9 @@ class Transactions(Outbox):
         """
         try:
             self._clients.patience.call(
-                f"taking the fence of {self._what}", lambda seconds: self._producer.init_transactions(seconds), self
+                f"taking the fence of {self._what} (transactional id {self._id!r})",
+                lambda seconds: self._producer.init_transactions(seconds),
+                self,
             )
         except LogError as late:
             raise self._clients.patience.out_of_time(
