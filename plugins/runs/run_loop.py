@@ -83,15 +83,23 @@ def _surroundings(
     statistics: RunStatistics,
 ) -> Iterator[tuple[R, StopRequest]]:
     with (
-        metrics_endpoint(application.settings, statistics.status, lambda: statistics.lag),
+        metrics_endpoint(application.settings, statistics.status, lambda: statistics.lag, waits=order.waits),
         reporting(application, statistics.status, lambda: statistics.lag),
-        opening as running,
+        _begun_with(opening, statistics) as running,
         StatusWriter(running.log, running.application.id, statistics),
         serving(running) as running.server,
         noted_server(running.application, running.log),
         StopRequest.listening(order.stop) as stop,
     ):
         yield running, stop
+
+
+@contextmanager
+def _begun_with(opening: AbstractContextManager[R], statistics: RunStatistics) -> Iterator[R]:
+    """Open an application; from then on the time of the run counts."""
+    with opening as running:
+        statistics.begin()
+        yield running
 
 
 class RunLoop(ABC):
