@@ -45,8 +45,9 @@ def failover(
 ) -> Table:
     """Kill what runs a task; measure until its first new output, with and without a standby of its state.
 
-    `embedded`: `tasks` have the `entries`, and an application that waits on another machine takes over. `cluster`: one
-    of two executors with a task each is killed, with all else on its machine; its task has all `entries`.
+    `embedded`: `tasks` have the `entries`, and an application that waits on another machine takes over. On Kafka it
+    is killed between two commits, and inside one, whose transaction is open then. `cluster`: one of two executors with
+    a task each is killed, with all else on its machine; its task has all `entries`.
     `kafka-streams`: one task, one of two instances is killed. `noticed_seconds`: until the waiting application has
     the lease, the driver gives the slot away, or the other instance gets the task. `takeover_seconds`: from then on.
     """
@@ -88,20 +89,23 @@ def _found(killed: float, noticed: float, written: float, everywhere: float) -> 
 def _embedded(changelog: str, entries: int, tasks: int, rounds: int) -> Iterator[dict[str, Any]]:
     with filled(changelog, entries, tasks) as (settings, directory):
         for _ in range(rounds):
-            for copies in (0, 1):
-                found = _kill_application(settings, directory, copies, tasks, entries)
-                yield _row(EMBEDDED, changelog, tasks, entries, copies, found)
+            for is_inside in (False, True) if settings["log"].startswith("kafka:") else (False,):
+                for copies in (0, 1):
+                    found = _kill_application(settings, directory, copies, tasks, entries, is_inside=is_inside)
+                    yield _row(EMBEDDED + ", in a commit" * is_inside, changelog, tasks, entries, copies, found)
 
 
 def _kill_application(
-    settings: dict[str, Any], directory: Path, copies: int, tasks: int, entries: int
+    settings: dict[str, Any], directory: Path, copies: int, tasks: int, entries: int, *, is_inside: bool
 ) -> dict[str, float]:
     shutil.rmtree(directory / "elsewhere", ignore_errors=True)
     with ExitStack() as stack:
         noted = stack.enter_context(tempfile.NamedTemporaryFile("r"))
         given = {**settings, "copies": noted.name}
+        dies = directory / "dies"
+        dies.unlink(missing_ok=True)
         log = stack.enter_context(opened_log(settings))
-        first = stack.enter_context(_app("follow", given))
+        first = stack.enter_context(_app("follow", {**given, "dies": str(dies)} if is_inside else given))
         assert first.stdout is not None
         first.stdout.readline()  # it has the lease
         waiting = stack.enter_context(
@@ -114,9 +118,15 @@ def _kill_application(
             _wait_for_copies(Path(noted.name), entries)
         before = send(log, tasks)
         wait(log, before)
-        os.kill(first.pid, signal.SIGKILL)
-        killed = time.time()
-        before = send(log, tasks)
+        if is_inside:
+            dies.touch()
+            before = send(log, tasks)
+            first.wait(_PATIENCE)
+            killed = time.time()
+        else:
+            os.kill(first.pid, signal.SIGKILL)
+            killed = time.time()
+            before = send(log, tasks)
         has_lease = json.loads(waiting.stdout.readline())["at"]
         wait(log, before, some=True)
         some = time.time()
@@ -275,4 +285,5 @@ def _app(verb: str, *given: Mapping[str, Any], stdout: Any = subprocess.PIPE) ->
         try:
             yield process
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -74,10 +75,30 @@ def restored(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def follow(settings: dict[str, Any]) -> None:
-    """Run it until it is killed; print a line when its tasks begin to run."""
+    """Run it until it is killed; print a line when its tasks begin to run.
+
+    `dies` among the settings: once this file is there, the process kills itself inside its next commit on Kafka, whose
+    records and positions are in an open transaction then.
+    """
+    dies = settings.pop("dies", None)
+    if dies is not None:
+        _die_inside_a_commit(Path(dies))
     with _with_listener(settings).start("continuous", wait=True) as running:
         print(json.dumps({"at": time.time()}), flush=True)
         running.wait()
+
+
+def _die_inside_a_commit(file: Path) -> None:
+    from penstock.plugins.logs.kafka.transactions import Transactions
+
+    end = Transactions._commit
+
+    def die_or_end(self: Transactions, seconds: float) -> None:
+        if file.exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        end(self, seconds)
+
+    Transactions._commit = die_or_end  # type: ignore[method-assign]
 
 
 def drive(settings: dict[str, Any], spark: dict[str, str]) -> None:

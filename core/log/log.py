@@ -54,6 +54,8 @@ class LogTopics(ABC):
 
     keeps_records: ClassVar[bool] = True
     """Whether a topic that was given no retention keeps its records for ever."""
+    settle_seconds: ClassVar[float] = 0.0
+    """How long `topics` may lack a topic that another process has created: only what is missing for longer is."""
 
     @abstractmethod
     def topics(self) -> Mapping[str, TopicInfo]:

@@ -6,8 +6,10 @@ A test, or a simulator, hands down a World of its own, so the same code runs the
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
+import traceback
 from collections.abc import Callable, Collection
 from concurrent import futures
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -16,7 +18,10 @@ from threading import Event, Thread
 from typing import Any, Protocol
 
 from ..clock import Clock, SystemClock
+from ..support.repeats import Repeats
 from .files import Files, LocalFiles
+
+_log = logging.getLogger("penstock.world")
 
 
 class Wait(Protocol):
@@ -46,12 +51,14 @@ class Ticker(Protocol):
 class ThreadTicker(Ticker):
     """A ticker with a thread of its own. The first call is at once, and the next one `seconds` later.
 
-    A call that takes longer than `seconds` delays those after it.
+    A call that takes longer than `seconds` delays those after it. One that raises is logged, and those after it follow.
     """
 
     def __init__(self, name: str, seconds: float, call: Callable[[], object]) -> None:
+        self._name = name
         self._seconds = seconds
         self._call = call
+        self._repeats = Repeats(SystemClock().now_ms)
         self._ended, self._goes = Event(), Event()
         self._goes.set()
         self._thread = Thread(target=self._run, name=name, daemon=True)
@@ -64,7 +71,14 @@ class ThreadTicker(Ticker):
             if self._ended.is_set():
                 return
             next_at = max(next_at + self._seconds, time.perf_counter())
-            self._call()
+            try:
+                self._call()
+            except Exception as error:
+                # Whoever waits for what this does would wait for ever, and see nothing wrong.
+                self._repeats.log(
+                    _log, logging.ERROR, type(error).__name__, "%s: a call failed, and the next one follows: %s",
+                    self._name, "".join(traceback.format_exception(error)).rstrip(),
+                )  # fmt: skip
 
     def pause(self) -> None:
         self._goes.clear()

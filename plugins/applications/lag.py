@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from penstock import Application, Assignment, Log, SystemClock, TopicPartition
@@ -10,13 +12,17 @@ from penstock.program.offset_reset import EARLIEST
 
 from .preparation import resolve
 
+_log = logging.getLogger("penstock.applications")
+
 
 @dataclass(frozen=True)
 class PartitionLag:
     """How far a task is behind in one of its partitions.
 
     `position`: the committed position, None before the first commit. `lag` counts offsets up to `end`, from the start
-    that `offset_reset` says if there is no position. `internal`: the topic is one of the application's own.
+    that `offset_reset` says if there is no position. `internal`: the topic is one of the application's own. `held`: how
+    many of the offsets below `end` cannot be read yet, because an open transaction of a producer holds them back; of a
+    topic of the application's own those are not counted at all.
     """
 
     task: str
@@ -26,6 +32,7 @@ class PartitionLag:
     position: int | None
     end: int
     lag: int
+    held: int = 0
 
     @property
     def next_offset(self) -> int:
@@ -51,13 +58,53 @@ def find_lag(application: Application, assignment: Assignment, log: Log, now_ms:
     starts = start_positions(application, assignment, log, fresh, now_ms)
     # Ask for the ends after the positions: otherwise an application that runs could seem to be ahead of its topics.
     ends = log.end_offsets(partitions)
+    highest = log.end_offsets([each for each in partitions if each.topic not in assignment.internal], stable=False)
     for task, read in assignment.tasks.items():
         for each in read:
             position = committed.get(each)
-            end = ends.get(each, 0)
+            stable = ends.get(each, 0)
+            end = max(stable, highest.get(each, 0))
             lag = max(0, end - (starts.get(each, 0) if position is None else position))
-            found.append(PartitionLag(str(task), *each, each.topic in assignment.internal, position, end, lag))
+            is_internal = each.topic in assignment.internal
+            found.append(PartitionLag(str(task), *each, is_internal, position, end, lag, min(lag, end - stable)))
     return found
+
+
+def held_back(lag: Iterable[PartitionLag]) -> str:
+    """Return how many records open transactions hold back, and in which topics, as text; "" if none are."""
+    held: dict[str, int] = {}
+    for each in lag:
+        if each.held:
+            held[each.topic] = held.get(each.topic, 0) + each.held
+    if not held:
+        return ""
+    return f"{sum(held.values()):,} held back by open transactions in {', '.join(map(repr, sorted(held)))}"
+
+
+class HeldBack:
+    """Warns of records of source topics that an open transaction holds back from one `look` to the next."""
+
+    def __init__(self, application_id: str) -> None:
+        self._application_id = application_id
+        self._ends: dict[TopicPartition, int] = {}
+        self._warned: dict[TopicPartition, int] = {}
+        """The stable ends at the last look where records are held back, and those that a line was logged for."""
+
+    def look(self, log: Log, partitions: Sequence[TopicPartition]) -> None:
+        """Log a warning for each partition whose stable end has not moved since the last look; one until it moves."""
+        stable = log.end_offsets(partitions)
+        highest = log.end_offsets(partitions, stable=False)
+        ends = {each: stable[each] for each in partitions if stable[each] < highest[each]}
+        for each, end in ends.items():
+            if self._ends.get(each) == end and self._warned.get(each) != end:
+                self._warned[each] = end
+                _log.warning(
+                    "application %r: %d records of %s, from offset %d on, cannot be read: a producer's transaction is "
+                    "open there. If that producer does not end it, the broker does after its transaction.timeout.ms; "
+                    "`kafka-transactions.sh find-hanging` finds one whose end the brokers have lost",
+                    self._application_id, highest[each] - end, each, end,
+                )  # fmt: skip
+        self._ends = ends
 
 
 def start_positions(

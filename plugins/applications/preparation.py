@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -124,8 +125,13 @@ def check(application: Application, log: Log, *, are_positions_known: bool = Fal
     Raises TopologyError for missing topics, IncompatibleStateError with the reasons when the program no longer
     fits what it saved, or when positions that were committed are gone.
     """
-    assignment = resolve(application, log)
-    _check_sinks(application, log)
+    try:
+        assignment = _resolve_with_sinks(application, log)
+    except TopologyError:
+        if not log.settle_seconds:
+            raise
+        time.sleep(log.settle_seconds)
+        assignment = _resolve_with_sinks(application, log)
     _check_refills(application, log)
     check_restored(application.id, log)
     before = read_note(application.id, log)
@@ -138,6 +144,12 @@ def check(application: Application, log: Log, *, are_positions_known: bool = Fal
         *_missing_changelog_topics(application, assignment, log, before),
     )
     return Checked(application, assignment, committed, positions, before, now, topics)
+
+
+def _resolve_with_sinks(application: Application, log: Log) -> Assignment:
+    assignment = resolve(application, log)
+    _check_sinks(application, log)
+    return assignment
 
 
 def check_restored(application_id: str, log: Log) -> None:

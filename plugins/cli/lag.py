@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 def lag(target: str, fail_above: int | None, quiet: bool, as_json: bool, follow: bool, **where: Any) -> None:
     """Show how many records wait for the application MODULE:ATTR.
 
-    For each partition that a task reads: the next offset to read (- before the first commit), the end of the log, and
-    what lies between. It is read from the log: Spark is not needed, and the application may run or not.
+    For each partition that a task reads: the next offset to read (- before the first commit), the end of the log,
+    what lies between, and how much of that an open transaction of a producer holds back, if it does. It is read from the log: Spark
+    is not needed, and the application may run or not.
     """
     from penstock.plugins.applications.lag import present_lag
 
@@ -54,13 +55,12 @@ def _show(application: Application, rows: list[PartitionLag], total: int, *, as_
     if as_json:
         print_json({"application_id": application.id, "lag": total, "partitions": [asdict(row) for row in rows]})
         return
-    print_table(
-        ["task", "topic", "partition", "position", "end", "lag"],
-        [
-            *((row.task, row.topic, row.partition, row.position, row.end, row.lag) for row in rows),
-            ("total", "", "", "", "", total),
-        ],
-        numbers=["partition", "position", "end", "lag"],
-    )
+    held = sum(row.held for row in rows)
+    columns = ["task", "topic", "partition", "position", "end", "lag", *["held back"] * bool(held)]
+    table = [
+        *((row.task, row.topic, row.partition, row.position, row.end, row.lag, row.held) for row in rows),
+        ("total", "", "", "", "", total, held),
+    ]
+    print_table(columns, [row[: len(columns)] for row in table], numbers=columns[2:])
     if follow:
         print_text("\n")

@@ -39,7 +39,7 @@ def status(target: str, as_json: bool, follow: bool, **where: Any) -> None:
     Counts and places are what the driver wrote to the log, every five seconds; positions and lag are read now.
     Spark is not needed, and this may run on another host.
     """
-    from penstock.plugins.applications.lag import present_lag
+    from penstock.plugins.applications.lag import held_back, present_lag
 
     with followed(target, follow=follow, **where) as (application, log, steps):
         for _ in steps:
@@ -50,7 +50,7 @@ def status(target: str, as_json: bool, follow: bool, **where: Any) -> None:
             if as_json:
                 print_json(_data(run, lag, kept_until, now_ms))
             else:
-                _show(run, lag, kept_until, now_ms)
+                _show(run, lag, kept_until, held_back(lag), now_ms)
                 if follow:
                     print_text("\n")
 
@@ -92,13 +92,13 @@ def _data(run: RunStatus, lag: list[PartitionLag], kept_until: int | None, now_m
     return {**first, **found, "tasks": tasks}
 
 
-def _show(run: RunStatus, lag: list[PartitionLag], kept_until: int | None, now_ms: int) -> None:
+def _show(run: RunStatus, lag: list[PartitionLag], kept_until: int | None, held: str, now_ms: int) -> None:
     lags: dict[str, int] = {}
     for each in lag:
         lags[each.task] = lags.get(each.task, 0) + each.lag
     known = {each.task: each for each in run.tasks}
     is_running = run.state(now_ms) == "running"
-    lines = [*_sentences(run, sum(lags.values()), now_ms), _expiry(run, kept_until, now_ms)]
+    lines = [*_sentences(run, sum(lags.values()), held, now_ms), _expiry(run, kept_until, now_ms)]
     print_text("\n".join(filter(None, lines)) + "\n\n")
     print_table(
         ["task", "slot", "where", "lag", "records/s", "in", "out", "dropped", "last commit", "restored", "opened"],
@@ -110,7 +110,7 @@ def _show(run: RunStatus, lag: list[PartitionLag], kept_until: int | None, now_m
         print_table(["ago", "what happened"], [(ago(each.at_ms, now_ms), each.text) for each in run.events])
 
 
-def _sentences(run: RunStatus, lag: int, now_ms: int) -> list[str]:
+def _sentences(run: RunStatus, lag: int, held: str, now_ms: int) -> list[str]:
     state = run.state(now_ms)
     since = ago(run.written_ms, now_ms)
     first = {
@@ -125,7 +125,7 @@ def _sentences(run: RunStatus, lag: int, now_ms: int) -> list[str]:
         count(run.commits, "commit"),
         f"{run.restored:,} restored" if run.restored else "",
         f"{run.records_per_second:,.0f} records/s" if state == "running" else "",
-        f"lag {lag:,}",
+        f"lag {lag:,}" + (f", {held}" if held else ""),
     ]
     again = [f"{reason} {times}" for reason, times in run.openings.items() if reason != "first"]
     troubles = [

@@ -233,7 +233,11 @@ class Watching:
     def _run(self, watch: Watch) -> None:
         with closing(watch.log):
             while not self._ending.wait(self._interval):
-                view = watch.look()
+                try:
+                    view = watch.look()
+                except Exception as error:  # pages that show an old view for ever would seem right
+                    failed = PenstockError(f"{type(error).__name__}: {error}")
+                    view = replace(self._view, now_ms=SystemClock().now_ms(), error=failed)
                 with self._lock:
                     self._view = view
                     if time.monotonic() > self._asked_at + _IDLE_SECONDS:

@@ -58,7 +58,7 @@ class EmbeddedEngine(Engine):
         opening = opened(application, is_wanted)
         with closing(waiting), closing(server), begun(application, order, opening, server.of_run) as begun_run:
             running, stop, statistics = begun_run
-            waiting.close()
+            waiting.leave()
             order.note_start()
             if threading.current_thread() is threading.main_thread():
                 # The process is the run's own. In a service the collector is left as it is.

@@ -14,7 +14,8 @@ from penstock.plugins.hosts.slot_engine import SlotCargo, SlotEngine, SlotReques
 from penstock.plugins.hosts.status import Meter
 
 _SILENT_SECONDS = 12.0
-"""Seconds without a sign after which a host is frozen; one that works gives a sign every five."""
+"""Seconds without a sign, and without processor time, after which a host is frozen; one that works gives a sign every
+five, unless a call keeps Python's lock."""
 
 
 class MachineHost:

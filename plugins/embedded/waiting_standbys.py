@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from penstock import Application, Log
+from penstock import Application, Log, World
 from penstock.plugins.applications.stored_id import stored_application
 from penstock.plugins.replicas.settings import NUM_STANDBY_REPLICAS
 from penstock.plugins.runtime.locations import open_log
@@ -17,12 +18,13 @@ _log = logging.getLogger("penstock.embedded")
 
 
 class WaitingStandbys:
-    """Keeps copies from the first call of `keep` to `close`, if the setting `num_standby_replicas` is 1 or more."""
+    """Keeps copies from the first call of `keep` to `leave`, if the setting `num_standby_replicas` is 1 or more."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
         self._log: Log | None = None
         self._standbys: Standbys | None = None
+        self._leaving: Future[None] | None = None
 
     def keep(self) -> bool:
         """Begin, unless it has begun. Returns True."""
@@ -34,13 +36,30 @@ class WaitingStandbys:
             _log.info("application %r: keeping copies of its tasks' state while it waits", self._application.id)
         return True
 
-    def close(self) -> None:
-        """Leave the copies to the tasks; idempotent."""
+    def leave(self) -> None:
+        """Leave the copies to the tasks, which are opened now; do not wait.
+
+        A copy may wait for the end of a transaction that only the opening of its task ends (`Standbys.close`).
+        """
         standbys, self._standbys = self._standbys, None
-        if standbys is not None:
-            standbys.close()
-            for each in standbys.status():
-                _log.info("standby of task %s: %s, at version %s", each.task, each.state, each.version)
         log, self._log = self._log, None
-        if log is not None:
-            log.close()
+        if standbys is None or log is None:
+            return
+        for each in standbys.status():
+            _log.info("standby of task %s: %s, at version %s", each.task, each.state, each.version)
+        thread = World().threads(1, "penstock-leaving")
+        self._leaving = thread.submit(_close, standbys, log)
+        thread.shutdown(wait=False)
+
+    def close(self) -> None:
+        """End, and wait until the copies are left; idempotent."""
+        self.leave()
+        if self._leaving is not None:
+            self._leaving.result()
+
+
+def _close(standbys: Standbys, log: Log) -> None:
+    try:
+        standbys.close()
+    finally:
+        log.close()

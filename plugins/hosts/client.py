@@ -18,16 +18,21 @@ from typing import Any
 
 from penstock import RuntimeUnavailableError
 
-from .life import LEASE_SECONDS, Process
+from .life import LEASE_SECONDS, Process, clock, cpu_seconds
 from .memory import memory_kills
 from .place import Place, check_peer
+from .plan import STUCK_SECONDS
 from .process import BOOTSTRAP
 from .status import Loss
 from .wire import END, PROTOCOL, Answer, Busy, ClosedError, SilentError, receive, receive_line, send, send_line
 
 _START_SECONDS = 120.0
 _SILENT_SECONDS = 60.0
-"""A host that works says so every five seconds. One that is silent for so long is frozen, and is killed."""
+"""A host that works says so every five seconds. One that is silent for so long, and computes nothing, is frozen, and is
+killed."""
+_WORKING_SHARE = 0.05
+"""A silent host that takes more than this share of a processor computes: a call that keeps Python's lock lets nothing
+else of its process run. Less is what the threads of clients take."""
 _MOST_STARTS = 3
 _END_SECONDS = 12.0
 """Longer than a host takes to end in the middle of a batch."""
@@ -103,7 +108,8 @@ class Client:
     def call(self, request: Any, reason: str, silent_seconds: float | None = None) -> Any:
         """Return the host's answer to a request. A host that is not there is started, for `reason`.
 
-        One that gives no sign of life for `silent_seconds` (None: a minute) is frozen, and is killed.
+        One that gives no sign of life for `silent_seconds` (None: a minute) is frozen, and is killed: it says nothing,
+        and takes no processor time. One that computes has `STUCK_SECONDS`.
 
         A host that is lost in the middle is started again, and gets the request again. Raises what its engine raised,
         and RuntimeUnavailableError when no host can be started, or each one is lost.
@@ -156,8 +162,10 @@ class Client:
         connection.settimeout(self._silent_seconds)
         try:
             send(connection, request)
-            while isinstance(message := receive(connection), Busy):
-                pass
+            message: object = Busy()
+            while isinstance(message, Busy):
+                self._wait_for_sign(connection)
+                message = receive(connection)
         except ClosedError as error:
             killed = memory_kills() > self._memory_kills
             how = (
@@ -166,12 +174,24 @@ class Client:
             raise HostLostError(self._lost(how)) from error
         except SilentError as error:
             self._kill()
-            raise HostLostError(
-                self._lost(f"was frozen: it gave no sign for {self._silent_seconds:.0f} s, and was killed")
-            ) from error
+            raise HostLostError(self._lost(f"was frozen: {error}, and was killed")) from error
         assert isinstance(message, Answer)
         self._memory_kills = memory_kills()
         return message
+
+    def _wait_for_sign(self, connection: socket.socket) -> None:
+        """Return when the host has sent something. Raises SilentError if it is frozen, or computes for too long."""
+        poll, began, seconds = select.poll(), clock(), self._silent_seconds
+        poll.register(connection, select.POLLIN)
+        while True:
+            before = cpu_seconds(self._process)
+            if poll.poll(seconds * 1000):
+                return
+            after = cpu_seconds(self._process)
+            if before is None or after is None or after - before <= _WORKING_SHARE * seconds:
+                raise SilentError(f"it gave no sign for {seconds:.0f} s")
+            if clock() - began > STUCK_SECONDS:
+                raise SilentError(f"it gave no sign for {STUCK_SECONDS:.0f} s, in which it computed")
 
     def _lost(self, how: str) -> Loss:
         return Loss(f"the {self.spec.name} (process {self._process}) {how}", self._process)
@@ -201,6 +221,7 @@ class Client:
             connection.connect(os.fspath(self.place.socket))
             self._process = check_peer(connection)
             send_line(connection, PROTOCOL, self.spec.digest)
+            self._wait_for_sign(connection)
             protocol, answer, *_ = [*receive_line(connection), "", ""]
             if protocol != PROTOCOL:
                 raise RuntimeUnavailableError(

@@ -41,8 +41,10 @@ class HeartbeatSender:
         message = self._make()
         try:
             self._log.append(OutputBatch(self._topic, [str(message.slot).encode()], [message.to_json().encode()], [0]))
-        except PenstockError as error:
+        except Exception as error:
             self._give_back(message)
+            if not isinstance(error, PenstockError):
+                raise  # its ticker logs it
             _log.debug("a heartbeat could not be sent: %s", error)
 
     def close(self) -> None:

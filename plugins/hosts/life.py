@@ -38,13 +38,24 @@ class Process:
 
 def started_at(pid: int) -> str:
     """Return when a process started, as text that no later process with its number has; "" if that is not known."""
+    fields = _stat(pid)
+    return "" if not fields or fields[0] == "Z" else fields[19]
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """Return the processor time that a process has taken; None where the system does not say."""
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else None
+
+
+def _stat(pid: int) -> list[str]:
+    """Return what Linux says of a process, from its state on; empty where it says nothing."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return ""
+        return []
     # The name of the program is in parentheses and may contain anything.
-    fields = text.rpartition(")")[2].split()
-    return "" if fields[0] == "Z" else fields[19]
+    return text.rpartition(")")[2].split()
 
 
 def clock() -> float:

@@ -38,6 +38,8 @@ _AWAY_SECONDS = 2.0
 _FAILED_SECONDS, _LONGEST_SECONDS = 5.0, 60.0
 _TASKS_SECONDS = 10.0
 """Seconds between two looks which tasks the application has."""
+_SAYS_AFTER_SECONDS = 10.0
+"""Seconds without a portion, while a copy is brought on, until the log says what it waits for."""
 
 RESTORING, FOLLOWING, TAKEN, FAILED = "restoring", "following", "taken", "failed"
 
@@ -99,15 +101,23 @@ class Standbys:
         return self._has_looked and all(each.state in (FOLLOWING, TAKEN) for each in list(self._copies.values()))
 
     def close(self) -> None:
-        """End, and leave the copies to the tasks; a portion that has begun is written first. Idempotent."""
+        """End, and leave the copies to the tasks; a portion that has begun is written first. Idempotent.
+
+        A copy may wait for the end of a transaction that a killed process left open, which the opening of its task
+        ends: who opens tasks here must not wait for this.
+        """
         self._has_ended = True
         self._ticker.close()
         for each in self._copies.values():
             each.ends = True
+        self._running = {task: each for task, each in self._running.items() if not each.cancel()}
+        for task, copy in self._copies.items():
+            if task not in self._running:
+                copy.leave()
         self._world.wait(list(self._running.values()))
         self._threads.shutdown()
-        for each in self._copies.values():
-            each.leave()
+        for copy in self._copies.values():
+            copy.leave()
 
     # ------------------------------------------------------------------ a thread of its own
 
@@ -121,6 +131,7 @@ class Standbys:
                 del self._running[task]
         for task, copy in list(self._copies.items()):
             if task in self._running or self._has_ended:
+                copy.say_slow(now)
                 continue
             if copy.ends:
                 copy.leave()
@@ -166,6 +177,9 @@ class _Copy:
         self._current_at: float | None = None
         self._error = ""
         self._failures = 0
+        self._moved: tuple[int, float] | None = None
+        """The steps of the replica, and since when it has made no more; None unless it is brought on now."""
+        self._has_said_slow = False
         self.state = RESTORING
         self.due = 0.0
         self.ends = False
@@ -182,7 +196,10 @@ class _Copy:
     def bring_on(self) -> None:
         """Bring the copy to the task's last commit, unless the task wants it, or has it."""
         began = self._world.seconds()
+        self._moved, self._has_said_slow = (self._steps(), began), False
         try:
+            if self.ends:
+                return
             if self._replica is None:
                 self._replica = Replica(
                     self._application, self._task, self._log, self._directory, world=self._world, lock_seconds=0
@@ -203,10 +220,14 @@ class _Copy:
             self.state, self._behind = FOLLOWING, 0
             now = self._current_at = self._world.seconds()
             self.due = now + max(_LOOK_SECONDS, _COST_SHARE * (now - began))
+        finally:
+            self._moved = None
 
     def _follow(self, replica: Replica) -> bool:
-        """Return whether the copy is at the task's last commit."""
+        """Return whether the copy is at the task's last commit. Raises StaleStoreError if it should end."""
         self._behind = replica.behind()
+        if self._is_to_end(replica):
+            raise StaleStoreError("the task wants its directory")
         is_current = replica.catch_up(lambda: self._note(replica))
         self._note(replica)
         return is_current
@@ -216,8 +237,31 @@ class _Copy:
         self._version = replica.version
         if self._restored > before:
             self._tell(RestorePhase.BATCH)
-        if self.ends or replica.is_wanted():
+        if self._is_to_end(replica):
             replica.opening.end()
+
+    def _is_to_end(self, replica: Replica) -> bool:
+        return self.ends or replica.is_wanted()
+
+    def _steps(self) -> int:
+        return 0 if self._replica is None else self._replica.opening.steps
+
+    def say_slow(self, now: float) -> None:
+        """Log once what the copy waits for, while it is brought on and no portion arrives; any thread may call it."""
+        moved = self._moved
+        if moved is None:
+            return
+        steps, since = moved
+        if (found := self._steps()) != steps:
+            self._moved = found, now
+        elif now - since >= _SAYS_AFTER_SECONDS and not self._has_said_slow:
+            self._has_said_slow = True
+            _log.warning(
+                "standby of task %s: nothing for %.0f s: the log does not answer, or the task has a transaction that "
+                "its driver left open, as where that was killed: it ends when the task is opened, or after "
+                "transaction.timeout.ms",
+                self._task, now - since,
+            )  # fmt: skip
 
     def take_away(self) -> None:
         """Leave the directory to its task."""

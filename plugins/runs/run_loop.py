@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from penstock import Application, LeaseTakenError, SystemClock, TaskId, TopicPartition, TopologyError
-from penstock.plugins.applications.lag import PartitionLag, find_lag
+from penstock.plugins.applications.lag import HeldBack, PartitionLag, find_lag
 from penstock.plugins.applications.pausing import read_paused
 from penstock.plugins.applications.preparation import resolve
 from penstock.plugins.applications.visits import asked_visits
@@ -83,15 +83,23 @@ def _surroundings(
     statistics: RunStatistics,
 ) -> Iterator[tuple[R, StopRequest]]:
     with (
-        metrics_endpoint(application.settings, statistics.status, lambda: statistics.lag),
+        metrics_endpoint(application.settings, statistics.status, lambda: statistics.lag, waits=order.waits),
         reporting(application, statistics.status, lambda: statistics.lag),
-        opening as running,
+        _begun_with(opening, statistics) as running,
         StatusWriter(running.log, running.application.id, statistics),
         serving(running) as running.server,
         noted_server(running.application, running.log),
         StopRequest.listening(order.stop) as stop,
     ):
         yield running, stop
+
+
+@contextmanager
+def _begun_with(opening: AbstractContextManager[R], statistics: RunStatistics) -> Iterator[R]:
+    """Open an application; from then on the time of the run counts."""
+    with opening as running:
+        statistics.begin()
+        yield running
 
 
 class RunLoop(ABC):
@@ -121,6 +129,7 @@ class RunLoop(ABC):
         """The tasks that the last look at the topics found, or its error."""
         self._worked_at = self._began
         self._next_maintenance = self._began + _MAINTENANCE_SECONDS
+        self._held_back = HeldBack(running.application.id)
         self._is_reassigning = False
         self._moves: Counter[str] = Counter()
         """Slots that moved in earlier queries, by reason."""
@@ -244,7 +253,7 @@ class RunLoop(ABC):
         return find_lag(prepared.application, prepared.assignment, self._running.log, now_ms)
 
     def _do_periodic_work(self, query: Query) -> None:
-        now = time.monotonic()
+        now, running = time.monotonic(), self._running
         if self._clock is not None:
             query.set_control(clock_ms=self._clock.now_ms())
         if now >= self._next_lag:
@@ -254,6 +263,9 @@ class RunLoop(ABC):
         if now >= self._next_maintenance:
             self._next_maintenance = now + _MAINTENANCE_SECONDS
             self._maintain()
+            assignment = running.prepared.assignment
+            sources = [each for each in running.prepared.partitions if each.topic not in assignment.internal]
+            self._held_back.look(running.log, sources)
         if self._trigger.drains:
             return
         if query.is_outgrown:

@@ -91,6 +91,10 @@ class RunStatistics:
             self._events += [Event(now_ms, loss) for loss in batch.losses]
             self._events += [Event(now_ms, text) for text in _reopened(batch.reports)]
 
+    def begin(self) -> None:
+        """Note that the run begins now: until then it waited for another driver's end, or was prepared."""
+        self._started_ms = self._clock.now_ms()
+
     def turn(self) -> None:
         """Note that the run's loop works."""
         self._turned_ms = self._clock.now_ms()

@@ -8,9 +8,10 @@ import time
 from dataclasses import replace
 from types import TracebackType
 
-from penstock import Log, PenstockError
+from penstock import Log, PenstockError, SystemClock
 from penstock.plugins.applications.run_status import LOST_AFTER_SECONDS
 from penstock.plugins.applications.status_topic import StatusTopic
+from penstock.support.repeats import Repeats
 
 from .statistics import RunStatistics
 
@@ -34,6 +35,7 @@ class StatusWriter:
         self._interval = interval
         self._number = 0
         self._written_at = 0.0
+        self._repeats = Repeats(SystemClock().now_ms)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-status", daemon=True)
 
@@ -56,6 +58,8 @@ class StatusWriter:
                     return
             except PenstockError as error:
                 _log.debug("the run's status was not written: %s", error)
+            except Exception as error:  # a run whose status ends would seem to be lost
+                self._repeats.log(_log, logging.ERROR, None, "the run's status was not written: %r", error)
             if is_last:
                 return
             self._ended.wait(self._interval)

@@ -114,7 +114,7 @@ def test_json_has_the_partitions_of_each_task(words: Console, log: Log) -> None:
     tasks = {each["task"]: each for each in found["tasks"]}
     assert tasks["0_0"]["records_in"] == 1_234 and tasks["0_0"]["lag"] == 3
     assert tasks["0_0"]["partitions"] == [
-        {"topic": "words", "partition": 0, "internal": False, "position": None, "end": 3, "lag": 3}
+        {"topic": "words", "partition": 0, "internal": False, "position": None, "end": 3, "lag": 3, "held": 0}
     ]
     assert tasks["1_1"].keys() == {"task", "partitions", "lag"}
 

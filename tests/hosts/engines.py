@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from dataclasses import dataclass
@@ -14,6 +15,17 @@ class UnpicklableError(Exception):
     def __init__(self, one: str, two: str) -> None:
         super().__init__(one)
         self.file = open(os.devnull)  # noqa: SIM115
+
+
+def compute_alone(seconds: float) -> None:
+    """Compute for about so long without giving Python's lock away, as a call of a library in C may."""
+    number, taken = 1_000_000, 0.0
+    while taken < 0.05:
+        number *= 2
+        began = time.process_time()
+        sum(itertools.repeat(1, number))
+        taken = time.process_time() - began
+    sum(itertools.repeat(1, int(number * seconds / taken)))
 
 
 @dataclass(frozen=True)
@@ -33,6 +45,8 @@ class _Engine(Engine):
         verb, *rest = request
         if verb == "sleep":
             time.sleep(rest[0])
+        elif verb == "compute":
+            compute_alone(rest[0])
         elif verb == "exit":
             os._exit(3)
         elif verb == "raise":

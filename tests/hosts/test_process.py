@@ -460,3 +460,25 @@ def test_a_host_that_was_begun_is_the_one_that_is_called(make: Maker) -> None:
     client.close()
     client.begin("a host is there")
     assert pid(client) == process
+
+
+def test_a_host_that_computes_is_not_frozen(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call in C that keeps Python's lock lets it give no sign."""
+    monkeypatch.setattr(client_module, "_SILENT_SECONDS", 0.5)
+    client = make()
+    process = pid(client)
+    assert client.call(("compute", 2.0), "first")[0] == process
+    assert client._connection is not None
+    send(client._connection, ("compute", 2.0))
+    assert pid(make(client.spec.key)) == process, "a new proxy waits for it, too"
+    assert client.take_losses() == []
+
+
+def test_a_host_that_computes_for_too_long_is_killed(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(client_module, "STUCK_SECONDS", 0.6)
+    client = make()
+    process = pid(client)
+    with pytest.raises(RuntimeUnavailableError, match="no sign for 1 s, in which it computed, and was killed"):
+        client.call(("compute", 100.0), "first")
+    wait_for_end(process)

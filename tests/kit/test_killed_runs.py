@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock import Application, ConfigError, Record
-from penstock.plugins.testing.killed_runs import KilledRun
+from penstock.plugins.testing.killed_runs import KilledRun, _Killing
 
 from .planted_programs import Sum, counting, running_sums
 
@@ -46,3 +49,24 @@ def test_kills_that_cannot_take_place_are_refused(penstock_application: Make, pe
         penstock_run_with_kills(application, {"words": RECORDS[:1]})
     with pytest.raises(Exception, match="tasks run in the process of the test: set `processes`"):
         penstock_run_with_kills(application, {"words": RECORDS})
+
+
+def test_hosts_that_work_side_by_side_take_each_kill_once(tmp_path: Path) -> None:
+    """Else more workers are lost than were to be killed."""
+    for number in range(10):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        killing, (reads, writes) = _Killing(None, directory, [1]), os.pipe()
+        children = []
+        for _ in range(6):
+            child = os.fork()
+            if child == 0:
+                os.close(writes)
+                os.read(reads, 1)  # until all are there
+                killing.count()
+                os._exit(0)
+            children.append(child)
+        os.close(reads)
+        os.close(writes)
+        codes = sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+        assert codes == [-signal.SIGKILL, 0, 0, 0, 0, 0]

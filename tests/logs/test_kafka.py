@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from penstock.clock import ManualClock
-from penstock.errors import FencedError, LogError
+from penstock.errors import FencedError, LeaseHeldError, LogError
 from penstock.log import Commit, Lease, Log
 from penstock.plugins.logs.kafka import notes
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.contracts.log import LogContract
 from penstock.plugins.testing.kafka_broker import KafkaBroker
+from penstock.plugins.upgrade.epoch import begin_epoch, current_epoch
 from penstock.record import TopicPartition
 
 from ..kafka.names import fresh_name
@@ -193,6 +195,56 @@ def test_leases_that_are_over_keep_no_keys(broker: KafkaBroker) -> None:
     lease.release()
     log.lease(application, "next", 60_000).release()
     log.close()
+
+
+@pytest.mark.broker
+def test_who_waits_for_a_lease_looks_and_claims_it_when_it_is_over(broker: KafkaBroker) -> None:
+    application = fresh_name("app")
+    claims = TopicPartition(f"{application}-penstock-notes", 1)
+    with closing(KafkaLog(broker.bootstrap)) as log, closing(KafkaLog(broker.bootstrap)) as waiting:
+        lease = log.lease(application, "present", 60_000)
+        before = log.end_offsets([claims])[claims]
+        for _ in range(20):
+            with pytest.raises(LeaseHeldError, match="present"):
+                waiting.lease(application, "waiting", 10_000)
+        assert log.end_offsets([claims])[claims] <= before + 2, "one claim, which is withdrawn"
+        lease.release()
+        lease = waiting.lease(application, "waiting", 1_500)
+        with pytest.raises(LeaseHeldError, match="waiting"):
+            log.lease(application, "next", 10_000)
+        lease.renew()
+        again = log.end_offsets([claims])[claims]
+        wait_for_lease(log, "next", application).release()
+        assert log.end_offsets([claims])[claims] <= again + 4, "claimed once, when it was over; then given up"
+        found = log.fetch(claims, 0, log.end_offsets([claims])[claims], 1 << 20)
+        assert len({key for batch in found for key in batch.keys}) == 3, "a token for each process"
+
+
+@pytest.mark.broker
+def test_a_note_is_read_though_a_transaction_of_a_killed_process_is_open(broker: KafkaBroker) -> None:
+    """The transaction would hide it, so a start would work with what was written before."""
+    application = fresh_name("app")
+    notes_of = f"{application}-penstock-notes"
+    with closing(KafkaLog(broker.bootstrap)) as log, closing(KafkaLog(broker.bootstrap)) as starting:
+        begin_epoch(application, log)
+        killed = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{application}-notes"})
+        killed.init_transactions(30)
+        killed.begin_transaction()
+        killed.produce(notes_of, b"value", b"paused", partition=0)
+        killed.flush(30)
+        # The start that wrote this one was killed before it could be read.
+        plain = Producer({"bootstrap.servers": broker.bootstrap})
+        plain.produce(notes_of, b"later", b"epoch", partition=0)
+        plain.flush(30)
+        assert current_epoch(application, starting) == "later"
+        with pytest.raises(KafkaException):
+            killed.commit_transaction(30)
+        killed = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{application}-notes"})
+        killed.init_transactions(30)
+        killed.begin_transaction()
+        killed.produce(notes_of, b"value", b"paused", partition=0)
+        killed.flush(30)
+        assert begin_epoch(application, starting) == current_epoch(application, log)
 
 
 @pytest.mark.broker

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from penstock import Application, ManualClock, World, run
+from penstock.plugins.replicas import standbys as standbys_module
+from penstock.plugins.replicas.saved_tasks import saved_tasks
 from penstock.plugins.replicas.standbys import FAILED, FOLLOWING, TAKEN, Standbys
 from penstock.plugins.runtime.local_state import directories
 from penstock.plugins.runtime.local_state.directories import DirectoryUse, SoleUse, remove_unused
@@ -205,3 +207,29 @@ def test_a_task_that_died_while_it_waited_is_forgotten(tmp_path: Path) -> None:
         assert use.is_wanted()
     with closing(SoleUse(tmp_path / "0_0", World(clock=ManualClock(1)), 0)) as use:
         assert not use.is_wanted()
+
+
+def test_an_error_that_is_not_penstocks_ends_no_standby(
+    surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its status would say 'following' for ever."""
+    monkeypatch.setattr(standbys_module, "_TASKS_SECONDS", 0.05)
+    surroundings.put("in", records(70))
+    run(on("one", surroundings))
+    fails = [ValueError("of a library")]
+
+    def saved(application_id: str, log: Any) -> Any:
+        if fails and seen:
+            raise fails.pop()
+        seen.append(application_id)
+        return saved_tasks(application_id, log)
+
+    seen: list[str] = []
+    monkeypatch.setattr(standbys_module, "saved_tasks", saved)
+    with closing(Standbys(on("two", surroundings), surroundings.log)) as standbys:
+        wait_for(standbys, FOLLOWING)
+        wait_until(lambda: not fails)
+        before = sum(each.restored for each in standbys.status())
+        surroundings.put("in", records(7))
+        run(on("one", surroundings))
+        wait_until(lambda: sum(each.restored for each in standbys.status()) > before, "it follows")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -197,6 +198,28 @@ def asked(port: int, path: str) -> tuple[int, Any]:
     except HTTPError as error:
         with error:
             return error.code, json.load(error)
+
+
+def test_the_endpoints_of_a_run_that_waits_on_the_same_machine(
+    surroundings: Surroundings, free_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The port is the driver's, until that ends."""
+    given = application(surroundings, metrics_port=free_port)
+    with given.start() as first:
+        wait_until(lambda: asked(free_port, "/health/ready")[0] == 200)
+        waiting = given.start(wait=True)
+        said = f"port {free_port} of 127.0.0.1 is in use now"
+        wait_until(lambda: said in caplog.text or waiting.state != "starting")
+        assert waiting.state == "starting", waiting.error
+        first.stop()
+    with waiting:
+        wait_until(lambda: answers(free_port) and asked(free_port, "/health/ready")[0] == 200)
+    assert not answers(free_port)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_the_endpoints_of_a_run_that_opens_its_tasks(surroundings: Surroundings, free_port: int) -> None:

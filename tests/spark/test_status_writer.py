@@ -11,6 +11,7 @@ from urllib.request import urlopen
 import pytest
 
 from penstock import ProcessingError, TopicPartition
+from penstock.plugins.applications.run_status import RunStatus
 from penstock.plugins.applications.status_topic import StatusTopic, status_topic
 from penstock.plugins.runs.statistics import RunStatistics
 from penstock.plugins.runs.status_writer import StatusWriter
@@ -81,3 +82,21 @@ def test_a_driver_that_was_frozen_leaves_its_successors_status(
     status = topic.read()
     assert status is not None and (status.number, status.trigger, status.ended_by) == (2, "continuous", "done")
     assert not caplog.records
+
+
+def test_an_error_that_is_not_penstocks_does_not_end_it(
+    surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run without a status would seem to be lost."""
+    statistics = RunStatistics("app", "0s")
+    make, fails = statistics.status, [ValueError("of a library")]
+
+    def status() -> RunStatus:
+        if fails:
+            raise fails.pop()
+        return make()
+
+    monkeypatch.setattr(statistics, "status", status)
+    with StatusWriter(surroundings.log, "app", statistics, 0.01):
+        wait_until(lambda: StatusTopic(surroundings.log, "app").read() is not None, "the status is written")
+    assert "the run's status was not written: ValueError('of a library')" in caplog.text

@@ -122,6 +122,10 @@ class Clients:
             chosen["message.timeout.ms"] = max(1000, int(self.patience.timeout_s * 1000))
         return self._make(Producer, "producer", chosen)
 
+    def admin_at(self, address: str) -> AdminClient:
+        """Return an admin client whose first request goes to the broker at this address."""
+        return self._make(AdminClient, "admin", {}, address)
+
     @property
     def transaction_seconds(self) -> float:
         """How long a transaction may last before its coordinator aborts it (`transaction.timeout.ms`)."""
@@ -134,13 +138,13 @@ class Clients:
         self._most_batch_bytes = min(self._most_batch_bytes, most_bytes)
         return is_lower
 
-    def _make(self, kind: Callable[..., T], name: str, properties: dict[str, Any]) -> T:
+    def _make(self, kind: Callable[..., T], name: str, properties: dict[str, Any], address: str = "") -> T:
         chosen = {
             **_COMMON,
             **properties,
             **self._common,
             **self._own[name],
-            "bootstrap.servers": self.location,
+            "bootstrap.servers": address or self.location,
             "error_cb": self._failed,
         }
         if name == "admin":

@@ -6,7 +6,7 @@ import errno
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -18,33 +18,75 @@ from penstock.support.system_errors import error_number, open_files_advice
 _log = logging.getLogger("penstock.kafka")
 T = TypeVar("T")
 
+LOCAL_ERRORS: Mapping[int, bool] = {
+    # The same call may succeed later: a broker left, came back or moved, or the client has not heard of something yet.
+    KafkaError._ALL_BROKERS_DOWN: True,
+    KafkaError._DESTROY: True,  # the connection that a request waited for was given up, as a broker left
+    -137: True,  # _DESTROY_BROKER: the same, of a broker that the cluster does not list any more; new in 2.13
+    KafkaError._INTR: True,
+    KafkaError._ISR_INSUFF: True,
+    KafkaError._NODE_UPDATE: True,
+    KafkaError._OUTDATED: True,  # the answer of a coordinator that has changed
+    KafkaError._QUEUE_FULL: True,
+    KafkaError._RESOLVE: True,  # the name of a pod that is started again is unknown for a while
+    KafkaError._RETRY: True,
+    KafkaError._TIMED_OUT: True,
+    KafkaError._TIMED_OUT_QUEUE: True,
+    KafkaError._TRANSPORT: True,
+    KafkaError._UNKNOWN_BROKER: True,
+    KafkaError._WAIT_CACHE: True,
+    KafkaError._WAIT_COORD: True,
+    # These are about what was asked, about this client, or about what another call must put right first.
+    **dict.fromkeys(
+        [
+            KafkaError._APPLICATION, KafkaError._ASSIGNMENT_LOST, KafkaError._ASSIGN_PARTITIONS,
+            KafkaError._AUTHENTICATION, KafkaError._AUTO_OFFSET_RESET, KafkaError._BAD_COMPRESSION,
+            KafkaError._BAD_MSG, KafkaError._CONFLICT, KafkaError._CRIT_SYS_RESOURCE, KafkaError._EXISTING_SUBSCRIPTION,
+            KafkaError._FAIL, KafkaError._FATAL, KafkaError._FENCED, KafkaError._FS, KafkaError._GAPLESS_GUARANTEE,
+            KafkaError._INCONSISTENT, KafkaError._INVALID_ARG, KafkaError._INVALID_DIFFERENT_RECORD,
+            KafkaError._INVALID_TYPE, KafkaError._IN_PROGRESS, KafkaError._KEY_DESERIALIZATION,
+            KafkaError._KEY_SERIALIZATION, KafkaError._LOG_TRUNCATION, KafkaError._MAX_POLL_EXCEEDED,
+            KafkaError._MSG_TIMED_OUT, KafkaError._NOENT, KafkaError._NOOP, KafkaError._NOT_CONFIGURED,
+            KafkaError._NOT_IMPLEMENTED, KafkaError._NO_OFFSET, KafkaError._PARTIAL, KafkaError._PARTITION_EOF,
+            KafkaError._PREV_IN_PROGRESS, KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE, KafkaError._READ_ONLY,
+            KafkaError._REVOKE_PARTITIONS, KafkaError._SSL, KafkaError._STATE, KafkaError._UNDERFLOW,
+            KafkaError._UNKNOWN_GROUP, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_PROTOCOL,
+            KafkaError._UNKNOWN_TOPIC, KafkaError._UNSUPPORTED_FEATURE, KafkaError._VALUE_DESERIALIZATION,
+            KafkaError._VALUE_SERIALIZATION, KafkaError.UNKNOWN,
+        ],
+        False,
+    ),
+}  # fmt: skip
+"""librdkafka's own errors, all of them: whether the same call may succeed later. A test finds those of a later release
+that are not decided here."""
 _RETRIABLE = frozenset(
     [
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._DESTROY,  # the connection that a request waited for was given up, as a broker left
-        KafkaError._TIMED_OUT,
-        KafkaError._TIMED_OUT_QUEUE,
-        KafkaError._TRANSPORT,
-        KafkaError._WAIT_COORD,
-        KafkaError._RETRY,
         KafkaError.BROKER_NOT_AVAILABLE,
         KafkaError.CONCURRENT_TRANSACTIONS,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+        KafkaError.INVALID_FETCH_SESSION_EPOCH,
         KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.LISTENER_NOT_FOUND,
         KafkaError.NETWORK_EXCEPTION,
         KafkaError.NOT_CONTROLLER,
         KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.REPLICA_NOT_AVAILABLE,
         KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.UNSTABLE_OFFSET_COMMIT,
     ]
 )
+"""Errors of brokers after which the same call may succeed later; those that Kafka's protocol calls retriable, as far as
+a request of penstock's can get them, but for topics that are unknown (`_NO_TOPIC`)."""
 _FENCED = frozenset(
     [
         KafkaError._FENCED,
@@ -110,7 +152,7 @@ def is_retriable(error: KafkaError | BaseException) -> bool:
     found = error_of(error)
     if found is None or found.fatal() or found.txn_requires_abort():
         return False
-    return bool(found.retriable() or found.code() in _RETRIABLE)
+    return bool(found.retriable() or LOCAL_ERRORS.get(found.code(), found.code() in _RETRIABLE))
 
 
 def is_fenced(error: KafkaError) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from penstock import (
@@ -36,7 +36,7 @@ from .positions import committed_at, from_kafka, plain, position_of, start_posit
 from .producing import SharedOutbox, largest_message
 from .readers import CONSUMER_FILES, Readers
 from .reading import out_of_range
-from .topics import Topics
+from .topics import SETTLE_SECONDS, Topics
 from .transactions import Transactions, transactional_id
 
 _GUARANTEES = {"exactly_once": ExactlyOnce, "exactly_once_v2": ExactlyOnce, "at_least_once": AtLeastOnce}
@@ -52,6 +52,7 @@ class KafkaLog(Log):
     `replication.factor`, `sends.at.once`. Connects when first used. Raises ConfigError for settings that cannot work.
     """
 
+    settle_seconds = SETTLE_SECONDS
     keeps_records = False
     """A broker deletes records after a week by default (log.retention.hours)."""
     commit_markers = 1
@@ -127,16 +128,21 @@ class KafkaLog(Log):
         doing = f"reading {partition} from offset {offset}"
 
         def read(seconds: float) -> list[RecordBatch]:
-            with self._readers.reader(partition, offset) as reader:
-                return reader.fetch(end, max_bytes, lambda: self._end(partition))
+            try:
+                with self._readers.reader(partition, offset) as reader:
+                    return reader.fetch(end, max_bytes, lambda: self._end(partition))
+            except KafkaException as exception:
+                if not is_unknown_topic(exception):
+                    raise
+                self._topics.check([partition], fresh=True)
+                # It is there after all: it is so new that not every broker knows it.
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, str(exception))) from exception
 
         try:
             return self._patience.call(doing, read)
         except KafkaException as exception:
             if out_of_range(exception):
                 raise self._out_of_range(partition, offset) from exception
-            if is_unknown_topic(exception):
-                self._topics.check([partition], fresh=True)
             raise self._patience.failed(doing, exception) from exception
 
     def follow(self) -> KafkaFollower:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -53,6 +53,8 @@ _KNOWN_SECONDS = 600.0
 process that reads only new records after that would keep the deleted note."""
 _MOST_FORGOTTEN = 10_000
 """Number of claims that one start withdraws at most."""
+_END_SECONDS = 1.0
+"""How long a transaction of notes that another process has begun may take, before it is ended."""
 
 
 @dataclass
@@ -60,6 +62,20 @@ class _Holder:
     token: str
     owner: str
     until_ms: int
+
+
+@dataclass
+class _Wait:
+    """What a process that waits for a lease knows: the token of its claims, and when it looked last.
+
+    `ahead_ms`: the broker's clock less this machine's stopwatch, from its own claim; None before the first one. `end`
+    and `holder`: the end of the claims, and who had the lease by them.
+    """
+
+    token: str
+    ahead_ms: float | None = None
+    end: int = -1
+    holder: _Holder | None = None
 
 
 class _KnownNotes(NamedTuple):
@@ -81,6 +97,8 @@ class Notes:
         self._group = group
         self._outbox = SharedOutbox(clients, topics.count)
         self._known: dict[str, _KnownNotes] = {}
+        self._waits: dict[str, _Wait] = {}
+        """By application: of leases that another driver had."""
 
     # ------------------------------------------------------------------ notes
 
@@ -89,12 +107,15 @@ class Notes:
         return self._all(application_id).get(key.encode())
 
     def _all(self, application_id: str) -> Mapping[bytes | None, bytes | None]:
-        """Return all notes. It reads only those that are new since the last call: a consumer takes 20 ms or more."""
+        """Return all notes. It reads only those that are new since the last call: a consumer takes 20 ms or more.
+
+        Also those behind a transaction that a killed process left open: a start must not go by what they replace.
+        """
         where = TopicPartition(application_id + NOTES_SUFFIX, _NOTES)
         if not self._is_there(where.topic):
             return {}
         topic_id = self._topics.ids([where.topic]).get(where.topic, "")
-        end = self._topics.end_offsets([where], stable=True)[where]
+        end, _ = self._settled_end(application_id, where)
         now, anew = time.monotonic(), _KnownNotes("", 0, {}, 0.0)
         known = self._known.get(application_id, anew)
         if not topic_id or topic_id != known.topic_id or known.end > end or now - known.at > _KNOWN_SECONDS:
@@ -107,8 +128,23 @@ class Notes:
         return notes
 
     def put(self, application_id: str, key: str, value: bytes) -> None:
-        """Keep a note; durable when this returns."""
+        """Keep a note; durable when this returns, and every later `get` returns it."""
         self._send(application_id, _NOTES, {key.encode(): value})
+        where = TopicPartition(application_id + NOTES_SUFFIX, _NOTES)
+        if not self._settled_end(application_id, where)[1]:
+            self._wait_until_readable(where)
+
+    def _settled_end(self, application_id: str, where: TopicPartition) -> tuple[int, bool]:
+        """Return up to where notes can be read, and whether these are all that were written before this call.
+
+        A transaction hides what is behind it. One of a process that was killed in `change` is ended here; if that
+        process lives, it changes the note once more. One under a lease ends when the next driver takes that.
+        """
+        found = self._readable_end(where, _END_SECONDS)
+        if not found[1]:
+            self._fence(application_id, _CHANGED).close()
+            found = self._readable_end(where, _END_SECONDS)
+        return found
 
     def change(self, application_id: str, key: str, change: Callable[[bytes | None], bytes]) -> None:
         """Replace a note by what `change` returns for it; durable when this returns."""
@@ -162,19 +198,44 @@ class Notes:
     # ------------------------------------------------------------------ the lease
 
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
-        """Take the lease. Raises LeaseHeldError naming the owner that holds it."""
-        lease = _KafkaLease(self, application_id, owner, ttl_ms)
+        """Take the lease. Raises LeaseHeldError naming the owner that holds it.
+
+        A driver that waits calls this again and again: it only looks until the lease is over by the broker's clock.
+        """
+        wait = self._waits.pop(application_id, None) or _Wait(secrets.token_hex(8))
+        if self._is_held(application_id, wait):
+            self._waits[application_id] = wait
+            raise self._held(application_id, wait.holder, ttl_ms)
+        lease = _KafkaLease(self, application_id, owner, ttl_ms, wait.token)
         holder = lease.claim()
         if holder is None or holder.token != lease.token:
+            own = [at_ms for token, _, at_ms in self._claims(application_id) if token == lease.token]
+            wait.ahead_ms = max(own) - _stopwatch_ms() if own else None
             lease.withdraw()
-            raise LeaseHeldError(
-                f"application {application_id!r} is already run by {holder.owner if holder else '?'}, which holds its "
-                f"lease in {self._clients.where} for at most {ttl_ms / 1000:.1f} s after its end: stop it first"
-            )
+            self._waits[application_id] = wait
+            raise self._held(application_id, holder, ttl_ms)
         if self._may_be_written(application_id, lease.token):
             self._fence(application_id, _LEASED).close()
         self.withdraw(application_id, self._over(application_id))
         return lease
+
+    def _is_held(self, application_id: str, wait: _Wait) -> bool:
+        """Return whether another driver has the lease now, as far as that can be known without a claim."""
+        where = TopicPartition(application_id + NOTES_SUFFIX, _LEASE)
+        if wait.ahead_ms is None or not self._is_there(where.topic):
+            return False
+        if (end := self._topics.end_offsets([where], stable=False)[where]) != wait.end:
+            claims = list(self._claims(application_id))
+            wait.end, wait.holder = end, _holder_in(claims)
+            # The broker's clock may have been set forward since.
+            wait.ahead_ms = max([wait.ahead_ms, *(at_ms - _stopwatch_ms() for *_, at_ms in claims)])
+        return wait.holder is not None and _stopwatch_ms() + wait.ahead_ms < wait.holder.until_ms
+
+    def _held(self, application_id: str, holder: _Holder | None, ttl_ms: int) -> LeaseHeldError:
+        return LeaseHeldError(
+            f"application {application_id!r} is already run by {holder.owner if holder else '?'}, which holds its "
+            f"lease in {self._clients.where} for at most {ttl_ms / 1000:.1f} s after its end: stop it first"
+        )
 
     def put_under(self, lease: _KafkaLease, application_id: str, key: str, value: bytes) -> None:
         """Keep a note unless a lease was lost, in a transaction that the next holder of the lease fences.
@@ -191,12 +252,18 @@ class Notes:
 
     def _wait_until_readable(self, partition: TopicPartition) -> None:
         """Return when the records of a commit that has just been made can be read, some milliseconds after it."""
+        if not self._readable_end(partition, self._clients.patience.timeout_s)[1]:
+            raise self._clients.patience.timed_out(f"with the end of a transaction in {partition}")
+
+    def _readable_end(self, partition: TopicPartition, seconds: float) -> tuple[int, bool]:
+        """Return the stable end once it has reached the present end, or after `seconds`; and whether it has."""
         end = self._topics.end_offsets([partition], stable=False)[partition]
-        deadline = time.monotonic() + self._clients.patience.timeout_s
-        while self._topics.end_offsets([partition], stable=True)[partition] < end:
+        deadline = time.monotonic() + seconds
+        while (stable := self._topics.end_offsets([partition], stable=True)[partition]) < end:
             if time.monotonic() > deadline:
-                raise self._clients.patience.timed_out(f"with the end of a transaction in {partition}")
+                return stable, False
             time.sleep(_LOOK_SECONDS)
+        return stable, True
 
     def _fence(self, application_id: str, name: str) -> ExactlyOnce:
         """Return what commits in the place of whoever had this fence before, and whose open transaction ends."""
@@ -218,14 +285,8 @@ class Notes:
         self._send(application_id, _LEASE, {token.encode(): None for token in tokens})
 
     def holder(self, application_id: str) -> _Holder | None:
-        """Return the holder of the lease, by the broker's times. A claim counts if no other one was valid then."""
-        holder: _Holder | None = None
-        for token, claim, at_ms in self._claims(application_id):
-            if claim is None:
-                holder = None if holder is not None and token == holder.token else holder
-            elif holder is None or token == holder.token or at_ms >= holder.until_ms:
-                holder = _Holder(token, claim["owner"], at_ms + claim["ttl_ms"])
-        return holder
+        """Return the holder of the lease, by the broker's times."""
+        return _holder_in(self._claims(application_id))
 
     def _over(self, application_id: str) -> list[str]:
         """Return the tokens of claims that are over, such as those of drivers that were killed."""
@@ -286,13 +347,29 @@ class Notes:
         self._outbox.close()
 
 
+def _holder_in(claims: Iterable[tuple[str, dict[str, Any] | None, int]]) -> _Holder | None:
+    """Return the holder of a lease by its claims. A claim counts if no other one was valid then."""
+    holder: _Holder | None = None
+    for token, claim, at_ms in claims:
+        if claim is None:
+            holder = None if holder is not None and token == holder.token else holder
+        elif holder is None or token == holder.token or at_ms >= holder.until_ms:
+            holder = _Holder(token, claim["owner"], at_ms + claim["ttl_ms"])
+    return holder
+
+
+def _stopwatch_ms() -> float:
+    """Return milliseconds of a clock that also counts while the machine sleeps."""
+    return 1000 * time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 class _KafkaLease(Lease):
-    def __init__(self, notes: Notes, application_id: str, owner: str, ttl_ms: int) -> None:
+    def __init__(self, notes: Notes, application_id: str, owner: str, ttl_ms: int, token: str) -> None:
         self._notes = notes
         self.application_id = application_id
         self._owner = owner
         self._ttl_ms = ttl_ms
-        self.token = secrets.token_hex(8)
+        self.token = token
         self._writes = self._released = False
 
     def claim(self) -> _Holder | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any
 
@@ -29,9 +30,16 @@ from .clients import Clients
 from .failures import describe, error_of, is_unknown_topic
 from .purges import Purges
 
+_log = logging.getLogger("penstock.kafka")
+
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _CACHE_SECONDS = 2.0
+SETTLE_SECONDS = 1.0
+"""How long a topic may be missing in a broker's list after the controller has created it."""
+_BROKERS_AT_ONCE = 8
+_BROKER_SECONDS = 5.0
+"""How long a broker may take to list a topic that was created; one that does not answer is left out."""
 _KAFKAS_OWN = frozenset(["__consumer_offsets", "__transaction_state", "__share_group_state", "__remote_log_metadata"])
 _OWN_SUFFIXES = ("-repartition", "-changelog", "-penstock-status", "-penstock-heartbeats", "-penstock-requests")
 NOTES_SUFFIX = "-penstock-notes"
@@ -48,6 +56,8 @@ class Topics:
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._counted_at = -_CACHE_SECONDS
+        self._missed_at: dict[str, float] = {}
+        """When each topic was found to be unknown."""
         self.purges = Purges(clients.admin)
 
     # ------------------------------------------------------------------ what there is
@@ -113,8 +123,14 @@ class Topics:
         found = counts.get(topic)
         if found is None:
             found = self.counts(fresh=True).get(topic)
+        if found is None and time.monotonic() >= self._missed_at.get(topic, -_CACHE_SECONDS) + _CACHE_SECONDS:
+            # A topic that was just created is not in the list of every broker yet.
+            time.sleep(SETTLE_SECONDS)
+            found = self.counts(fresh=True).get(topic)
         if found is None:
+            self._missed_at[topic] = time.monotonic()
             raise self._unknown(topic, self._counts)
+        self._missed_at.pop(topic, None)
         return found
 
     def _unknown(self, topic: str, counts: Mapping[str, int]) -> UnknownTopicError:
@@ -148,6 +164,7 @@ class Topics:
         except KafkaException as exception:
             raise self._not_created(name, config, exception) from exception
         self._wait(f"topic {name!r} to appear", lambda: self._is_ready(name, partitions))
+        self._wait(f"every broker to list topic {name!r}", lambda: self._is_listed_everywhere(name, partitions))
 
     def delete(self, name: str) -> None:
         """Delete a topic, and wait until it is gone."""
@@ -166,6 +183,24 @@ class Topics:
         except (LogError, KafkaException):
             return False
         return True
+
+    def _is_listed_everywhere(self, name: str, partitions: int) -> bool:
+        brokers = self._admin.list_topics("listing brokers").brokers.values()
+        if len(brokers) == 1:
+            return True
+        with ThreadPoolExecutor(_BROKERS_AT_ONCE) as threads:
+            return all(
+                threads.map(lambda each: self._is_listed_at(each.host, each.port, name, partitions), list(brokers))
+            )
+
+    def _is_listed_at(self, host: str, port: int, name: str, partitions: int) -> bool:
+        client = self._clients.admin_at(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        try:
+            found = client.list_topics(name, timeout=_BROKER_SECONDS).topics.get(name)
+        except KafkaException as exception:
+            _log.debug("broker %s:%d, topic %r: %s", host, port, name, exception)
+            return True
+        return found is not None and found.error is None and len(found.partitions) == partitions
 
     def _wait(self, what: str, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + self._patience.timeout_s
@@ -227,17 +262,17 @@ class Topics:
                 }
             except KafkaException as exception:
                 error = error_of(exception)
-                if error is None or error.code() not in (KafkaError._NOENT, KafkaError.FENCED_LEADER_EPOCH):
+                codes = (KafkaError._NOENT, KafkaError.FENCED_LEADER_EPOCH)
+                if error is None or not (error.code() in codes or is_unknown_topic(error)):
                     raise
                 # No leader, or another one: the topic was deleted, or the client needs new metadata, as after a freeze.
+                # Or the topic is so new that its leader does not know it yet.
                 self.check(partitions, fresh=True)
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, error.str())) from exception
 
         try:
             found = self._admin.call("asking for offsets", AdminClient.list_offsets, asked, read, **options)
         except KafkaException as exception:
-            if is_unknown_topic(exception):
-                self.check(partitions, fresh=True)
             raise self._patience.failed("asking for offsets", exception) from exception
         # In the order of the request.
         return {each: found[each] for each in partitions}

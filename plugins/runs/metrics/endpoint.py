@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -22,18 +24,27 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 LIVE, READY, METRICS = "/health/live", "/health/ready", "/metrics"
+_AGAIN_SECONDS = 1.0
+"""Seconds between two tries to open a port that is in use."""
+
+_log = logging.getLogger("penstock.runs")
 
 
 @contextmanager
 def metrics_endpoint(
-    settings: Settings, status: Callable[[], RunStatus], lag: Callable[[], Sequence[PartitionLag]]
+    settings: Settings,
+    status: Callable[[], RunStatus],
+    lag: Callable[[], Sequence[PartitionLag]],
+    *,
+    waits: bool = False,
 ) -> Iterator[None]:
     """Serve what `status` and `lag` return, on `metrics_host` and `metrics_port`, until the end of the block.
 
     `/health/live` and `/health/ready` answer 200 or 503, with a JSON object; `/metrics` and `/` have the metrics. Any
     other path is 404: a probe with a misspelt path must not find the application well. Without `metrics_port` nothing
-    happens. Raises ConfigError when the port cannot be opened, and MissingPackageError when prometheus-client is not
-    installed.
+    happens. `waits`: the run waits for another driver's end, which may have the port on this machine; then it is opened
+    as soon as it is free. Raises ConfigError when the port cannot be opened, and MissingPackageError when
+    prometheus-client is not installed.
     """
     host, port = METRICS_HOST.of(settings), METRICS_PORT.of(settings)
     if not port:
@@ -47,21 +58,58 @@ def metrics_endpoint(
     # Two runs in one process, on two ports, show their own counts each.
     registry = CollectorRegistry()
     registry.register(RunCollector(status, lag))
+    endpoint = _Endpoint(lambda: _server(host, port, _with_health(make_wsgi_app(registry), status)))
     try:
-        server = _server(host, port, _with_health(make_wsgi_app(registry), status))
+        endpoint.open()
     except OSError as error:
-        raise ConfigError(
-            f"setting 'metrics_port': port {port} of {host} cannot be opened ({error.strerror or error}): set another "
-            "port, or `metrics_host` to an address of this host"
-        ) from error
-    thread = threading.Thread(target=server.serve_forever, name="penstock-metrics", daemon=True)
-    thread.start()
+        if not (waits and error.errno == errno.EADDRINUSE):
+            raise ConfigError(
+                f"setting 'metrics_port': port {port} of {host} cannot be opened ({error.strerror or error}): set "
+                "another port, or `metrics_host` to an address of this host"
+            ) from error
+        _log.warning(
+            "setting 'metrics_port': port %d of %s is in use now, as by the driver that this run waits for: its own "
+            "metrics and health are served there once the port is free; with a port of its own they are served at once",
+            port, host,
+        )  # fmt: skip
+    endpoint.start()
     try:
         yield
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        endpoint.close()
+
+
+class _Endpoint(threading.Thread):
+    """Serves what `make` returns, until `close`; where its port is in use, from when it is free."""
+
+    def __init__(self, make: Callable[[], WSGIServer]) -> None:
+        super().__init__(name="penstock-metrics", daemon=True)
+        self._make = make
+        self._server: WSGIServer | None = None
+        self._has_ended = threading.Event()
+        self._opening = threading.Lock()
+
+    def open(self) -> None:
+        """Open the port. Raises OSError."""
+        with self._opening:
+            if not self._has_ended.is_set():
+                self._server = self._make()
+
+    def run(self) -> None:
+        while self._server is None and not self._has_ended.wait(_AGAIN_SECONDS):
+            with suppress(OSError):
+                self.open()
+        if self._server is not None:
+            self._server.serve_forever()
+
+    def close(self) -> None:
+        """End it, and free the port."""
+        with self._opening:
+            self._has_ended.set()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+        self.join()
 
 
 def _with_health(metrics: WSGIApplication, status: Callable[[], RunStatus]) -> WSGIApplication:

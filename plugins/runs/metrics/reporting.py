@@ -67,8 +67,15 @@ class _Reports:
         is_last = False
         while not is_last:
             is_last = self._ended.wait(self._seconds)
-            status = self._status()
-            measures = list(measures_of(status, self._lag()))
+            try:
+                status = self._status()
+                measures = list(measures_of(status, self._lag()))
+            except Exception as error:  # the next report follows
+                self._repeats.log(
+                    _log, logging.ERROR, None, "application %r: its metrics cannot be made: %r", self._application_id,
+                    error,
+                )  # fmt: skip
+                continue
             for name, reporter in self._reporters.items():
                 try:
                     reporter.report(measures, status.started_ms, status.written_ms)
