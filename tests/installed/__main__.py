@@ -18,7 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from configparser import ConfigParser
+from functools import partial
 from pathlib import Path
 
 from tests.test_docs import BLOCK, check_printed, commands_of
@@ -184,12 +186,10 @@ def try_bare(directory: Path, python: str, checkout: Path) -> tuple[Environment,
     return bare, said
 
 
-def try_extra(
-    extra: str, directory: Path, python: str, bare: Environment, checkout: Path, said: dict[str, str]
-) -> None:
+def try_extra(extra: str, directory: Path, python: str, bare: Environment, wheel: Path, said: dict[str, str]) -> None:
     """Try an extra alone: what named it can be imported."""
     environment = Environment(directory / f"extra-{extra}", python, bare)
-    environment.install(f"{checkout}[{extra}]")
+    environment.install(f"{wheel}[{extra}]")
     names = [statement for statement, text in said.items() if text.endswith(f"[{extra}]'")]
     assert not (left := lacking(environment, names)), left
     checked = environment.run("python", "-m", "penstock.plugins.cli", "plugins", "--check")
@@ -197,11 +197,11 @@ def try_extra(
     say(f"the extra {extra} alone: {len(names)} imports")
 
 
-def try_small(directory: Path, python: str, checkout: Path) -> None:
+def try_small(directory: Path, python: str, wheel: Path) -> None:
     """Try an installation without Spark: the embedded engine works, and Spark's says what it needs."""
     small = Environment(directory / "small", python)
     small.install("--requirement", SMALL)
-    small.install("--no-deps", checkout)
+    small.install("--no-deps", wheel)
     say(f"{python}: without Spark {small.megabytes():.0f} MB")
     programs = write_programs(directory / "readme-small")
     check_verbs(small, programs)
@@ -213,11 +213,12 @@ def try_small(directory: Path, python: str, checkout: Path) -> None:
     say("README's commands on the embedded engine, and what Spark lacks")
 
 
-def try_other(directory: Path, python: str, checkout: Path) -> None:
+def try_other(directory: Path, python: str, wheel: Path) -> None:
     """Try another Python, without Spark."""
-    other = Environment(directory / f"other-{Path(python).parents[1].name}-{Path(python).name}", python)
-    other.install(checkout, "pytest")
-    programs = write_programs(directory / "readme-other")
+    name = re.sub(r"\W+", "-", python)
+    other = Environment(directory / f"other{name}", python)
+    other.install(wheel, "pytest")
+    programs = write_programs(directory / f"readme{name}")
     type_readme(other, programs, spark=False)
     say(f"{python}: README's commands on the embedded engine, help and errors of {check_verbs(other, programs)} verbs")
 
@@ -230,17 +231,22 @@ def main() -> None:
     given = parser.parse_args()
     config = ConfigParser()
     config.read(ROOT / "setup.cfg")
+    extras = [each for each in config["options.extras_require"] if each != "dev"]
     with tempfile.TemporaryDirectory(prefix="penstock-install-") as temporary:
         directory = given.directory or Path(temporary)
         checkout = copied_checkout(directory / "checkout")
         first, *others = given.pythons
         bare, said = try_bare(directory, first, checkout)
-        for extra in config["options.extras_require"]:
-            if extra != "dev":
-                try_extra(extra, directory, first, bare, checkout, said)
-        try_small(directory, first, checkout)
-        for python in others:
-            try_other(directory, python, checkout)
+        subprocess.run(
+            [bare.python, "-m", "pip", "wheel", "-q", "--no-deps", "-w", directory / "wheel", checkout], check=True
+        )
+        wheel = next((directory / "wheel").glob("*.whl"))
+        tries = [partial(try_extra, extra, directory, first, bare, wheel, said) for extra in extras]
+        tries += [partial(try_small, directory, first, wheel)]
+        tries += [partial(try_other, directory, python, wheel) for python in others]
+        with ThreadPoolExecutor(2) as threads:
+            for done in as_completed([threads.submit(each) for each in tries]):
+                done.result()
     say("all environments passed")
 
 
