@@ -24,7 +24,7 @@ from penstock.plugins.hosts.slot_engine import SlotCargo, SlotEngine, SlotReques
 from penstock.plugins.runs.host_messages import HostMessages
 from penstock.plugins.runs.open_application import OpenApplication
 from penstock.plugins.runs.order import Trigger
-from penstock.plugins.runs.planning.control import Control
+from penstock.plugins.runs.planning.control import Control, OwnOrders
 from penstock.plugins.runs.planning.planner import BatchPlanner, Plan
 from penstock.plugins.runs.progress import EndedBatch
 from penstock.plugins.runs.query import Query
@@ -74,14 +74,15 @@ class EmbeddedQuery(Query):
             self.slots, running.repeats, UNCAUGHT_EXCEPTION_HANDLER.of(prepared.application.settings)
         )
         self._executor = ExecutorIdentity("embedded", socket.gethostname(), os.getpid(), "", "").text
-        self._temporary = TemporaryDirectory("query")
         owners = {str(slot): self._executor for slot in self._by_slot}
-        super().__init__(self._temporary.path, Control(clock_ms=clock_ms, step=step, owners=owners))
+        super().__init__(OwnOrders(), Control(clock_ms=clock_ms, step=step, owners=owners))
         kind = ContinuousEngine if is_continuous else ApplicationEngine
+        self._temporary: TemporaryDirectory | None = None
         self._logs: HostLogReader | None = None
         self._hosts: Mapping[int, OwnHost | MachineHost]
         if processes:
-            self._hosts = self._machine_hosts(kind)
+            self._temporary = TemporaryDirectory("query")
+            self._hosts = self._machine_hosts(kind, str(self._temporary.path))
             self._logs = HostLogReader(self._temporary.path)
         else:
             self._hosts = {0: OwnHost(SlotCargo(kind, prepared.application, prepared.tasks(), "", 0), world)}
@@ -92,10 +93,10 @@ class EmbeddedQuery(Query):
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
-    def _machine_hosts(self, kind: type[SlotEngine]) -> dict[int, MachineHost]:
+    def _machine_hosts(self, kind: type[SlotEngine], directory: str) -> dict[int, MachineHost]:
         application = self._prepared.application
         level = min(logging.getLogger(name).getEffectiveLevel() for name in ("", "penstock"))
-        cargo = pack(SlotCargo(kind, application, self._prepared.tasks(), str(self._temporary.path), level))
+        cargo = pack(SlotCargo(kind, application, self._prepared.tasks(), directory, level))
         title, digest = f"application {application.id!r}", hashlib.sha256(cargo).hexdigest()
         return {
             slot: MachineHost(application.id, HostSpec(self._world.token(10), slot, digest, cargo, title, ()))
@@ -147,7 +148,8 @@ class EmbeddedQuery(Query):
                 )  # fmt: skip
         if self._logs is not None:
             self._logs.close()
-        self._temporary.close()
+        if self._temporary is not None:
+            self._temporary.close()
 
     # ------------------------------------------------------------------ the thread
 
@@ -169,11 +171,11 @@ class EmbeddedQuery(Query):
         plan = Plan.of(
             self._prepared,
             self._number,
-            str(self._temporary.path),
+            self._world.token(8),
             trigger.interval_ms,
             drains_loops=trigger.drains_loops,
         )
-        planner = BatchPlanner(plan, self._running.log)
+        planner = BatchPlanner(plan, self._running.log, orders=self._orders)
         if trigger.drains:
             planner.drain_only()
         offset = planner.first()

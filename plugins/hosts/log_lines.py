@@ -144,7 +144,10 @@ class HostLogReader:
         if self._files[-1].size >= self._most_bytes:
             for old in self._files[:-1]:
                 old.close()
-            os.replace(self._directory / _FILE, self._directory / _BEFORE)
+            try:
+                os.replace(self._directory / _FILE, self._directory / _BEFORE)
+            except FileNotFoundError:  # something cleans temporary files; until now, reports had the lines
+                self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._files = [self._files[-1], _Tail(self._directory / _FILE)]
 
     def close(self) -> None:

@@ -7,13 +7,12 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from penstock.task.visits import Visit
 
 from .order import Trigger
-from .planning.control import Control, ControlFile
+from .planning.control import Control, Orders
 from .progress import EndedBatch
 from .slots import Slots
 
@@ -21,17 +20,17 @@ from .slots import Slots
 class Query(ABC):
     """Runs the tasks of a prepared application. All methods are called by one thread, that of the run.
 
-    The orders to its planner are in files in `directory`; at first they are `control`.
+    `orders` is where its planner finds what it has to do; at first that is `control`.
     """
 
     slots: Slots
     visits: Sequence[Visit] = ()
     """The visits that tasks make."""
 
-    def __init__(self, directory: Path, control: Control) -> None:
-        self.control_file = ControlFile(directory)
+    def __init__(self, orders: Orders, control: Control) -> None:
+        self._orders = orders
         self._control, self._control_lock = control, threading.Lock()
-        self.control_file.write(control)
+        self._orders.write(control)
 
     @abstractmethod
     def start(self, trigger: Trigger) -> None:
@@ -52,7 +51,7 @@ class Query(ABC):
             changed = replace(self._control, **changes)
             if changed != self._control:
                 self._control = changed
-                self.control_file.write(changed)
+                self._orders.write(changed)
 
     def pause(self, subtopologies: Collection[int]) -> None:
         """Let the tasks of these sub-topologies process nothing, and those of all others work."""
@@ -66,7 +65,7 @@ class Query(ABC):
 
     def drained_step(self) -> int:
         """Return the last step of a test that was processed to its end; -1 before the first."""
-        return self.control_file.read_drained()
+        return self._orders.read_drained()
 
     @abstractmethod
     def drain(self) -> None:

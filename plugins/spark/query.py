@@ -27,7 +27,7 @@ from penstock.plugins.replicas.settings import NUM_STANDBY_REPLICAS, RACKS
 from penstock.plugins.runs.host_messages import HostMessages
 from penstock.plugins.runs.order import Trigger
 from penstock.plugins.runs.planning import renewals
-from penstock.plugins.runs.planning.control import Control, LogFile
+from penstock.plugins.runs.planning.control import Control, ControlFile, LogFile
 from penstock.plugins.runs.planning.planner import Plan
 from penstock.plugins.runs.progress import EndedBatch
 from penstock.plugins.runs.queries_server import machine_server_cargo
@@ -101,7 +101,7 @@ class ApplicationQuery(Query):
         self._directory = self._temporary.path
         self._logs = HostLogReader(self._directory)
         self._planner_watch = PlannerWatch(self._directory)
-        super().__init__(self._directory, Control(clock_ms=clock_ms, step=step))
+        super().__init__(ControlFile(self._directory), Control(clock_ms=clock_ms, step=step))
         self._query: StreamingQuery | None = None
         self._last_batch = -1
         self._stops = Stops(prepared.application.id, self.parallelism, renewals.LEASE_SECONDS)
@@ -138,6 +138,8 @@ class ApplicationQuery(Query):
 
         spark = tune(self._session, self.checkpoint.is_local, self.parallelism)
         spark.dataSource.register(PenstockDataSource)
+        self._directory.mkdir(0o700, exist_ok=True)  # something may have cleaned it away, and so ended the last query
+        self._orders.write(self._control)
         Plan.of(
             self._prepared,
             self.parallelism,

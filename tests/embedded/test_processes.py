@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +57,26 @@ def test_tasks_are_spread_and_their_hosts_end_with_the_run(surroundings: Surroun
     surroundings.put("in", [(f"k{number % 7}", "v", number) for number in range(80, 100)])
     assert run(application(surroundings, apps.count(), 9)).records_in == 20
     assert surroundings.values_by_key("out") == counts(100)
+
+
+@pytest.mark.parametrize("trigger", ["0s", "continuous"])
+@pytest.mark.parametrize("processes", [0, 1])
+def test_temporary_files_that_something_cleans_away(
+    surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch, processes: int, trigger: str
+) -> None:
+    """Systems delete there what was not used for some days: the run goes on."""
+    surroundings.put("in", records(30))
+    with tempfile.TemporaryDirectory() as scratch:
+        monkeypatch.setattr(tempfile, "tempdir", scratch)
+        with application(surroundings, apps.count(), processes).start(trigger) as running:
+            wait_until(lambda: has_written(surroundings, 30))
+            made = list(Path(scratch).glob("penstock-*"))
+            assert bool(made) == bool(processes)
+            for each in made:
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
+            surroundings.put("in", [(f"k{number % 7}", "v", number) for number in range(30, 60)])
+            wait_until(lambda: has_written(surroundings, 60) or running.state == "failed")
+    assert surroundings.values_by_key("out") == counts(60)
 
 
 @pytest.mark.parametrize("trigger", ["0s", "continuous"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,21 @@ def test_the_file_is_bounded_and_no_line_is_lost(tmp_path: Path, caplog: pytest.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["host-log", "host-log.before"]
     assert [each for each in caplog.messages if each != "late"] == [f"line {number}" for number in range(2_000)]
     assert caplog.messages.count("late") == 1
+
+
+def test_a_file_that_something_cleans_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = tmp_path / "run"
+    directory.mkdir()
+    reader, handler = HostLogReader(directory, most_bytes=200), HostLogHandler(directory)
+    for number in range(3):
+        handler.emit(logging.makeLogRecord({"name": "app", "msg": f"line {number}", "levelno": logging.WARNING}))
+    shutil.rmtree(directory)
+    handler.emit(logging.makeLogRecord({"name": "app", "msg": "cleaned", "levelno": logging.WARNING}))
+    reader.forward()
+    handler.emit(logging.makeLogRecord({"name": "app", "msg": "after", "levelno": logging.WARNING}))
+    reader.close()
+    assert [each["message"] for each in handler.take()] == ["cleaned"]
+    assert caplog.messages == ["line 0", "line 1", "line 2", "after"]
 
 
 def test_a_process_sends_its_lines_to_the_driver_that_it_works_for_now(

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import Commit, ManualClock, OutputBatch, TopicPartition
+from penstock import Commit, ManualClock, OutputBatch, RuntimeUnavailableError, TopicPartition
 from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runs.planning.control import Control, ControlFile
+from penstock.plugins.runs.planning.control import Control, ControlFile, OwnOrders
 from penstock.plugins.runs.planning.planner import (
     RENEWAL_SECONDS,
     BatchPlanner,
@@ -49,7 +49,7 @@ class Stage:
 
     def new_planner(self, **changes: object) -> BatchPlanner:
         plan = replace(self.plan, **changes)  # type: ignore[arg-type]
-        return BatchPlanner(plan, self.log, self.clock, self.waits.append, lambda: self.seconds)
+        return BatchPlanner(plan, self.log, self.clock, self.waits.append, lambda: self.seconds, self.control)
 
     def put(self, topic: str, count: int) -> None:
         self.log.append(OutputBatch(topic, [b"k"] * count, [b"v"] * count, [0] * count))
@@ -189,13 +189,33 @@ def test_a_quiet_application_runs_a_batch_in_time_for_the_leases_of_hosts(stage:
     assert stage.planner.next(offset, None) is offset, "a test's steps run nothing in between"
 
 
-def test_stopping_plans_nothing_and_a_runner_that_is_gone_is_one_that_stops(stage: Stage, tmp_path: Path) -> None:
+def test_stopping_plans_nothing(stage: Stage) -> None:
     stage.put("in", 5)
     stage.order(stopping=True)
     start = stage.planner.first()
     assert stage.planner.next(start, None) is start
+
+
+def test_orders_that_are_gone_are_an_error(stage: Stage, tmp_path: Path) -> None:
+    """If something cleans the temporary directory, no batch would be planned for ever, without a word."""
+    offset = stage.started()
+    stage.put("in", 5)
     (tmp_path / "control").unlink()
-    assert stage.planner.next(start, None) is start
+    with pytest.raises(RuntimeUnavailableError, match="TMPDIR of the driver name a directory that nothing cleans"):
+        stage.planner.next(offset, None)
+
+
+def test_orders_in_memory(stage: Stage) -> None:
+    orders = OwnOrders()
+    planner = BatchPlanner(stage.plan, stage.log, stage.clock, stage.waits.append, lambda: stage.seconds, orders)
+    offset = planner.next(planner.first(), None)
+    orders.write(Control(unopened=[], step=1))
+    assert orders.has_changed()
+    offset = planner.next(offset, None)
+    assert offset["step"] == 1 and not orders.has_changed()
+    assert planner.next(offset, None) is offset and orders.read_drained() == 1
+    orders.write(Control(stopping=True, step=2))
+    assert planner.next(offset, None) is offset
 
 
 def test_draining_stops_at_what_was_there_but_not_in_topics_of_our_own(stage: Stage) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,24 @@ def test_a_frozen_planner_is_named_and_batches_go_on_when_it_wakes(
             surroundings.put("in", [("k", "v", 2)])
             run.wait(lambda: surroundings.values_by_key("out")["k"] == ["1", "2"], "the next batch")
             assert run.stop().workers_lost == 0
+
+
+@pytest.mark.spark
+def test_a_run_whose_orders_were_cleaned_away_starts_its_query_again(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tempfile.TemporaryDirectory() as scratch, Surroundings(tmp_path / "data") as surroundings:
+        monkeypatch.setattr(tempfile, "tempdir", scratch)
+        surroundings.create(**{"in": 1, "out": 1})
+        with running(surroundings.application(fresh("cleaned"), apps.count()), spark) as run:
+            surroundings.put("in", [("k", "v", 1)])
+            run.wait(lambda: surroundings.values_by_key("out").get("k") == ["1"], "a batch")
+            (directory,) = [each for each in Path(scratch).glob("penstock-query-*") if each.is_dir()]
+            shutil.rmtree(directory)
+            surroundings.put("in", [("k", "v", 2)])
+            run.wait(lambda: surroundings.values_by_key("out").get("k") == ["1", "2"], "a batch of another query")
+        (line,) = [each for each in caplog.messages if "starting it again" in each]
+        assert f"{directory}, from which the planner reads" in line and "TMPDIR" in line
 
 
 def _is_planner(process: psutil.Process) -> bool:

@@ -1,16 +1,17 @@
-"""The control files: what the runner passes to the source, which Spark runs in another process of this machine."""
+"""Orders: what the runner passes to its planner, in memory, or in files where Spark runs the planner in a process."""
 
 from __future__ import annotations
 
 import json
 import os
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock import Settings
+from penstock import RuntimeUnavailableError, Settings
 from penstock.support.private_files import write_private_text
 from penstock.task.visits import Visit
 
@@ -45,8 +46,63 @@ class Control:
         return {"paused": tuple(self.paused), "visits": tuple(Visit(*each) for each in self.visits)}
 
 
-class ControlFile:
-    """A `Control` in a file that is replaced whole, and the answer to its `step` in another beside it."""
+class Orders(ABC):
+    """Where the runner writes a `Control` for its planner, and the planner its answer to a `step`."""
+
+    @abstractmethod
+    def write(self, control: Control) -> None:
+        """Replace what the planner sees."""
+
+    @abstractmethod
+    def read(self) -> Control:
+        """Return the orders that were written last. Raises RuntimeUnavailableError if they are gone."""
+
+    @abstractmethod
+    def peek(self) -> Control:
+        """Return the same; `has_changed` answers as before."""
+
+    @abstractmethod
+    def has_changed(self) -> bool:
+        """Return whether they were written since the last `read`; costs microseconds."""
+
+    @abstractmethod
+    def write_drained(self, step: int) -> None:
+        """Note that everything up to `step` was processed."""
+
+    @abstractmethod
+    def read_drained(self) -> int:
+        """Return the last step that was processed to its end; -1 before the first."""
+
+
+class OwnOrders(Orders):
+    """Orders to a planner in the process of the runner."""
+
+    def __init__(self) -> None:
+        self._control, self._drained = Control(), -1
+        self._seen: Control | None = None
+
+    def write(self, control: Control) -> None:
+        self._control = control
+
+    def read(self) -> Control:
+        self._seen = self._control
+        return self._seen
+
+    def peek(self) -> Control:
+        return self._control
+
+    def has_changed(self) -> bool:
+        return self._control is not self._seen
+
+    def write_drained(self, step: int) -> None:
+        self._drained = step
+
+    def read_drained(self) -> int:
+        return self._drained
+
+
+class ControlFile(Orders):
+    """Orders in a file that is replaced whole, and the answer in another beside it."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
@@ -55,19 +111,23 @@ class ControlFile:
         self._seen: tuple[int, int] | None = None
 
     def write(self, control: Control) -> None:
-        """Replace what readers see."""
         _replace(self._path, json.dumps(asdict(control)))
 
     def read(self) -> Control:
-        """Return the orders that were written last. A directory that is gone means stop: the runner has ended."""
         self._seen = self._stamp()
+        return self.peek()
+
+    def peek(self) -> Control:
         try:
             return Control(**json.loads(self._path.read_text()))
         except FileNotFoundError:
-            return Control(stopping=True)
+            raise RuntimeUnavailableError(
+                f"{self.directory}, from which the planner reads what the run wants, is gone: the run has ended, or "
+                "something that cleans temporary files has deleted it. Let the environment variable TMPDIR of the "
+                "driver name a directory that nothing cleans"
+            ) from None
 
     def has_changed(self) -> bool:
-        """Return whether it was written since the last `read`; costs microseconds."""
         return self._stamp() != self._seen
 
     def _stamp(self) -> tuple[int, int] | None:
@@ -78,11 +138,9 @@ class ControlFile:
         return found.st_ino, found.st_mtime_ns
 
     def write_drained(self, step: int) -> None:
-        """Note that everything up to `step` was processed."""
         _replace(self._answer, str(step))
 
     def read_drained(self) -> int:
-        """Return the last step that was processed to its end; -1 before the first."""
         try:
             return int(self._answer.read_text())
         except FileNotFoundError:
@@ -125,4 +183,4 @@ def _replace(path: Path, text: str) -> None:
         write_private_text(aside, text)
         os.replace(aside, path)
     except FileNotFoundError:
-        pass  # the directory went with its runner
+        pass  # the directory went with its runner, or was cleaned: the planner's next look raises

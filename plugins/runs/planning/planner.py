@@ -21,7 +21,7 @@ from penstock.support.private_files import write_private_text
 
 from ..settings import MAX_RECORDS_PER_BATCH, PUNCTUATION_INTERVAL
 from ..slots import slot
-from .control import Control, ControlFile
+from .control import Control, ControlFile, Orders
 from .lags import Lags
 from .openings import Openings
 from .rests import Rests
@@ -56,8 +56,8 @@ class Plan:
 
     `tasks`: (topic, partition) pairs by task id. `internal`: topics of the application's own. `resets`: how topics are
     first read (`offset_reset`) that are not read from their start. `globals`: topics of global stores. `control`: the
-    directory of the control files. `interval_ms`: of Spark's trigger; 0 for batches back to back. `is_continuous`:
-    batches only renew the hosts' leases. `log_level`: which log lines of the source reach the driver.
+    run's name, on Spark the directory of its orders. `interval_ms`: of Spark's trigger; 0 for batches back to back.
+    `is_continuous`: batches renew the hosts' leases. `log_level`: which log lines of the source reach the driver.
     """
 
     application_id: str
@@ -130,13 +130,12 @@ class BatchPlanner:
         clock: Clock | None = None,
         wait: Callable[[float], object] = time.sleep,
         seconds: Callable[[], float] = time.monotonic,
+        orders: Orders | None = None,
     ) -> None:
         self._plan = plan
         self._log = log
-        self._clock = clock or SystemClock()
-        self._wait = wait
-        self._seconds = seconds
-        self._control = ControlFile(plan.control)
+        self._clock, self._wait, self._seconds = clock or SystemClock(), wait, seconds
+        self._control = orders or ControlFile(plan.control)
         self._inputs = {task: [TopicPartition(*each) for each in partitions] for task, partitions in plan.tasks.items()}
         self._readers = {each: task for task, partitions in self._inputs.items() for each in partitions}
         self._slots = {task: slot(TaskId.parse(task), plan.parallelism) for task in plan.tasks}
@@ -146,7 +145,7 @@ class BatchPlanner:
             list(self._readers),
             plan.internal,
             plan.resets,
-            lambda: self._now_ms(self._control.read()),
+            lambda: self._now_ms(self._control.peek()),
             seconds,
         )
         self._drains_only = self._has_run = self._is_running = False
@@ -217,7 +216,7 @@ class BatchPlanner:
                 tasks[self._slots[task]].setdefault(task, {})[partition] = up_to
         owners, ids, global_ends = end.get("owners", {}), end.get("topics", {}), _flat(end.get("globals", {}))
         step = _step(end)
-        now = ControlFile(self._plan.control).read()  # of its own: `self._control` notices changes
+        now = self._control.peek()
         return [
             SlotPlan(
                 number,

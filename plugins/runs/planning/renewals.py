@@ -90,7 +90,7 @@ class RenewalPlanner:
     def plans(self, end: Offset) -> list[SlotPlan]:
         """Return the plans of the batch that ends at `end`: one for every slot."""
         owners, suspects = end.get("owners", {}), end.get("suspects", {})
-        now = ControlFile(self._directory).read()
+        now = self._control.peek()
         return [
             SlotPlan(
                 number,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .control import ControlFile
+from .control import Orders
 
 SHORTEST_REST, LONGEST_REST = 0.005, 1.0
 _SHARE = 20
@@ -31,7 +31,7 @@ class Rests:
 
     def __init__(
         self,
-        control: ControlFile,
+        control: Orders,
         wait: Callable[[float], object],
         seconds: Callable[[], float],
         shortest: float = SHORTEST_REST,

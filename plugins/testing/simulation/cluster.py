@@ -190,10 +190,7 @@ class Cluster:
             number, machine = self._beside + 1, self._beside % self.machines
             log, world = self._surroundings(machine, lambda: started)
             try:
-                started = DriverHost(
-                    number, self.prepared, self.application, log, world, self._directory / f"driver-{number}",
-                    lambda: self.owners,
-                )  # fmt: skip
+                started = DriverHost(number, self.prepared, self.application, log, world, lambda: self.owners)
             except LogError:  # another one has the lease
                 return
             self._beside = number

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from penstock import Application
 from penstock.plugins.applications.preparation import Prepared
-from penstock.plugins.runs.planning.control import Control, ControlFile
+from penstock.plugins.runs.planning.control import Control, OwnOrders
 from penstock.plugins.runs.planning.planner import BatchPlanner, Plan
 
 from .host import Host, Planned
@@ -30,17 +29,14 @@ class DriverHost(Host):
         application: Application,
         log: HostLog,
         world: HostWorld,
-        directory: Path,
         owners: Callable[[], Mapping[str, Host]],
     ) -> None:
         super().__init__(number, application, log, world)
         self._owners = owners
         self._lease = log.lease(application.id, str(self), _LEASE_MS)
-        directory.mkdir(parents=True, exist_ok=True)
-        self._control, self._orders = ControlFile(directory), Control()
-        self._control.write(self._orders)
-        plan = Plan.of(prepared, len(prepared.tasks()), str(directory))
-        self._planner = BatchPlanner(plan, log, world, world.world.sleep, world.world.seconds)
+        self._control, self._orders = OwnOrders(), Control()
+        plan = Plan.of(prepared, len(prepared.tasks()), str(self))
+        self._planner = BatchPlanner(plan, log, world, world.world.sleep, world.world.seconds, self._control)
         self._offset = self._planner.first()
 
     def __str__(self) -> str:
