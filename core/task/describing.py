@@ -27,12 +27,15 @@ def describe_error(error: BaseException) -> str:
 
 
 def describe_cause(error: BaseException) -> str:
-    """Return the type of an error and the line of the user's code that it came from, without its message.
+    """Return the types of an error and of its first cause, and the line of the user's code that it came from.
 
-    Messages quote what the record contains: `int("5 EUR")` does.
+    Not its message: that quotes what the record contains, as of `int("5 EUR")`.
     """
-    kinds, cause = type(error).__name__, error.__cause__
-    if cause is not None:
+    kinds = type(error).__name__
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    if type(cause) is not type(error):
         kinds += f" caused by {type(cause).__name__}"
     place = user_line(error)
     return kinds + (f" ({place}, in {place.function})" if place else "")

@@ -15,6 +15,7 @@ from penstock import (
     Processor,
     ProductionError,
     Record,
+    Serde,
     SerdeError,
     Topology,
     key_value_store,
@@ -287,3 +288,25 @@ def test_a_decision_to_fail_goes_up_through_nodes_untouched() -> None:
     with TopologyTestDriver(built, processing_handler=handler) as driver, pytest.raises(ProcessingError):
         send(driver, b"raise")
     assert asked == ["fragile"]
+
+
+def test_a_line_about_a_record_names_its_place_and_the_first_cause(caplog: pytest.LogCaptureFixture) -> None:
+    """A serde that calls another one raises an error because of an error of the same type."""
+
+    class Wrapped(Serde[Any]):
+        def serialize(self, value: Any) -> bytes:
+            return bytes(value)
+
+        def deserialize(self, data: bytes) -> Any:
+            try:
+                try:
+                    return int(data)
+                except ValueError as error:
+                    raise SerdeError("inner") from error
+            except SerdeError as error:
+                raise SerdeError("outer") from error
+
+    topology = Topology().add_source("in", "in", value_serde=Wrapped()).add_sink("out", "out", "in")
+    with TopologyTestDriver(topology, deserialization_handler=skip) as driver:
+        send(driver, b"five")
+    assert "at topic 'in' partition 0 offset 0: SerdeError caused by ValueError (test_handlers.py, " in caplog.text

@@ -23,6 +23,7 @@ from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.logs.partitioner import partition_for_key
 from penstock.plugins.reshard import accept, plan_reshard, reshard, undo
 
+from ..lost_commits import lose_commits
 from .growing import grow
 from .programs import Append, Numbered
 from .runs import lease, new_log, outputs, produce, resharded, run, settings
@@ -122,6 +123,17 @@ def test_an_interrupted_run_keeps_the_ends_that_it_noted(log: MemoryLog, tmp_pat
     resharded(app, log, 7)
     run(app, log)
     assert outputs(log) == always(tmp_path, 8)
+
+
+@pytest.mark.parametrize("lost", ["shop", "shop-layout-2"])
+def test_no_way_back_where_positions_of_a_layout_are_gone(log: MemoryLog, tmp_path: Path, lost: str) -> None:
+    app = appending(tmp_path)
+    resharded(app, log, 7, sources={"in": "new"})
+    lose_commits(log, lost)
+    stored = read_stored("shop", log)
+    with pytest.raises(IncompatibleStateError, match="cannot go back to the layout before: committed positions in "):
+        undo(app, log, lease(app, log))
+    assert read_stored("shop", log) == stored
 
 
 def test_a_topic_that_has_grown_and_was_written_to(log: MemoryLog, tmp_path: Path) -> None:
