@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from penstock import Duration, StaleStoreError, StoreBackend, StoreView, duration_ms
@@ -15,7 +15,9 @@ from penstock.store import Changes, in_chunks
 from penstock.support.packages import check_installed
 
 from .database import Database, Reader, Writer
-from .library import BACKEND, Limits, explain, load
+from .library import BACKEND, Limits, explain, is_damage, load
+
+T = TypeVar("T")
 
 check_installed(BACKEND, "rocksdb", "rocksdict")  # when the backend is looked up: before a start, not in a task
 
@@ -67,18 +69,15 @@ class RocksDbBackend(StoreBackend):
             raise explain(self._directory, error) from error
 
     def version(self) -> str | None:
-        try:
-            return self._database.version()
-        except Exception as error:
-            raise explain(self._directory, error) from error
+        return self._read(self._database.version)
 
     def get(self, store: str, key: bytes) -> bytes | None:
-        try:
+        def read() -> bytes | None:
             family = self._database.family(store)
             value: bytes | None = None if family is None else family.get(key)
             return value
-        except Exception as error:
-            raise explain(self._directory, error) from error
+
+        return self._read(read)
 
     def range(
         self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
@@ -86,15 +85,15 @@ class RocksDbBackend(StoreBackend):
         return in_chunks(self._chunk, store, start, end, reverse, self._iterators)
 
     def approximate_count(self, store: str) -> int:
-        try:
+        def read() -> int:
             family = self._database.family(store)
             if family is None:
                 return 0
             found = sum(1 for _ in islice(family.keys(), _COUNTED))
             estimate = family.property_int_value("rocksdb.estimate-num-keys") if found == _COUNTED else 0
             return max(found, estimate or 0)
-        except Exception as error:
-            raise explain(self._directory, error) from error
+
+        return self._read(read)
 
     def write_bytes(self, store: str, changes: int) -> int:
         return 2 * self._bytes_of_change * changes  # in the batch, and in the buffer that takes it as a whole
@@ -151,7 +150,8 @@ class RocksDbBackend(StoreBackend):
         self, store: str, start: bytes | None, end: bytes | None, reverse: bool, size: int, token: object
     ) -> list[tuple[bytes, bytes]]:
         """Return the next entries. A reader's iterator stays for the next chunk, because it shows one commit."""
-        try:
+
+        def read() -> list[tuple[bytes, bytes]]:
             kept = self._iterators.get(token)
             if kept is None:
                 family = self._database.family(store)
@@ -162,6 +162,27 @@ class RocksDbBackend(StoreBackend):
                     self._iterators[token] = kept
             family, items = kept
             return take(family, items, start, end, reverse, size)
+
+        return self._read(read, is_begun=token in self._iterators)
+
+    def _read(self, read: Callable[[], T], *, is_begun: bool = False) -> T:
+        """Return what `read` returns. A reader that finds damage opens the files anew and reads again.
+
+        Raises StaleStoreError where the scan that reads `is_begun`: the rest would be of another commit.
+        """
+        try:
+            try:
+                return read()
+            except Exception as error:
+                if not (isinstance(self._database, Reader) and is_damage(error)):
+                    raise
+                self.release()
+                self._database.reopen()
+                if is_begun:
+                    raise StaleStoreError(
+                        f"store directory {self._directory}: its files changed: scan again"
+                    ) from error
+                return read()
         except Exception as error:
             raise explain(self._directory, error) from error
 

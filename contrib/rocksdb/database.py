@@ -15,6 +15,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from penstock import StaleStoreError, StoreError, StoreLockedError
 from penstock.support.file_lock import FileLock
+from penstock.support.private_files import temporary_top
 
 from .library import Limits, is_damage, load, make_options
 
@@ -249,7 +250,7 @@ class Reader(Database):
         super().__init__(directory, stores, Limits(limits.block_cache_bytes, limits.write_buffer_bytes, -1))
         if not self._exists():
             raise StoreError(f"store directory {directory}: nothing to read there yet; start the task that writes it")
-        self._notes: str | None = tempfile.mkdtemp(prefix="penstock-rocksdb-")
+        self._notes: str | None = tempfile.mkdtemp(prefix="penstock-rocksdb-", dir=temporary_top())
         try:
             self._open(Path(self._notes))
         except BaseException:
@@ -257,19 +258,35 @@ class Reader(Database):
             raise
 
     def version(self) -> str | None:
-        self._running().try_catch_up_with_primary()
+        self._catch_up()
         return super().version()
 
     def family(self, store: str) -> Any:
-        self._running().try_catch_up_with_primary()
         if store not in self._stores:
+            self._running()
             raise self._unknown(store)
+        self._catch_up()
         if store not in self._families:
-            # A secondary instance does not see families that were made after it was opened.
-            self._close()
-            assert self._notes is not None
-            self._open(Path(self._notes))
+            self.reopen()
         return self._families.get(store)
+
+    def _catch_up(self) -> None:
+        try:
+            self._running().try_catch_up_with_primary()
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            self.reopen()
+
+    def reopen(self) -> None:
+        """Open the writer's files anew.
+
+        A secondary instance does not see column families that were made after it was opened, and calls the files
+        corrupt once one of these was flushed.
+        """
+        self._close()
+        assert self._notes is not None
+        self._open(Path(self._notes))
 
     def write(self, fill: Fill, previous: str | None, version: str) -> int:
         raise StoreError(f"store directory {self.directory}: opened for reading only; open it without read_only")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -21,6 +21,7 @@ def in_key_order(rows: Mapping[bytes, bytes | None]) -> list[Change]:
 
 
 _FIRST_CHUNK, _CHUNK, _CHUNK_BYTES = 32, 1024, 1 << 20
+_PORTION, _PORTION_BYTES = 10_000, 4 << 20
 
 
 def in_chunks(
@@ -53,6 +54,20 @@ def in_chunks(
     finally:
         if kept is not None:
             kept.pop(token, None)
+
+
+def in_portions(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Yield entries in lists of at most 10,000 entries and, but for the last entry of a list, four megabytes."""
+    portion: list[tuple[bytes, bytes]] = []
+    size = 0
+    for row in rows:
+        portion.append(row)
+        size += len(row[0]) + len(row[1])
+        if len(portion) == _PORTION or size >= _PORTION_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
 
 
 class StoreBackend(ABC):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
+
+from ..errors import RuntimeUnavailableError
 
 FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
@@ -26,6 +29,17 @@ def make_private_directory(directory: str | Path) -> list[Path]:
         if not path.is_dir():
             raise
     return made
+
+
+def temporary_top() -> str:
+    """Return the directory for temporary files. Raises RuntimeUnavailableError if this user can write none."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise RuntimeUnavailableError(
+            f"there is no directory for temporary files ({error.strerror}): let the environment variable TMPDIR (of "
+            "Spark's workers: spark.executorEnv.TMPDIR) name one that this user may write, such as a mounted volume"
+        ) from error
 
 
 def private_opener(path: str, flags: int) -> int:

@@ -1,4 +1,4 @@
-"""World: what the engine takes from outside: time, threads, waiting, random tokens and files.
+"""World: what the engine takes from outside: time, threads, waiting, random tokens, files and store backends.
 
 What runs tasks reads no clock, starts no thread and makes no random name by itself: its host hands a World down to it.
 A test, or a simulator, hands down a World of its own, so the same code runs there in an order that the test chooses.
@@ -18,6 +18,7 @@ from threading import Event, Thread
 from typing import Any, Protocol
 
 from ..clock import Clock, SystemClock
+from ..store import StoreBackend
 from ..support.repeats import Repeats
 from .files import Files, LocalFiles
 
@@ -92,6 +93,11 @@ class ThreadTicker(Ticker):
         self._thread.join()
 
 
+def _itself(backend: StoreBackend) -> StoreBackend:
+    """Return the backend: nothing stands between it and its user."""
+    return backend
+
+
 @dataclass(frozen=True)
 class World:
     """The machine's clocks, threads, random numbers and files. Each part can be replaced by another of its type.
@@ -117,3 +123,5 @@ class World:
     """Returns so many random bytes as hexadecimal digits: for names that no other process may have given."""
     files: Files = field(default_factory=LocalFiles)
     """The file system of changelogs in directories."""
+    backend: Callable[[StoreBackend], StoreBackend] = _itself
+    """Returns what a task or a replica uses in place of a store backend that it has opened."""

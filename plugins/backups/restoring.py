@@ -30,12 +30,11 @@ from penstock.plugins.runtime.locations import open_changelog, open_deltas
 from penstock.plugins.runtime.topic_ids import without_ids
 from penstock.plugins.upgrade.saved_program import write_note
 from penstock.program.layouts import id_of_version
+from penstock.store.backend import in_portions
 
 from .catalog import IN_TRANSIT, stores_of
 from .cut import batches_of, partition_name
 from .restore_plan import RESTORE_MARK, RestorePlan, changelog_topics, names_under, restored_note
-
-_PORTION = 10_000
 
 
 def restore_backup(
@@ -225,7 +224,7 @@ class _Restoring:
 
     def _append(self, changelog: LogChangelog, backend: StoreBackend, stores: Sequence[str]) -> None:
         for store in stores:
-            for rows in _chunks(backend.range(store)):
+            for rows in in_portions(backend.range(store)):
                 for batch in changelog.records({store: rows}):
                     self._log.append(batch)
 
@@ -250,14 +249,3 @@ class _Restoring:
             note_location(application, log, identity)
         write_note(application.id, log, note)
         log.put_meta(application.id, RESTORING, b"")
-
-
-def _chunks(rows: Iterator[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    found = []
-    for row in rows:
-        found.append(row)
-        if len(found) == _PORTION:
-            yield found
-            found = []
-    if found:
-        yield found

@@ -31,6 +31,7 @@ from penstock.program.checks import OF_NODES, check_builder, check_class, try_su
 from penstock.program.provided import check_provider, provided_stores
 from penstock.settings.names import Vocabulary
 from penstock.support.packages import DISTRIBUTION, IMPORT_NAME
+from penstock.support.private_files import temporary_top
 
 _OF_PYTHON = frozenset({"console_scripts", "gui_scripts"})
 
@@ -170,7 +171,7 @@ def _store_backend(found: Any) -> str | None:
     wrong = _abstract(found) or _takes(found, "directory", ["store"], read_only=True)
     if wrong or isinstance(found, type):
         return wrong
-    with tempfile.TemporaryDirectory(prefix="penstock-check-") as directory:
+    with tempfile.TemporaryDirectory(prefix="penstock-check-", dir=temporary_top()) as directory:
         opened = found(Path(directory), ["store"])
         if not isinstance(opened, StoreBackend):
             return f"it opened {opened!r}, expected a penstock.StoreBackend"

@@ -9,13 +9,13 @@ import socket
 import stat
 import struct
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock import RuntimeUnavailableError
 from penstock.support.file_lock import lock_open_file
+from penstock.support.private_files import temporary_top
 from penstock.support.system_errors import what_to_do
 
 _PREFIX = "penstock-host-"
@@ -36,7 +36,7 @@ class Place:
     """
 
     key: str
-    top: str = field(default_factory=tempfile.gettempdir)
+    top: str = field(default_factory=temporary_top)
     """The directory in which all hosts of a machine have their places."""
 
     @property

@@ -6,12 +6,12 @@ import logging
 import os
 import secrets
 import shutil
-import tempfile
 import weakref
 from contextlib import suppress
 from pathlib import Path
 
 from penstock.support.file_lock import lock_open_file
+from penstock.support.private_files import temporary_top
 
 _PREFIX, _SUFFIX = "penstock-", ".lock"
 
@@ -26,10 +26,11 @@ class TemporaryDirectory:
     It goes with `close`, at the end of a `with` block, or with this object or process; else a later process removes it.
     A file beside it is locked for as long as the process runs: the kernel ends the lock, however the process ends. The
     first directory that a process makes removes those whose lock is free.
+    Raises RuntimeUnavailableError where no temporary directory can be written.
     """
 
     def __init__(self, purpose: str) -> None:
-        top = Path(tempfile.gettempdir())
+        top = Path(temporary_top())
         if str(top) not in _swept:
             _swept.add(str(top))
             remove_abandoned(top)

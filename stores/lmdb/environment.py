@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
@@ -96,8 +97,10 @@ class SharedEnvironment:
                 self._environment.sync(True)  # most of it without the lock
                 self._mark_clean()
             except (lmdb.Error, OSError) as error:
-                # Without the clean mark, the copy is trusted until the machine restarts.
-                _log.warning("store directory %s: closed without a sync: %s", self.directory, error)
+                # Linux forgets pages that it could not write: who opens the files may read what was there before.
+                _log.warning("store directory %s: closed without a sync, so it is rebuilt: %s", self.directory, error)
+                with suppress(OSError):
+                    self._mark.set_not_synced()
         self._close_environment()
         if self._lock is not None:
             self._lock.close()
@@ -221,7 +224,7 @@ class SharedEnvironment:
             alone = self._lock.is_only_user() and not had_readers
             if alone and os.path.exists(self._path(_DATA)) and not self._mark.is_trusted():
                 # LMDB does not notice files that a crash of the machine damaged, and crashes on them.
-                self._abandon("the machine may have gone down since it was last written")
+                self._abandon("since it was last written the machine may have gone down, or its disk refused a part")
             self._close_environment()
             self._read_only = False
             try:
@@ -272,8 +275,8 @@ class SharedEnvironment:
                 )
             if self._mark.is_stale():
                 raise StoreError(
-                    f"store directory {self.directory}: the machine went down since it was written; "
-                    "start the task that writes it, which rebuilds it"
+                    f"store directory {self.directory}: the machine went down since it was written, or its disk "
+                    "refused a part: start the task that writes it, which rebuilds it"
                 )
         self._environment = self._guard(
             lambda: lmdb.open(

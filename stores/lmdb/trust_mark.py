@@ -10,10 +10,13 @@ from penstock.support.private_files import private_opener
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _CLEAN = "clean"
 _UNKNOWN = "unknown"
+_NOT_SYNCED = "not synced"
 
 
 class TrustMark:
     """A file in the directory: "clean" after a clean close, otherwise the id of the boot of its last write.
+
+    Where the disk refused a sync, it has "not synced", or is not there.
 
     Writes under this boot are in the system's page cache at least, so a killed process does no harm. A system without
     boot ids only distinguishes a clean close from everything else.
@@ -35,6 +38,13 @@ class TrustMark:
     def set_clean(self) -> None:
         """Record that everything is on disk."""
         self._write(_CLEAN)
+
+    def set_not_synced(self) -> None:
+        """Record that the disk has refused a part of the files: what a process reads from now on may be older."""
+        try:
+            self._write(_NOT_SYNCED)
+        except OSError:
+            os.unlink(self.path)  # which says the same
 
     def set_in_use(self) -> None:
         """Record durably, before the first write, that a crash of the machine may damage the files."""

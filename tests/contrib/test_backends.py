@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -124,6 +125,28 @@ def test_a_reader_in_another_process_that_was_not_forked(backend: Any, tmp_path:
                 reader.write({}, "v5", "v6")
     finally:
         writer.kill()
+
+
+@pytest.mark.parametrize("look", ["version", "get", "range", "count"])
+@both
+def test_an_open_reader_goes_on_where_the_writer_has_one_more_store(backend: Any, look: str, tmp_path: Path) -> None:
+    with closing(backend(tmp_path, ["first"])) as writer:
+        writer.write({"first": [(b"a", b"1")]}, None, "v1")
+    with closing(backend(tmp_path, ["first"], read_only=True)) as reader:
+        assert reader.get("first", b"a") == b"1"
+        for number in range(1, 4):  # RocksDB flushes a family when it is opened again
+            with closing(backend(tmp_path, ["first", f"more{number}"])) as writer:
+                rows = [(b"a", b"%d" % (number + 1))]
+                writer.write({"first": rows, f"more{number}": rows}, f"v{number}", f"v{number + 1}")
+            looks: dict[str, Callable[[], object]] = {
+                "version": reader.version,
+                "get": lambda: reader.get("first", b"a"),
+                "range": lambda: list(reader.range("first")),
+                "count": lambda: reader.approximate_count("first"),
+            }
+            found = looks[look]()
+            value = b"%d" % (number + 1)
+            assert found == {"version": f"v{number + 1}", "get": value, "range": [(b"a", value)], "count": 1}[look]
 
 
 def test_rocksdb_is_locked_while_another_process_has_it_open(tmp_path: Path) -> None:

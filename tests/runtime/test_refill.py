@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,12 @@ from penstock import (
     skip,
 )
 from penstock.errors import PenstockError
+from penstock.plugins.runtime.local_state import refill
 from penstock.plugins.testing import TopologyTestDriver
+from penstock.store import Changes
+from penstock.store import backend as store_backend
+from penstock.stores.lmdb import LmdbBackend
+from penstock.testing.simulation import SimulatedCluster
 
 from ..rotation import examples
 from ..spark.surroundings import Surroundings
@@ -42,6 +49,11 @@ class Fill(Processor):
         if record.value == "wrong":
             raise ValueError("wrong")
         self.rates.put(record.key, record.value)
+
+
+class Nothing(Processor):
+    def process(self, record: Record) -> None:
+        """Do nothing."""
 
 
 class LookUp(Processor):
@@ -115,28 +127,121 @@ def test_it_is_not_in_the_changelog() -> None:
     assert {store.name: store.logged for store in subtopology.stores} == {"rates": False, "counts": True}
 
 
-def test_a_crash_while_it_is_filled_again_leaves_no_half_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.plugins.runtime.local_state import refill
+class Interrupted(BaseException):
+    """Ends the process of a test in the middle of a filling."""
 
+
+def interrupt_write(monkeypatch: pytest.MonkeyPatch, number: int, *, after: bool) -> list[int]:
+    """Let the process end before or after a write (from 0 on) to local state; return how many writes are made."""
+    write, made = LmdbBackend.write, [0]
+
+    def interrupted(backend: LmdbBackend, changes: Changes, previous: str | None, version: str) -> None:
+        made[0] += 1
+        if made[0] == number + 1 and not after:
+            raise Interrupted
+        write(backend, changes, previous, version)
+        if made[0] == number + 1:
+            raise Interrupted
+
+    monkeypatch.setattr(LmdbBackend, "write", interrupted)
+    return made
+
+
+def state_of(driver: TopologyTestDriver) -> Path:
+    """Return the directory with the local state of the driver's task."""
+    [directory] = Path(str(driver.application.settings.data_dir)).rglob("0_0")
+    return directory
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before a write", "after a write"])
+@pytest.mark.parametrize("copy", ["lost", "old"])
+def test_a_filling_that_is_interrupted_is_made_again(
+    copy: str, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(refill, "_PORTION_BYTES", 1)
-    made = refill.Refill._portion
-    left = [1]
-
-    def portion(self: Any, *given: Any) -> Any:
-        if left[0] == 0:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        return made(self, *given)
-
+    monkeypatch.setattr(store_backend, "_PORTION", 2)
     with TopologyTestDriver(topology(), store_backend="lmdb") as driver:
-        for number in range(6):
+        for number in range(3):
             driver.pipe("rates", f"k{number}", str(number))
-        lose_copy(driver)
-        monkeypatch.setattr(refill.Refill, "_portion", portion)
-        with pytest.raises(KeyboardInterrupt):
-            driver.store("rates")
-        left[0] = 100
-        assert len(dict(driver.store("rates").all())) == 6
+        driver.pipe("in", "k1", "x")
+        driver.reopen()
+        shutil.copytree(state_of(driver), tmp_path / "old")
+        driver.pipe("rates", "k1", None)
+        driver.pipe("rates", "k2", "20")
+        driver.pipe("rates", "k3", "3")
+        driver.pipe("in", "k2", "x")
+        state = state_of(driver)
+        for number in count():
+            if copy == "lost":
+                lose_copy(driver)
+            else:
+                driver.reopen()
+                shutil.rmtree(state)
+                shutil.copytree(tmp_path / "old", state)
+            with monkeypatch.context() as patched:
+                writes = interrupt_write(patched, number, after=after)
+                with suppress(Interrupted):
+                    driver.store("rates")
+            driver.reopen()
+            assert dict(driver.store("rates").all()) == {"k0": "0", "k2": "20", "k3": "3"}, f"write {number}"
+            assert dict(driver.store("counts").all()) == {"k1": 1, "k2": 1}
+            if writes[0] <= number:
+                break
+        assert number > 4, "each of several writes is interrupted"
+
+
+def test_a_copy_that_an_earlier_version_left_half_filled_is_filled_once_more() -> None:
+    with TopologyTestDriver(topology(), store_backend="lmdb") as driver:
+        driver.pipe("rates", "a", "1")
+        driver.pipe("in", "a", "x")
+        driver.reopen()
+        [filled] = state_of(driver).rglob("filled")
+        for penstock_is_new, expected in ((True, {"a": "1"}), (False, {})):
+            with closing(LmdbBackend(state_of(driver) / "lmdb" / "0", ["rates"])) as copy:
+                version = copy.version()
+                assert version is not None
+                copy.write({"rates": [(key, None) for key, _ in copy.range("rates")]}, version, version)
+            if penstock_is_new:
+                filled.unlink()
+            assert dict(driver.store("rates").all()) == expected
+            driver.reopen()
+
+
+def test_rows_of_a_store_are_deleted_a_portion_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TopologyTestDriver(topology(), store_backend="lmdb") as driver:
+        for number in range(9):
+            driver.pipe("rates", f"k{number}", "1")
+        driver.reopen()
+        (state_of(driver) / "filled").unlink()
+        monkeypatch.setattr(store_backend, "_PORTION", 2)
+        write, deleted = LmdbBackend.write, []
+
+        def counted(backend: LmdbBackend, changes: Changes, previous: str | None, version: str) -> None:
+            deleted.append(sum(value is None for _, value in changes.get("rates", ())))
+            write(backend, changes, previous, version)
+
+        monkeypatch.setattr(LmdbBackend, "write", counted)
+        assert len(dict(driver.store("rates").all())) == 9
+        assert max(deleted) == 2
+        assert sum(deleted) == 9
+
+
+def test_one_that_a_deployment_adds_is_filled_though_the_process_dies_after_the_first_commit() -> None:
+    def before() -> Topology:
+        return Topology().add_source("rates-source", "rates", **TEXTS).add_processor("fill", Nothing, "rates-source")
+
+    def after() -> Topology:
+        return Topology().add_read_only_store(RATES, "rates-source", "rates", "fill", Fill, **TEXTS)
+
+    with SimulatedCluster(before(), hosts=1, partitions=1, **TEXTS) as cluster:
+        cluster.pipe("rates", "a", "1")
+        cluster.work()
+        cluster.deploy(after())
+        cluster.crash(cluster.hosts[0], after="commit")
+        cluster.work()
+        cluster.start(1)
+        cluster.settle()
+        cluster.check_state()
 
 
 def test_one_that_a_deployment_moves_to_another_backend_where_local_state_is_behind(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock import RuntimeUnavailableError
+from penstock.plugins.hosts.place import Place
 from penstock.plugins.runtime import temporary
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from tests.logs.processes import fork
@@ -67,3 +69,14 @@ def test_a_forked_child_does_not_remove_what_its_parent_uses(top: Path) -> None:
     assert directory.path.exists()
     directory.close()
     assert not list(top.iterdir())
+
+
+def test_without_a_directory_that_can_be_written_the_error_names_tmpdir(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose root is read-only."""
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.setenv(name, "/proc/self")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/self"])
+    for make in (lambda: TemporaryDirectory("query"), lambda: Place("key")):
+        with pytest.raises(RuntimeUnavailableError, match="let the environment variable TMPDIR .* name one"):
+            make()

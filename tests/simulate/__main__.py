@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from time import perf_counter
 
 from penstock.plugins.testing.simulation.faults import Place
-from penstock.plugins.testing.simulation.history import DISK_FAULTS, LOG_FAULTS, OVERTAKEN
+from penstock.plugins.testing.simulation.history import COPY_FAULTS, DISK_FAULTS, LOG_FAULTS, OVERTAKEN
 from penstock.plugins.testing.simulation.soak import Soaked, soak
 
 from .branches import counts_of_missed, listed, reached_by, report, unknown
@@ -24,7 +24,9 @@ from .state_programs import CONTRACTS as STATE_PROGRAMS
 CONTRACTS, PLANTED = {**PROGRAMS, **STATE_PROGRAMS}, {**OF_TASKS, **STATE_PLANTED}
 NEVER = "NEVER"
 _OF_LOG = {"asks", "commits", "ends", "fetches", "notes", "produces", "purges", "removes", "sends", "sets", "takes"}
-"""The operations on the log; the others are on the disk."""
+"""The operations on the log; the others are on the disk, but for `_OF_COPY`."""
+_OF_COPY = "keeps"
+"""The operation on local state."""
 _MANY = 2_000
 """So many histories of all programs have to have had every fault at every operation of every step."""
 
@@ -119,7 +121,8 @@ def table(places: Counter[Place]) -> list[str]:
     """Return a line for each operation of each step: how often it was done, and how often each fault struck there."""
     lines = []
     for step, operation in sorted({(place.step, place.operation) for place in places}):
-        kinds = LOG_FAULTS if operation in _OF_LOG else [kind for kind in DISK_FAULTS if kind != OVERTAKEN]
+        kinds = LOG_FAULTS if operation in _OF_LOG else tuple(kind for kind in DISK_FAULTS if kind != OVERTAKEN)
+        kinds = COPY_FAULTS if operation == _OF_COPY else kinds
         struck = {
             kind: sum(places[Place(step, operation, f"{kind} {when}")] for when in ("before", "after"))
             for kind in kinds

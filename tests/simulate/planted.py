@@ -196,6 +196,9 @@ PLANTED = {
         "counts, a store in the changelog and not, changelog in a directory",
         (Change(Backends, "_prefix", 'self._partial if name in coverage.left_out else ""', '""'),),
     ),
+    "a copy has the name of its version before its read-only stores are filled": Planted(
+        "counts, read-only store", (Change(Backends, "_bring_to", "{unfilled if to_fill else ''}", ""),)
+    ),
     "a reset deletes the state before it sets the positions": Planted(
         _IN_A_DIRECTORY,
         (

@@ -124,6 +124,11 @@ class Names(Processor):
         self.store.put(record.key, record.value)
 
 
+class Ignores(Processor):
+    def process(self, record: Record) -> None:
+        """Do nothing."""
+
+
 class NamesAfterTries(Names):
     """The same, with the help of something outside that fails at first for each key."""
 
@@ -280,6 +285,16 @@ def counts_with_names() -> Topology:
         .add_sink("out", "out", "keeps")
         .add_read_only_store(key_value_store("names"), "read names", "prices", "fill names", Names)
     )
+
+
+def repeats_beside_prices() -> Topology:
+    """Answers as `repeats`, and reads another topic."""
+    return repeats().add_source("read names", "prices").add_processor("fill names", Ignores, "read names")
+
+
+def repeats_with_own_names() -> Topology:
+    """Answers as `repeats`, beside a store that each task fills from a topic of its own, and that nobody asks."""
+    return repeats().add_read_only_store(key_value_store("names"), "read names", "prices", "fill names", Names)
 
 
 def repeats_with_names() -> Topology:
@@ -472,6 +487,15 @@ CONTRACTS = {
         options={"production_handler": skip, "topics": {"out": {"max.message.bytes": "15000"}}},
     ),
     "counts, read-only store": contract("CountsWithNames", program=counts_with_names, records=two_topics),
+    "repeats, a read-only store comes": contract(
+        "RepeatsWithOwnNames",
+        program=repeats_beside_prices,
+        records=two_topics,
+        deployments=[repeats_with_own_names, repeats_with_own_names],
+    ),
+    "counts, read-only store, in files": contract(
+        "CountsWithNamesInFiles", program=counts_with_names, records=two_topics, options={"changelog": "directory:"}
+    ),
     "repeats, global store whose topic is made again": contract(
         "RepeatsWithNames",
         program=repeats_with_names,

@@ -49,6 +49,7 @@ FOUND = {
     "the default of a serde changes": 4,
     "a store that left the changelog and came back has what it had before": 14,
     "a copy that lacks a store looks whole": 547,
+    "a copy has the name of its version before its read-only stores are filled": 1342,
     "a reset deletes the state before it sets the positions": 56,
     "a reset leaves the positions of internal topics": 34,
     "a changelog that is moved back has what it had before": 10,

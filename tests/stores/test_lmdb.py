@@ -8,10 +8,12 @@ import resource
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 
 from penstock.errors import StaleStoreError, StoreError, StoreLockedError
@@ -26,6 +28,36 @@ from ..processes import let_everybody_in
 
 def put(backend: LmdbBackend, version: str, *entries: tuple[bytes, bytes | None], store: str = "s") -> None:
     backend.write({store: list(entries)}, backend.version(), version)
+
+
+@pytest.mark.parametrize("takes_mark", [True, False])
+def test_a_copy_that_could_not_be_synced_is_not_trusted(
+    takes_mark: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refused:
+        def __init__(self, environment: Any) -> None:
+            self._environment = environment
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._environment, name)
+
+        def sync(self, force: bool) -> None:
+            raise lmdb.DiskError("mdb_env_sync: Input/output error")
+
+    backend = LmdbBackend(tmp_path, ["s"])
+    put(backend, "v1", (b"a", b"1"))
+    shared = backend._shared
+    assert shared is not None
+    shared._environment = Refused(shared._environment)
+    with monkeypatch.context() as patched:
+        if not takes_mark:
+            patched.setattr(trust_mark.TrustMark, "_write", lambda *_: (_ for _ in ()).throw(OSError("no room")))
+        backend.close()
+    with pytest.raises(StoreError, match="its disk refused a part: start the task that writes it, which rebuilds it"):
+        LmdbBackend(tmp_path, ["s"], read_only=True)
+    with closing(LmdbBackend(tmp_path, ["s"])) as opened:
+        assert not opened.trusted()
+        assert opened.version() is None
 
 
 def wait_until_stopped(connection: Connection) -> int:

@@ -441,14 +441,14 @@ def test_a_host_that_is_killed_while_it_gets_a_store_of_a_newer_program_gets_it_
     here, there = (str(tmp_path / name) for name in ("here", "there"))
     world.run(counts(), state_dir=here)
     world.run(counts(), more(), state_dir=there)
-    empty = backends._empty
+    empty = backends.Backends._empty
 
     def killed(*given: Any) -> None:
         empty(*given)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(backends, "_empty", killed)
+        patched.setattr(backends.Backends, "_empty", killed)
         world.run(counts(), more(), records=0, state_dir=here)
     assert world.run(counts(), more(), records=1, state_dir=here) == "counts=11 more=6"
 

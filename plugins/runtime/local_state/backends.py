@@ -25,6 +25,7 @@ from penstock.hooks import registry
 from penstock.plugins.upgrade.coverage import Coverage
 from penstock.program.layouts import Layouts
 from penstock.store import Change, Changes
+from penstock.store.backend import in_portions
 from penstock.support.names import index_name
 from penstock.support.private_files import make_private_directory, write_private_text
 
@@ -37,6 +38,10 @@ _log = logging.getLogger("penstock.state")
 
 OF_REPLICA = "incarnation"
 """The file in a directory whose content a replica wrote: it has nothing of stores that are not in the changelog."""
+_FILLED = "filled"
+"""The file in a directory that no earlier penstock filled: it named a copy before its read-only stores were filled."""
+_UNFILLED = "unfilled:"
+"""How the name of a copy begins before its read-only stores are filled; a token and the name afterwards follow."""
 _PARTIAL = "partial:"
 """How the name of a copy begins that has only the stores of a later layout than that of its version.
 
@@ -66,7 +71,7 @@ class Backends:
         self._where = where
         self._task_id = task_id
         self._world = world
-        self._is_of_replica = False
+        self._lacks_filled = False
         self._partial = f"{_PARTIAL}{layouts.id}:"
         self._names: dict[str, list[str]] = {}
         for store, kept in layouts.now.items():
@@ -88,12 +93,15 @@ class Backends:
         gone = coverage.gone
         if self._names or gone:
             self._use = DirectoryUse(self._directory, self._world)
-        self._is_of_replica = (self._directory / OF_REPLICA).exists()
+        of_replica, filled = self._directory / OF_REPLICA, self._directory / _FILLED
+        self._lacks_filled = of_replica.exists() or not filled.exists()
         for name, stores in self._names.items():
             self._open_backend(name, [*stores, *gone.get(name, ())], version, coverage)
         self._take_over(version, coverage)
-        if self._is_of_replica:
-            (self._directory / OF_REPLICA).unlink(missing_ok=True)  # a predecessor may have frozen in the midst of this
+        if self.refills and not filled.exists():
+            with making_state_directory(self._directory):
+                write_private_text(filled, "")
+        of_replica.unlink(missing_ok=True)
 
     def open_empty(self, version: str) -> None:
         """Open new, empty backends at `version`."""
@@ -134,7 +142,10 @@ class Backends:
         directory = self._directory / name / str(number)
         with making_state_directory(directory):
             make_private_directory(directory)
-        return partial(registry().load("store backend", name), directory, stores)
+        return partial(self._load, name, directory, stores)
+
+    def _load(self, name: str, directory: Path, stores: Sequence[str]) -> StoreBackend:
+        return self._world.backend(registry().load("store backend", name)(directory, stores))
 
     def _open_backend(self, name: str, stores: list[str], version: str, coverage: Coverage) -> None:
         try:
@@ -165,19 +176,20 @@ class Backends:
         self, backend: StoreBackend, reopen: Callable[[], StoreBackend], name: str, version: str, coverage: Coverage
     ) -> None:
         raw = backend.version()
-        found = raw if backend.trusted() else None
-        have = self._version_of(found)
-        missing = frozenset[str]() if have is None else coverage.missing(name, have)
+        at = found = raw if backend.trusted() else None
+        named = None if found is None else _once_filled(found)
+        have = self._version_of(named)
         prefix = self._prefix(name, coverage)
-        wanted = found if found is not None and have == version else f"{prefix}{version}"
-        # No chain contains this name: after a crash the copy is restored afresh. No other process gives it, so that two
-        # that restore the same copy at once never write to each other's.
-        on_the_way = f"{RESTORING}{version}:{self._world.token(4)}"
-        at = found
-        if have is not None and [have, version] == self._transition():
-            at = on_the_way if missing else version
-            backend.write({}, found, at)
-        elif have != version:
+        wanted = named if named is not None and have == version else f"{prefix}{version}"
+        missing = frozenset[str]() if have is None else coverage.missing(name, have)
+        refilled = [store for store in self._names[name] if store in self.refills]
+        to_fill = refilled if named != found or self._lacks_filled else [each for each in refilled if each in missing]
+        missing = missing.difference(refilled)
+        # Nobody else gives a copy these names, so that two processes that restore the same copy at once never write to
+        # each other's. No chain contains the first one: after a crash the copy is restored afresh.
+        token = self._world.token(4)
+        on_the_way, unfilled = f"{RESTORING}{version}:{token}", f"{_UNFILLED}{token}:"
+        if have != version and [have, version] != self._transition():
             plan = self._plan(version, have) if coverage.had_changelog else Restore(None, iter(()))
             if (now := backend.version()) != raw:
                 raise StaleStoreError(
@@ -193,26 +205,23 @@ class Backends:
                 backend = reopen()
             if plan.base is None:
                 at, missing = None, frozenset()
+            to_fill = refilled
             stores = coverage.in_history.intersection(self._names[name])
             with self.restoring.of(self._names[name], version, plan.work):
                 for changes, reached in plan.steps:
                     # The name of a version says which stores a copy has: it gets none before it has all.
                     is_part = missing or reached.startswith(RESTORING)
-                    following = on_the_way if is_part else f"{prefix}{reached}"
+                    following = on_the_way if is_part else f"{unfilled if to_fill else ''}{prefix}{reached}"
                     backend.write(own := self._restored(changes, stores), at, following)
                     self._note(own)
                     at = following
-            if refilled := self._names_to_refill(name):
-                at = self._refill(backend, refilled, at, on_the_way)
-                missing = missing.difference(refilled)
-        elif self._is_of_replica:
-            missing = missing.union(self._names_to_refill(name))
         if missing:
             backend.write({}, at, on_the_way)
             self._fill(backend, missing, on_the_way, version, coverage)
             at = on_the_way
-            if have == version and (lacking := sorted(missing.intersection(self._names_to_refill(name)))):
-                at = self._refill(backend, lacking, at, on_the_way)
+        if to_fill:
+            self._refill(backend, to_fill, at, f"{unfilled}{wanted}")
+            at = f"{unfilled}{wanted}"
         if at != wanted:
             backend.write({}, at, wanted)
         self._kept_as[name] = wanted
@@ -225,22 +234,25 @@ class Backends:
         """Return the version whose content of the present stores a copy of this name has; other names as they are."""
         return None if name is None else name.removeprefix(self._partial)
 
-    def _names_to_refill(self, name: str) -> list[str]:
-        return [store for store in self._names[name] if store in self.refills]
-
-    def _refill(self, backend: StoreBackend, stores: list[str], at: str | None, part: str) -> str | None:
-        """Fill read-only stores from their topics; return the name that the copy then has: `part`, or `at`."""
+    def _refill(self, backend: StoreBackend, stores: Sequence[str], at: str | None, unfilled: str) -> None:
+        """Fill read-only stores from their topics; meanwhile the copy is `unfilled`."""
+        backend.write({}, at, unfilled)
+        self._empty(backend, stores, unfilled)
         for store in stores:
-            for table in self._layouts.now[store].tables(store):
-                if rows := [(key, None) for key, _ in backend.range(table)]:
-                    backend.write({table: rows}, at, part)
-                    at = part
-                    self.opening.pause()
             for changes in self.refills[store](backend):
-                backend.write(changes, at, part)
-                at = part
+                backend.write(changes, unfilled, unfilled)
                 self.opening.pause()
-        return at
+
+    def _empty(self, backend: StoreBackend, stores: Iterable[str], at: str) -> None:
+        self._delete_rows(backend, (table for store in stores for table in self._layouts.now[store].tables(store)), at)
+
+    def _delete_rows(self, backend: StoreBackend, tables: Iterable[str], at: str) -> None:
+        for table in tables:
+            after = b""
+            while portion := next(in_portions(backend.range(table, after)), None):
+                backend.write({table: [(key, None) for key, _ in portion]}, at, at)
+                self.opening.pause()
+                after = portion[-1][0] + b"\x00"
 
     def _plan(self, version: str, have: str | None) -> Restore:
         if self._changelog is None:
@@ -270,7 +282,7 @@ class Backends:
 
         Meanwhile the copy is at `at`, a name that no chain contains: after a crash it is restored afresh.
         """
-        _empty(backend, [table for store in stores for table in self._layouts.now[store].tables(store)], at)
+        self._empty(backend, stores, at)
         wanted = stores & coverage.in_history
         if wanted:
             plan = self._plan(version, None)
@@ -286,15 +298,16 @@ class Backends:
         for name, stores in coverage.gone.items():
             directory = self._directory / name / str(self._latest(name))
             if name not in self._names and directory.is_dir():
-                self._replaced[name] = registry().load("store backend", name)(directory, stores)
+                self._replaced[name] = self._load(name, directory, stores)
         for store, other in coverage.moved.items():
             if store in self.refills:
                 continue
             source = self._opened.get(other) or self._replaced.get(other)
             if source is not None:
-                rows = self._with_indexes({store: list(source.range(store))})
                 backend, kept = self.of(store), self._kept_as.get(self._layouts.now[store].backend, version)
-                backend.write(rows, kept, kept)
+                for portion in in_portions(source.range(store)):
+                    backend.write(self._with_indexes({store: portion}), kept, kept)
+                    self.opening.pause()
 
     def begin_transition(self, previous: str, version: str) -> None:
         """Note that a local copy at `previous` also has the content of `version`, the next commit's.
@@ -313,11 +326,11 @@ class Backends:
             backend.destroy()
             shutil.rmtree(self._directory / name, ignore_errors=True)
         self._replaced.clear()
-        for name, stores in gone.items():
+        for name, tables in gone.items():
             if name in self._opened:
                 kept = self._kept_as.get(name, version)
                 self._opened[name].write({}, kept, wanted := f"{self._prefix(name, coverage)}{version}")
-                _empty(self._opened[name], stores, wanted)
+                self._delete_rows(self._opened[name], tables, wanted)
         self._transition_file.unlink(missing_ok=True)
 
     @property
@@ -382,7 +395,6 @@ class Backends:
             self._use.close()
 
 
-def _empty(backend: StoreBackend, stores: Iterable[str], version: str) -> None:
-    for store in stores:
-        if rows := [(key, None) for key, _ in backend.range(store)]:
-            backend.write({store: rows}, version, version)
+def _once_filled(name: str) -> str:
+    """Return the name that a copy gets once its read-only stores are filled."""
+    return name.split(":", 2)[2] if name.startswith(_UNFILLED) else name

@@ -98,7 +98,7 @@ class Checks:
         ]
 
     def state(self) -> None:
-        """Each store of the last host of a task is as restored from the changelog alone."""
+        """Each store of the last host of a task is as restored from the changelog or its topic alone."""
         for machine in range(self._cluster.machines):  # what counts does not go with them
             self._disk.lose(machine)
         fresh = with_state_in(self._cluster.application, self._directory / "fresh")

@@ -34,7 +34,8 @@ class Cluster:
     """Hosts run on `machines` machines, each with a disk of its own, and several may run on one. `disk` is shared.
 
     A driver would give each task to one host. Here a task may be given to another host while the one that had it still
-    runs and knows nothing of it. `edge` and `disk_edge` are called for each operation of a host on log and shared disk.
+    runs and knows nothing of it. `edge` and `disk_edge` are called for each operation of a host on log and shared disk,
+    `copy_edge` for each write to its local state.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Cluster:
         timeline: Timeline,
         edge: Callable[[Host, str, Callable[[], Any], bool], Any],
         disk_edge: Callable[[Host, str, Callable[[], Any], bool, bool], Any],
+        copy_edge: Callable[[Host, str, Callable[[], Any]], Any],
         *,
         mode: str,
         machines: int,
@@ -60,6 +62,7 @@ class Cluster:
         self._edge = edge
         self._disk = disk
         self._disk_edge = disk_edge
+        self._copy_edge = copy_edge
         self._kind = ContinuousHost if mode == "continuous" else BatchHost
         self._directory = directory
         self.has_replicas = has_replicas
@@ -70,11 +73,9 @@ class Cluster:
         self.hosts: list[Host] = []
         """Those that have not died; some may be frozen."""
         self.followers: list[ReplicaHost] = []
-        """Those that have not died; some may be frozen."""
         self.standbys: list[StandbyHost] = []
-        """Those that have not died; some may be frozen."""
         self.drivers: list[DriverHost] = []
-        """Those that have not died, in batches; some may be frozen."""
+        """Those of each kind that have not died; some may be frozen. There are drivers in batches only."""
         self.tools: list[ToolHost] = []
         """Processes beside the application that have neither died nor ended, such as backups; some may be frozen."""
         self.contents = Contents(log)
@@ -143,7 +144,7 @@ class Cluster:
     def _surroundings(self, machine: int, host: Callable[[], Host]) -> tuple[HostLog, HostWorld]:
         log = HostLog(self._log, lambda what, call, changes: self._edge(host(), what, call, changes))
         files = HostFiles(self._disk, machine, lambda *operation: self._disk_edge(host(), *operation))
-        return log, HostWorld(self._timeline, files, machine)
+        return log, HostWorld(self._timeline, files, machine, lambda *write: self._copy_edge(host(), *write))
 
     def follow(self, machine: int) -> None:
         """Let the host with replicas on a machine work; start it if there is none."""

@@ -19,7 +19,7 @@ from penstock import Application, ConfigError, Record, Topology, TopologyBuilder
 from .answers import Answers, difference, difference_before_reset, of_driver, of_reference
 from .backups import BackupSimulation, with_backups
 from .failure import SimulationFailure
-from .history import History
+from .history import History, with_copy_faults
 from .reshards import ReshardSimulation, with_reshards
 from .shrinking import Case, shrink
 from .simulation import Simulation, is_on_disk
@@ -141,6 +141,7 @@ class SimulationContract:
         drawn = cls.records(random)
         records = drawn if isinstance(drawn, Mapping) else {_only_source(cls): drawn}  # type: ignore[arg-type]  # mypy: no class has a hash
         history = with_takeovers(History.of(random, on_disk=is_on_disk(cls.options)), Random(f"takeovers {seed}"))
+        history = with_copy_faults(history, Random(f"copies {seed}"))
         if cls.options.get("backups"):
             history = with_backups(history, Random(~seed))
         if numbers := cls.options.get("reshard"):

@@ -30,7 +30,7 @@ from penstock.plugins.runtime.task_worker import TaskWorker
 
 from .cluster import Cluster
 from .failure import HostDied, SimulatedDiskError, SimulatedOutage
-from .history import DELAYED, DISK_FAULTS, LOG_FAULTS, OVERTAKEN, Fault
+from .history import COPY_FAULTS, DELAYED, DISK_FAULTS, LOG_FAULTS, OVERTAKEN, Fault
 from .host import Host
 from .host_world import UPKEEP
 from .timeline import Timeline
@@ -94,6 +94,13 @@ class Faults:
             raise self._refusal(host.refusals)
         return self._do(host, what, call, DISK_FAULTS, changes=changes, tells=tells)
 
+    def copy_edge(self, host: Host, what: str, call: Callable[[], Any]) -> Any:
+        """Make a write of a host (`call`) to its local state, unless a fault strikes.
+
+        Raises HostDied where the host dies, and OSError where there is no room.
+        """
+        return self._do(host, what, call, COPY_FAULTS, changes=True, tells=False)
+
     def _do(
         self, host: Host, what: str, call: Callable[[], Any], kinds: tuple[str, ...], *, changes: bool, tells: bool
     ) -> Any:
@@ -120,7 +127,7 @@ class Faults:
         armed = [(owner, number) for owner in (host, None) for number in range(len(self._armed.get(owner, ())))]
         for owner, number in armed:
             fault, later = self._armed[owner][number]
-            if fault.kind not in kinds or not fault.is_at(step, what):
+            if fault.kind not in kinds or fault.on_copy != (kinds is COPY_FAULTS) or not fault.is_at(step, what):
                 continue
             if fault.kind == OVERTAKEN and host.world.pool != UPKEEP:
                 continue
@@ -145,7 +152,8 @@ class Faults:
                 host.unanswered.add(what.removeprefix(asks).partition(" ")[0])
             raise LogError(f"the simulated log is away for {host}") from SimulatedOutage()
         elif fault.kind == "is refused by its disk":
-            host.refusals = _REFUSED[fault.amount % len(_REFUSED)] - 1
+            if not fault.on_copy:
+                host.refusals = _REFUSED[fault.amount % len(_REFUSED)] - 1
             raise self._refusal(fault.amount)
         else:
             host.is_dead = True
@@ -165,6 +173,7 @@ _METHODS: dict[str, tuple[tuple[Any, str], ...]] = {
     "first commit": ((commit, "make_first"),),
     "change of the stores": ((TaskCommits, "settle"),),
     "commit": ((PendingCommit, "write"),),
+    "applying": ((TaskState, "apply"),),
     "sending": ((TaskCommits, "send"),),
     "following": ((Replica, "catch_up"), (Replica, "__init__")),
     "restoring": ((LoggedTask, "restore"), (TopicChangelog, "restore")),

@@ -15,6 +15,8 @@ OVERTAKEN = "is overtaken"
 DISK_FAULTS = ("dies", "freezes", "is refused by its disk", "loses power", OVERTAKEN)
 """What strikes hosts at their operations on the log, and at those on the disk. A host is overtaken where its other
 threads go on in the middle of a snapshot or a cleaning."""
+COPY_FAULTS = ("dies", "freezes", "is refused by its disk")
+"""What strikes hosts at their writes to local state."""
 _KINDS = {
     "rest": 4, "arrive": 5, "work": 7, "call": 7, "strike": 8, "orphans": 4, "wake": 3, "give": 1, "pass": 2,
     "markers": 1, "start": 1, "jump": 1, "maintain": 1, "power": 0.5, "deploy": 0.6, "purge": 1, "lose": 1, "damage": 1,
@@ -88,6 +90,9 @@ _SELDOM_SHARE = 0.6
 _MOST_LATER = 60
 """After how many operations at most the others strike."""
 _UPKEEP_OPERATIONS = {"lists": 1, "reads": 1, "writes": 1, "completes": 1, "deletes": 2}
+_COPY_FAULT_SHARE = 0.25
+_COPY_STEPS = {"restoring": 6, "applying": 2, "change of the stores": 2, "following": 2}
+"""The steps in which faults strike at writes to local state, and how often a seed chooses them."""
 _SIMPLER = {"call": ("rest",), "work": ("rest",), "orphans": ("give",)}
 COMMIT_INTERVALS = ("0ms", "20ms", "100ms", "1s")
 """Those that a history may have, the simplest first."""
@@ -101,7 +106,8 @@ class Fault:
     this kind strikes. `step`: the step of the engine's work in which it strikes, whichever host does it; empty: any;
     `SELDOM`: at some of the operations that few histories do, chosen by `amount`.
     `after`: after it, not before. `later`: how many such operations pass before. `amount` chooses how often a disk
-    refuses, how long an operation takes, and how far other threads go on.
+    refuses, how long an operation takes, and how far other threads go on. `on_copy`: at writes to local state, and at
+    no other operations.
     """
 
     kind: str
@@ -110,6 +116,7 @@ class Fault:
     later: int = 0
     amount: int = 0
     step: str = ""
+    on_copy: bool = False
 
     @classmethod
     def of(cls, random: Random, *, on_disk: bool) -> Fault:
@@ -212,3 +219,16 @@ class History:
         if random.random() < _AIMED:
             steps = (*(Step("strike", fault=each) for each in _aimed(random, on_disk=on_disk)), *steps)
         return cls(steps, random.choice(COMMIT_INTERVALS), random.random() < 0.8, random.randrange(2**32))
+
+
+def with_copy_faults(history: History, random: Random) -> History:
+    """Return a history in which, one time in four, some faults strike where hosts write to their local state."""
+    if random.random() >= _COPY_FAULT_SHARE:
+        return history
+    steps = list(history.steps)
+    for _ in range(random.randrange(1, 9)):
+        kind, [step] = random.choice(COPY_FAULTS), random.choices(list(_COPY_STEPS), list(_COPY_STEPS.values()))
+        after = kind != "is refused by its disk" and random.random() < 0.5
+        fault = Fault(kind, "", after, random.randrange(10), random.randrange(1_200), step, True)
+        steps.insert(random.randrange(len(steps) + 1), Step("strike", fault=fault))
+    return replace(history, steps=tuple(steps))

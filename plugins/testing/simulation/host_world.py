@@ -11,6 +11,7 @@ from penstock import Clock, World
 from penstock.world import Files, LocalFiles, Ticker
 
 from .failure import HostDied
+from .host_backend import HostBackend, StoreEdge
 from .timeline import Timeline
 
 UPKEEP = "penstock-upkeep"
@@ -31,10 +32,17 @@ class Call:
 class HostWorld(Clock):
     """`world` is what the host's engine gets; this is its clock. `machine`: the number of the host's machine.
 
-    `ahead_ms`: by how much the host's clock is ahead of the others'.
+    `keeping` makes each write to local state, unless a fault strikes. `ahead_ms`: by how much the host's clock is ahead
+    of the others'.
     """
 
-    def __init__(self, timeline: Timeline, files: Files | None = None, machine: int = -1) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        files: Files | None = None,
+        machine: int = -1,
+        keeping: StoreEdge = lambda what, call: call(),
+    ) -> None:
         self._timeline = timeline
         self.machine = machine
         self.ahead_ms = 0
@@ -52,6 +60,7 @@ class HostWorld(Clock):
             ticker=self._ticker,
             token=timeline.token,
             files=files or LocalFiles(),
+            backend=lambda below: HostBackend(below, keeping),
         )
 
     def now_ms(self) -> int:

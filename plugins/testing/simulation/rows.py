@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 
 from penstock import Application, Log, TaskId, TopicPartition
 from penstock.changelog import is_version
 from penstock.plugins.replicas import Replica
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.stores.memory import MemoryBackend
 
 from .host_world import HostWorld
 from .log import SimulatedLog
@@ -20,16 +22,24 @@ Rows = dict[tuple[str, bytes], bytes]
 def rows_of(
     application: Application, task: str, partitions: Sequence[TopicPartition], log: Log, outside: HostWorld
 ) -> Rows:
-    """Return the rows of a task's logged stores at its last commit, by store and key.
+    """Return the rows of a task's logged and read-only stores at its last commit, by store and key.
 
-    `application` has the directory whose copy is opened; what that lacks is restored from the changelog.
+    `application` has the directory whose copy is opened; what that lacks is restored from the changelog, and filled
+    from the topics of read-only stores.
     """
     with closing(ProcessResources(outside.world)) as resources:
         worker = TaskWorker(application, TaskId.parse(task), partitions, log, resources=resources)
         with closing(worker):
             worker.prepare(outside.now_ms())
             worker.restore()
-            return {(store, key): value for store, key, value in worker.rows()}
+            rows = {(store, key): value for store, key, value in worker.rows()}
+            directory = Path(application.settings.state_dir) / application.id / task
+            subtopology = application.program.subtopology(TaskId.parse(task).subtopology)
+            filled = {each.store.name for each in subtopology.read_only_stores}
+            for _, tables in MemoryBackend.saved(directory).values():
+                for store in filled.intersection(tables):
+                    rows |= {(store, key): value for key, value in tables[store].items()}
+            return rows
 
 
 def difference_of_rows(application: Application, task: str, here: Rows, there: Rows) -> str | None:
@@ -46,7 +56,7 @@ def difference_of_rows(application: Application, task: str, here: Rows, there: R
         if local != restored and not may_differ:
             return (
                 f"task {task}, store {store!r}, key {key!r}: the host that had the task last has {_shown(local)}, and "
-                f"what is restored from the changelog alone has {_shown(restored)}"
+                f"what is restored from changelog and topics alone has {_shown(restored)}"
             )
     return None
 

@@ -117,7 +117,7 @@ class SimulatedCluster(ReadsTopics):
             self._outputs = TopicReader(self.application, self._log)
             self._cluster = Cluster(
                 prepared, self._log, self._disk, self._timeline, self._faults.edge,
-                self._faults.disk_edge, mode=mode, machines=hosts, directory=self._directory,
+                self._faults.disk_edge, self._faults.copy_edge, mode=mode, machines=hosts, directory=self._directory,
                 has_replicas=replicas, has_standbys=standbys,
             )  # fmt: skip
             self._checks = Checks(self._cluster, self._log, self._disk, self._outside, self._timeline, self._directory)

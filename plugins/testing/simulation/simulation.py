@@ -178,7 +178,7 @@ class Simulation(SimulatedCluster):
 
     def _strike(self, step: Step) -> None:
         everyone, fault = self._cluster.everyone(), step.fault or Fault("dies")
-        if fault.step:
+        if fault.step or fault.on_copy:
             self._faults.arm(None, fault)
         elif everyone:
             self._faults.arm(everyone[step.host % len(everyone)], fault)
