@@ -86,12 +86,12 @@ class DeltaChangelog(TaskChangelog):
         that no later chain contains. Raises ChangelogError, naming the location, when it cannot.
         """
 
-    def check_commit_interval(self, seconds: float) -> None:
-        """Raise ConfigError, with the reason, when commits cannot follow each other every `seconds` here.
+    def least_commit_interval(self) -> float:
+        """Return how many seconds have to be between two commits, so that a task spends half of them here at most.
 
-        It may write to the changelog's place to measure that. By default nothing is too fast.
+        It may write to the changelog's place to measure that. By default nothing is too fast. Raises ChangelogError.
         """
-        return
+        return 0.0
 
 
 class Changelog(Protocol):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from penstock import Application, ConfigError, Log
+from penstock import Application, ConfigError, IncompatibleStateError, Log
 
 _META = "paused"
 
@@ -49,6 +49,23 @@ def resume(application: Application, log: Log, subtopologies: Collection[int] = 
     _check(application, subtopologies)
     rest = frozenset(subtopologies) or _numbers(application)
     return _change(application, log, lambda before: Paused(before.of(application) - rest))
+
+
+def check_not_paused(application: Application, log: Log) -> None:
+    """Raise IncompatibleStateError while something is paused: a resharding processes what its topics have."""
+    numbers = read_paused(application.id, log).of(application)
+    if numbers:
+        raise IncompatibleStateError(
+            f"application {application.id!r}: sub-topologies {', '.join(map(str, sorted(numbers)))} are paused, and "
+            "what their topics have would be processed: run `penstock resume`, and this again"
+        )
+
+
+def carry_pause(application_id: str, to: str, log: Log) -> None:
+    """Let what is paused under an id be paused under another one, where the application is stored next."""
+    saved = log.get_meta(application_id, _META)
+    if saved is not None:
+        log.put_meta(to, _META, saved)
 
 
 def _paused(saved: bytes | None) -> Paused:

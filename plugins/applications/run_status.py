@@ -100,7 +100,8 @@ class Event:
 class Health:
     """Whether a run is alive and ready. `reason` says why it is not; "" if it is both.
 
-    Alive: it works, or restores, or waits for something that may come. Ready: all of its tasks are open.
+    Alive: it works, or restores, or waits for something that may come. Ready: all of its tasks are open,
+    and none is paused.
     """
 
     is_live: bool
@@ -171,6 +172,8 @@ class RunStatus(DetailedCounts):
         if self.phase not in ("", RUNNING) or closed:
             tasks = f": {closed} of {len(self.tasks)} tasks are not open" if self.tasks and closed else ""
             return Health(True, False, f"the application is {self.phase or 'rebalancing'}{tasks}")
+        if self.paused:
+            return Health(True, False, f"paused sub-topologies: {', '.join(map(str, self.paused))}")
         return Health(True, True)
 
     def health_data(self, health: Health) -> dict[str, Any]:

@@ -275,8 +275,11 @@ class _Making:
             if plan.base != before:
                 return False
             at = before
-            for changes, reached in _portions(plan.steps):
-                target.append(changes, at, reached, commit if reached == commit.version else None)
+            for changes, version in _portions(plan.steps):
+                is_last = version == commit.version
+                # A name of its own: a file is named after its first delta, and another backup may follow on the same.
+                reached = version if is_last else f"{version_counter(version):012d}-{self._world.token(8)}"
+                target.append(changes, at, reached, commit if is_last else None)
                 at = reached
         return at == commit.version
 

@@ -25,6 +25,10 @@ class ApplicationError(ConfigError):
     """What MODULE:ATTR names cannot be found, imported, or is not an application."""
 
 
+class StartRefusedError(ConfigError):
+    """The application does not fit what it has saved, so nothing was started."""
+
+
 class Terminated(BaseException):
     """SIGTERM arrived: end cleanly. Like KeyboardInterrupt it is no Exception."""
 

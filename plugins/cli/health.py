@@ -26,7 +26,7 @@ from .status import latest_run
 def health(target: str, live: bool, as_json: bool, **where: Any) -> None:
     """Say whether the application MODULE:ATTR is ready: exit code 0, or 1 if it is not.
 
-    Ready: its driver runs, and all of its tasks are open. The answer is what the driver wrote to the log, every five
+    Ready: its driver runs, all of its tasks are open, and none is paused. The answer is what the driver wrote to the log, every five
     seconds. The endpoint of `metrics_port` has the same answers, without a process for each.
     """
     with followed(target, follow=False, interval="5s", **where) as (application, log, _):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock import ConfigError, duration_ms
+from penstock import ConfigError, IncompatibleStateError, duration_ms
 
 from .command import verb
-from .failures import INTERRUPTED, ended_by_sigterm
+from .failures import INTERRUPTED, StartRefusedError, ended_by_sigterm
 from .log_lines import FORMATS, TEXT, cli_log, log_lines
 from .options import application_options, find_application
 from .output import Meter, count, note, print_json
@@ -139,8 +140,16 @@ def run(
     with ended_by_sigterm(), log_lines(log_level or ("warning" if quiet else "info"), log_format, application.id):
         with Meter(f"running {application.id}", quiet=quiet, say=say) as meter:
             meter.say(f"starting {found.title}")
-            order = RunOrder(when, lambda progress: _show(meter, progress, trigger), waits=waits)
-            summary = found.run(application, order, **options)
+            has_begun = threading.Event()
+            order = RunOrder(
+                when, lambda progress: _show(meter, progress, trigger), waits=waits, on_start=has_begun.set
+            )
+            try:
+                summary = found.run(application, order, **options)
+            except IncompatibleStateError as error:
+                if has_begun.is_set():
+                    raise
+                raise StartRefusedError(str(error)) from error
         if as_json:
             print_json(asdict(summary))
         elif not quiet:

@@ -25,6 +25,7 @@ from penstock import (
 )
 from penstock.plugins.applications.committed import CommittedPartitions
 from penstock.plugins.applications.own_topics import topics_beside
+from penstock.plugins.applications.pausing import carry_pause, check_not_paused
 from penstock.plugins.applications.preparation import Prepared, make_changelog_topics, prepare
 from penstock.plugins.applications.stored_id import (
     StoredAs,
@@ -34,9 +35,11 @@ from penstock.plugins.applications.stored_id import (
     write_stored,
 )
 from penstock.plugins.applications.visits import check_no_visits
+from penstock.plugins.replicas.saved_tasks import task_partitions
 from penstock.plugins.runtime.local_state.directories import remove_all
 from penstock.plugins.runtime.locations import making_state_directory, open_deltas, state_directory
 from penstock.plugins.runtime.topic_ids import without_ids
+from penstock.plugins.upgrade.epoch import begin_epoch
 from penstock.plugins.upgrade.saved_program import read_note, repartition_topics, saved_subtopologies, write_note
 from penstock.support.names import changelog_topic
 
@@ -74,8 +77,8 @@ def reshard(
     old layout stays until `accept`. `on_step` gets what is done, as text.
 
     Raises IncompatibleStateError for state that is not divided by key, for records that were written or read beyond the
-    ends, and while a visit is not over; FencedError when the lease was lost, and then nothing is switched; also what
-    tasks raise, ChangelogError, StoreError and LogError.
+    ends, while a visit is not over, and while something is paused; FencedError when the lease was lost, and then
+    nothing is switched; also what tasks raise, ChangelogError, StoreError and LogError.
     """
     world, check_lease = world or World(), lease.renew
     resharding = _begin(plan, log, world, lease)
@@ -94,6 +97,7 @@ def reshard(
         except Exception:
             _delete_unused(plan, resharding.id, log, world, check_lease)
             raise
+        carry_pause(plan.stored.id, resharding.id, log)
         write_stored(plan.id, lease, _stored(plan, resharding.id, starts))
     return Resharded(resharding.id, rows)
 
@@ -116,10 +120,11 @@ def accept(application: Application, log: Log, lease: Lease, *, world: World | N
 
 
 def undo(application: Application, log: Log, lease: Lease, *, world: World | None = None) -> None:
-    """Go back to the layout before, by one write to the log under the lease; then delete what the new one has.
+    """Restore the previous layout by one write to the log under the lease; then delete the new layout's data.
 
-    Raises IncompatibleStateError if there is none, if positions of either layout are gone, or if the application has
-    processed records since, and FencedError when the lease was lost.
+    Before that, this begins an epoch of the new layout and takes the fences of its tasks, so no host of it commits any
+    more. Raises IncompatibleStateError if there is no previous layout, if positions of either layout are gone, or if
+    the application has processed records since, and FencedError when the lease was lost.
     """
     stored = read_stored(application.id, log)
     if not stored.before:
@@ -127,6 +132,10 @@ def undo(application: Application, log: Log, lease: Lease, *, world: World | Non
     starts = {
         TopicPartition(topic, int(number)): at for topic, each in stored.starts.items() for number, at in each.items()
     }
+    begin_epoch(stored.id, lease)
+    for task, read in task_partitions(read_note(stored.id, log)).items():
+        lease.renew()
+        log.open_committer(stored.id, task, read).close()
     now = log.committed(stored.id, list(starts))
     gone = _without_position(log, stored.before) or [str(each) for each in sorted(starts) if now[each] is None]
     if gone:
@@ -141,6 +150,7 @@ def undo(application: Application, log: Log, lease: Lease, *, world: World | Non
             f"application {application.id!r} has processed records since it was resharded ({', '.join(moved[:5])}): "
             "the layout before would process them again; reshard it to the earlier number instead"
         )
+    carry_pause(stored.id, stored.before, log)
     write_stored(application.id, lease, StoredAs(stored.before, left=stored.left))
     delete_layout(application.settings, log, stored.id, world or World(), lease.renew)
 
@@ -179,6 +189,7 @@ def _begin(plan: ReshardPlan, log: Log, world: World, lease: Lease) -> _Begun:
     Deletes what interrupted commands have left of layouts that nobody uses.
     """
     check_no_visits(plan.before, log, plan.tasks.tasks)
+    check_not_paused(plan.before, log)
     noted = read_note_beside(plan.id, log, _META)
     ends = _noted_ends(plan, log, noted) or fixed_ends(plan, log)
     for unused in {plan.stored.unused, noted.get("id", "")} - {"", plan.stored.id}:

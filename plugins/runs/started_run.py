@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import warnings
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _EXIT_SECONDS = 30.0
 """How long the end of the process waits for a run that nobody has stopped."""
+
+_log = logging.getLogger("penstock.runs")
 
 Work = Callable[[threading.Event, Callable[[], None]], RunSummary]
 """Runs an application until the event is set; calls the function when its tasks begin to run."""
@@ -59,6 +62,8 @@ class _Run:
             self.summary = self._work(self.stop, self._note_start)
         except BaseException as error:
             self.error = error
+            # A service may ask nobody how its run is; who does gets the error itself.
+            _log.error("application %r: the run has failed: %s", self.application_id, error, exc_info=True)
         finally:
             _left.discard(self)
             self.has_ended.set()

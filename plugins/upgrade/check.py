@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterable, Mapping
 from copy import copy, deepcopy
@@ -17,8 +18,9 @@ from penstock.support.names import index_name
 from .older import BY_STORE
 from .saved_program import Note, drop_store, saved_subtopologies
 
-_EARLIER = 100
-"""Number of earlier layouts that are kept; a local copy in an older layout is restored from the changelog."""
+_EARLIER, _EARLIER_BYTES = 100, 200_000
+"""Number of earlier layouts of a sub-topology that are kept, and their bytes in the note of the program, of all
+sub-topologies together, so that a log takes it; a local copy in an older layout is restored from the changelog."""
 
 
 def check_saved(application: Application, assignment: Assignment, before: Note, log: Log) -> tuple[Note, Application]:
@@ -73,7 +75,7 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
         **{
             str(number): {
                 "now": layout_to_data(each.now),
-                "earlier": {name: layout_to_data(layout) for name, layout in list(each.earlier.items())[-_EARLIER:]},
+                "earlier": _kept(each.earlier, _EARLIER_BYTES // len(layouts)),
             }
             for number, each in layouts.items()
         },
@@ -209,6 +211,18 @@ def _layouts(application: Application, before: Mapping[str, Any], note: Mapping[
         else:
             found[subtopology.id] = Layouts(now)
     return found
+
+
+def _kept(earlier: Mapping[str, Layout], most_bytes: int) -> dict[str, Any]:
+    """Return the last of the earlier layouts as data; the very last one always."""
+    kept: list[tuple[str, Any]] = []
+    for name, layout in list(earlier.items())[: -_EARLIER - 1 : -1]:
+        data = layout_to_data(layout)
+        most_bytes -= len(json.dumps(data))
+        if kept and most_bytes < 0:
+            break
+        kept.append((name, data))
+    return dict(reversed(kept))
 
 
 def _following(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock import ChangelogError, ConfigError, StoreError, World
-from penstock.plugins.backups import Catalog, back_up, plan_restore, prune, verify_backup
+from penstock.plugins.backups import Catalog, back_up, backup, plan_restore, prune, verify_backup
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.world import LocalFiles, WrittenFile
 
@@ -78,10 +78,10 @@ class MeanwhileAndKilled(Meanwhile):
 class Backups:
     """An application, a place with backups of it, and what each of them has."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, changelog: str = "directory:changes?snapshot_floor_bytes=300") -> None:
         self.root, self.log = root, MemoryLog()
         self.place = str(root / "backups")
-        self.tasks = Tasks(counting(root, changelog="directory:changes?snapshot_floor_bytes=300"), self.log)
+        self.tasks = Tasks(counting(root, changelog=changelog), self.log)
         self.contents: dict[str, dict[str, dict[bytes, bytes]]] = {}
 
     def make(self, words: str, *, whole: bool = False) -> str:
@@ -227,6 +227,28 @@ def test_a_backup_that_is_killed_after_a_prune_in_its_middle(tmp_path: Path, lat
     prune(Catalog(made.place, "app"), 1)
     left = [each for each in files(made.place) if each.startswith("app/backups/") and ".tmp" not in each]
     assert len(left) == 2
+    made.tasks.close()
+
+
+@pytest.mark.parametrize("later", [1, 100])
+def test_a_backup_in_the_middle_of_a_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: int) -> None:
+    """Both follow on the same one, and the first is killed: the other stays whole."""
+    monkeypatch.setattr(backup, "_PORTION_BYTES", 1)
+    made = Backups(tmp_path, "directory:changes?chunk_bytes=1")  # each delta is a step
+    made.make("uv")
+    for at in count():
+        for word in "uvw":
+            send(made.log, [("a", word)])
+            made.tasks.finish()
+        files_ = MeanwhileAndKilled(at, later, lambda: made.make("uvw"))
+        with suppress(KilledError):
+            back_up(made.tasks.application, made.log, made.place, world=World(files=files_))
+        for name in Catalog(made.place, "app").names()[-1:]:
+            made.contents.setdefault(name, content(made.place, name))
+        made.check(made.place)
+        if files_.left >= 0:
+            break
+    assert at > 5
     made.tasks.close()
 
 

@@ -72,7 +72,7 @@ def test_topics_that_nobody_uses_any_more(ran: Console) -> None:
 def test_a_start_that_would_be_refused(ran: Console) -> None:
     result = ran("plan", "counting3:application", code=1)
     assert result.stdout.startswith("A start would be refused: application 'counting' does not fit what it saved:")
-    assert ran("run", "counting3:application", code=1).stderr.strip()[7:] in result.stdout
+    assert ran("run", "counting3:application", code=2).stderr.strip()[7:] in result.stdout
 
 
 def test_schedules_that_nobody_takes_over(console: Console) -> None:

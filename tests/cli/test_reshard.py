@@ -41,7 +41,7 @@ def test_a_new_topic(shop: Console) -> None:
     result = shop("reshard", "shop:before", *TO_THREE, "--yes")
     assert "shop has 3 partitions, stored as shop-layout-2: start it, with orders-3 in place of orders" in result.stderr
     assert "its layout before is still kept" in shop("reshard", "shop:after", *TO_THREE, "--yes", code=1).stderr
-    assert "was resharded, and reads topic 'orders-3'" in shop("run", "shop:before", "--quiet", code=1).stderr
+    assert "was resharded, and reads topic 'orders-3'" in shop("run", "shop:before", "--quiet", code=2).stderr
     shop("produce", "orders-3", "--app", "shop:after", "--key-separator", ":", stdin="ann:1\ncat:1\n")
     assert shop.json("lag", "shop:after", "--json")["lag"] == 2
     shop("run", "shop:after", "--quiet")

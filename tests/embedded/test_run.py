@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import socket
@@ -216,6 +217,20 @@ def test_async_with(surroundings: Surroundings) -> None:
 def test_an_error_of_the_block_goes_first(surroundings: Surroundings) -> None:
     with pytest.raises(KeyError), application(surroundings).start():
         raise KeyError("of the block")
+
+
+def test_an_error_inside_a_service_is_in_its_log(surroundings: Surroundings, caplog: pytest.LogCaptureFixture) -> None:
+    class Fails(Processor):
+        def process(self, record: Record) -> None:
+            raise ValueError("no")
+
+    surroundings.put("in", records(1))
+    given = application(surroundings, Topology().add_source("in", "in").add_processor("bad", Fails, "in"))
+    running = given.start("0s")
+    wait_until(lambda: running.state == "failed")
+    (line,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert line.name == "penstock.runs" and "application 'app': the run has failed: " in line.getMessage()
+    assert "ValueError: no" in line.getMessage() and line.exc_info is not None
 
 
 def test_a_handle_that_is_forgotten_is_stopped(surroundings: Surroundings) -> None:

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from penstock import FencedError, Log
-from penstock.plugins.applications.stored_id import read_stored
+from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.applications.stored_id import read_stored, stored_application
 from penstock.plugins.reshard import accept, plan_reshard, reshard, undo
 from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.runtime.task_worker import TaskWorker
 
 from ..leases import Freezing
 from .runs import lease, outputs, produce, resharded, run
@@ -43,6 +46,36 @@ def test_it_does_not_switch_after_the_application_has_gone_on(where: str, tmp_pa
     resharded(app, log, 7, sources={"in": "new"})
     produce(log, "new", rows(5, 6))
     run(app, log)
+    assert outputs(log) == always(tmp_path, 6)
+    log.close()
+
+
+@pytest.mark.parametrize("where", ["memory", "local"])
+def test_a_host_of_the_new_layout_that_wakes_while_it_is_undone(where: str, tmp_path: Path) -> None:
+    """It commits nothing: the old layout processes the same records."""
+    log, app = begun(where, tmp_path), appending(tmp_path, "new")
+    resharded(app, log, 7, sources={"in": "new"})
+    prepared = prepare(stored_application(app, log), log)
+    resources = ProcessResources()
+    frozen = [
+        TaskWorker(prepared.application, task, partitions, log, resources=resources)
+        for task, partitions in prepared.assignment.tasks.items()
+    ]
+    for each in frozen[1:]:
+        each.run_batch({}, 0)  # the others have no fence yet
+
+    def wake() -> None:
+        produce(log, "new", rows(3, 6))
+        for each in frozen:
+            with pytest.raises(FencedError):
+                each.run_batch(log.end_offsets(each.partitions), 0)
+
+    undo(app, log, Freezing(lease(app, log), "stored-as", wake))
+    for each in frozen:
+        each.close()
+    resources.close()
+    produce(log, "in", rows(3, 6))
+    run(appending(tmp_path), log)
     assert outputs(log) == always(tmp_path, 6)
     log.close()
 

@@ -23,14 +23,16 @@ from penstock import (
     key_value_store,
     visitor,
 )
+from penstock.plugins.applications.pausing import pause, read_paused, resume
 from penstock.plugins.applications.stored_id import read_stored
 from penstock.plugins.applications.visits import ask_for_visit, stop_visits
 from penstock.plugins.dsl import StreamsBuilder, tumbling
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.reshard import plan_reshard, reshard, undo
 from tests.small_disk import small_disk
 
 from .programs import Append
-from .runs import new_log, outputs, produce, resharded, run, settings
+from .runs import lease, new_log, outputs, produce, resharded, run, settings
 
 KEYS = [f"key {number}" for number in range(9)]
 TO_SEVEN: dict[str, Any] = {"partitions": 7, "sources": {"in": "new"}}
@@ -113,6 +115,26 @@ def test_a_visit_that_is_not_over(tmp_path: Path) -> None:
     check_unchanged(log, application(tmp_path, Visited))
     assert stop_visits(application(tmp_path, Visited), log, "visit") == 1
     resharded(application(tmp_path, Visited), log, **TO_SEVEN)
+
+
+def test_a_paused_application(tmp_path: Path) -> None:
+    """Its records would be processed. A pause that is made meanwhile stays, also when it is undone."""
+    log, app = log_with(lambda topic: application(tmp_path, Append, topic)), application(tmp_path, Append)
+    before = outputs(log)
+    produce(log, "in", [(key, "2", 2) for key in KEYS])
+    pause(app, log, [0])
+    with pytest.raises(IncompatibleStateError, match=r"sub-topologies 0 are paused, .* `penstock resume`"):
+        resharded(app, log, **TO_SEVEN)
+    assert outputs(log) == before
+    resume(app, log)
+
+    def on_step(text: str) -> None:
+        pause(app, log)
+
+    done = reshard(plan_reshard(app, log, **TO_SEVEN), log, lease(app, log), on_step)
+    assert read_paused(done.id, log).of(app) == {0}
+    undo(app, log, lease(app, log))
+    assert read_paused("shop", log).of(app) == {0}
 
 
 def test_a_store_outside_the_changelog(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ STATUS = RunStatus(
     ("changes", "is_live", "is_ready", "reason"),
     [
         ({}, True, True, ""),
-        ({"paused": (0,)}, True, True, ""),
+        ({"paused": (0, 2)}, True, False, "paused sub-topologies: 0, 2"),
         ({"phase": "", "turned_ms": None, "hosts": ()}, True, True, ""),  # of an earlier release
         ({"phase": "rebalancing", "tasks": (TASKS[0], TaskStatus("0_1", 0))}, True, False, "1 of 2 tasks are not open"),
         ({"phase": "starting", "tasks": (), "hosts": (), "turned_ms": None}, True, False, "is starting"),

@@ -219,10 +219,9 @@ class TaskState:
 
     # ------------------------------------------------------------------ a commit
 
-    def check_commit_interval(self, seconds: float) -> None:
-        """Raise ConfigError when the changelog cannot take commits as fast as every `seconds`."""
-        if self._deltas is not None:
-            self._deltas.check_commit_interval(seconds)
+    def least_commit_interval(self) -> float:
+        """Return how many seconds the changelog wants to be between two commits; it may measure that."""
+        return 0.0 if self._deltas is None else self._deltas.least_commit_interval()
 
     def size_bytes(self) -> int:
         """Return about how many bytes of memory the uncommitted changes take, and will take while they are written."""

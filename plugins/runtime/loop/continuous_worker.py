@@ -6,6 +6,7 @@ and a `TaskReport` when asked for.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
@@ -17,6 +18,8 @@ from ..logged_task import LoggedTask
 from ..process_resources import ProcessResources
 from ..report import TaskReport
 from .upkeep import Upkeep, Upkept
+
+_log = logging.getLogger("penstock.worker")
 
 COMMIT_INTERVALS = {"exactly_once": 0.1, "at_least_once": 1.0}
 """Seconds between two commits where `commit_interval` is not set, by guarantee."""
@@ -55,8 +58,8 @@ class ContinuousWorker(LoggedTask):
         super().__init__(application, task_id, partitions, log, resources=resources, task_count=task_count)
         given = self._settings.commit_interval
         guarantee = self._settings.processing_guarantee
-        self._interval = COMMIT_INTERVALS[guarantee] if given is None else duration_ms(given) / 1000
-        self._phase = phase * self._interval
+        self.interval = COMMIT_INTERVALS[guarantee] if given is None else duration_ms(given) / 1000
+        self._phase = phase
         self._seconds = resources.world.seconds
         self._reports: list[TaskReport] = []
         self._has_news = False
@@ -102,10 +105,21 @@ class ContinuousWorker(LoggedTask):
         """The ids of the topics that the open task reads; another object after each opening."""
         return self._inputs.topic_ids
 
-    def check_commit_interval(self) -> None:
-        """Raise ConfigError when the open task's changelog is too slow for the time between two commits."""
+    def fit_interval(self, least: float) -> float:
+        """Let at least so many seconds pass between two commits; return them. Negative: ask the open task's changelog.
+
+        It may measure that, so it is no reason to refuse the setting: a process that is frozen measures any time.
+        """
         assert self._state is not None
-        self._state.check_commit_interval(self._interval)
+        if least < 0 and (least := self._state.least_commit_interval()) > self.interval:
+            _log.warning(
+                "a commit writes a file to the changelog, which took %.0f ms when it was tried just now: tasks commit "
+                "every %.0f ms, and not every %.0f ms as the setting commit_interval says. Set it to that, or keep the "
+                'state in the log, which has no such limit (changelog="topic:")',
+                least * 500, least * 1000, self.interval * 1000,
+            )  # fmt: skip
+        self.interval = max(self.interval, least)
+        return least
 
     # ------------------------------------------------------------------ records
 
@@ -261,11 +275,11 @@ class ContinuousWorker(LoggedTask):
         """Return the commit to write; None if nothing has changed. The task rests until `end_commit`."""
         assert self.task is not None and self._commits is not None
         now = self._committed_at = self._seconds()
-        self._due, self._is_dirty, self._has_moved = now + self._interval, False, False
+        self._due, self._is_dirty, self._has_moved = now + self.interval, False, False
         self._committed_records = self.task.records_in
-        if self._interval:
+        if self.interval:
             # Tasks commit one after the other, each at its place in the interval: at once, all would wait for all.
-            self._due -= (now - self._phase + self._interval / 2) % self._interval - self._interval / 2
+            self._due -= (now - self._phase * self.interval + self.interval / 2) % self.interval - self.interval / 2
         return self._commits.take(self.task)
 
     def end_commit(self) -> None:

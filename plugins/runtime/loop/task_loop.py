@@ -84,7 +84,7 @@ class TaskLoop:
         self._pools = Pools(world)
         self._preparing = Openings(self._pools, world)
         self._globals = GlobalUpdates(application, log, resources, self._pools.rest)
-        self._has_checked_interval, self._clean_up_at = False, 0.0
+        self._least_interval, self._clean_up_at = -1.0, 0.0
         self._upkeeps = Upkeeps(world, self._fail)
         at_work = partial(setattr, self, "current")
         self._writing = Commits(self._tasks, self._pools.commits, world, self._upkeeps, at_work, self._fail)
@@ -299,9 +299,7 @@ class TaskLoop:
             if failed is not None:
                 raise failed
             positions = task.open(clock_ms, self._known.get(name))
-            if not self._has_checked_interval:
-                task.check_commit_interval()
-                self._has_checked_interval = True
+            self._least_interval = task.fit_interval(self._least_interval)
             self._follower.add(positions)
         except BaseException as error:
             self._fail(name, error)
