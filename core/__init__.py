@@ -8,6 +8,7 @@ from .handlers import DeadLetter, Failure, Handler, Retry, Stage, fail, skip
 from .hooks import hookimpl
 from .processor import Processor, ValueTransformer
 from .program.builder import Topology
+from .program.partitioning import default_partitioner
 from .program.program import Program
 from .record import Record, RecordMetadata
 from .serde import Serde
@@ -65,6 +66,7 @@ __all__ = [
     "WALL_CLOCK_TIME",
     "WindowStore",
     "Windowed",
+    "default_partitioner",
     "fail",
     "hookimpl",
     "key_value_store",

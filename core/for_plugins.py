@@ -51,6 +51,7 @@ from .program.extractors import (
 from .program.nodes import (
     GlobalStore,
     InternalTopic,
+    KeyPart,
     Node,
     Partitioner,
     ProcessorNode,
@@ -163,6 +164,7 @@ __all__ = [
     "OffsetOutOfRangeError",
     "OpensAlone",
     "OutputBatch",
+    "KeyPart",
     "Partitioner",
     "PluginError",
     "ProcessorNode",

@@ -94,8 +94,8 @@ class RecordBatch:
 class OutputBatch:
     """Raw records that a task produced for one topic, by column, in the order they were forwarded.
 
-    `partitions` is None, or for each record the partitions it goes to (None: by its key, with the
-    log's default partitioner). `headers` is None when no record has any.
+    `partitions` is None, or for each record the partitions it goes to (None: by the default partitioner). That one
+    hashes the record's entry in `hashed`, or its key where `hashed` is None. `headers` is None when no record has any.
     """
 
     topic: str
@@ -104,6 +104,7 @@ class OutputBatch:
     timestamps: list[int]
     headers: list[Headers] | None = None
     partitions: list[Sequence[int] | None] | None = None
+    hashed: list[bytes | None] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -20,21 +20,20 @@ T = TypeVar("T")
 class Serde(ABC, Generic[T]):
     """Turns values of one kind into bytes and back.
 
-    The engine never hands over None: a missing key, a missing value and a tombstone stay None.
-    Both methods raise SerdeError for what they cannot convert; any other exception is treated
-    the same. A serde is used by one thread at a time and must survive pickling.
+    The engine never hands over None: a missing key, a missing value and a tombstone stay None. Both methods raise
+    SerdeError for what they cannot convert; any other exception is treated the same. A serde is used by one thread at a
+    time and must survive pickling.
 
-    `immutable_types`: exact types that `serialize` accepts without fail, whose values cannot be changed,
-    and which come back equal and of the same type. A store may hold such values as objects
-    until the next commit and serialize them then. Leave it empty when in doubt.
-    `checked_types`: the same, but `serialize` may refuse some values of them (an int too large). A store
-    serializes such a value at once, and may hold it as an object for reading.
+    `immutable_types`: exact types that `serialize` accepts without fail, whose values cannot be changed, and which come
+    back equal and of the same type. A store may hold such values as objects until the next commit and serialize them
+    then. Leave it empty when in doubt.
+    `checked_types`: the same, but `serialize` may refuse some values of them (an int too large). A store serializes
+    such a value at once, and may hold it as an object for reading. `window_bytes`: number of bytes at the end that say
+    the window of a key; the default partitioner leaves them out.
 
-    Stores are ordered by serialized keys. A serde for store keys must therefore write equal keys as
-    equal bytes, and range scans follow the order of those bytes, not that of the objects.
+    Stores are ordered by serialized keys, so equal keys must be equal bytes; ranges follow the order of those bytes.
 
-    To write one, subclass it. Pass an instance wherever a serde may be named, or let a plugin's hook
-    `penstock_serdes` give the class a name:
+    To write one, subclass it. Pass an instance wherever a serde may be named; the hook `penstock_serdes` names it:
 
     >>> class Celsius(Serde[float]):
     ...     def serialize(self, value):
@@ -51,6 +50,7 @@ class Serde(ABC, Generic[T]):
 
     immutable_types: frozenset[type] = frozenset()
     checked_types: frozenset[type] = frozenset()
+    window_bytes: int = 0
     saved_name: ClassVar[str]
     """Set it in a class whose `written_form` must stay when the class is moved or renamed; not inherited."""
 

@@ -29,7 +29,16 @@ from .checks import (
 from .draft import Draft
 from .drawn import Drawn
 from .extractors import TimestampExtractor
-from .nodes import GlobalStore, InternalTopic, Partitioner, ProcessorNode, ReadOnlyStore, SinkNode, TopicChooser
+from .nodes import (
+    GlobalStore,
+    InternalTopic,
+    KeyPart,
+    Partitioner,
+    ProcessorNode,
+    ReadOnlyStore,
+    SinkNode,
+    TopicChooser,
+)
 from .program import Program
 from .provided import provided_stores, stores_saved_with
 from .serdes import SerdeLike
@@ -154,14 +163,19 @@ class Topology(Drawn):
         key_serde: SerdeLike = None,
         value_serde: SerdeLike = None,
         partitioner: Partitioner | None = None,
+        partition_by: KeyPart | None = None,
     ) -> Topology:
-        """Add a node that writes to `topic`, or to the topic that the function `topic` names for each record."""
+        """Add a node that writes to `topic`, or to the topic that the function `topic` names for each record.
+
+        The default partitioner hashes the serialized key, that of a windowed key without its window. `partition_by`, a
+        function of the key, returns the part of it that is hashed instead: `lambda key: key.customer`.
+        """
         where = f"sink {name!r}"
         parents_given = self._draft.parents(where, name, parents)
         check_chosen_topic(where, topic)
-        check_partitioner(where, partitioner)
+        check_partitioner(where, partitioner, partition_by)
         check_serdes(where, key_serde, value_serde)
-        self._draft.add(SinkNode(name, topic, parents_given, key_serde, value_serde, partitioner))
+        self._draft.add(SinkNode(name, topic, parents_given, key_serde, value_serde, partitioner, partition_by))
         return self
 
     def add_repartition(
@@ -173,6 +187,7 @@ class Topology(Drawn):
         key_serde: SerdeLike = None,
         value_serde: SerdeLike = None,
         partitioner: Partitioner | None = None,
+        partition_by: KeyPart | None = None,
     ) -> Topology:
         """Send records through a topic of the application's own, so that each key's records meet in one task.
 
@@ -185,7 +200,7 @@ class Topology(Drawn):
         parents_given = self._draft.parents(where, name, parents)
         for node in (f"{name}-filter", f"{name}-sink", name):
             self._draft.check_new(node)
-        check_partitioner(where, partitioner)
+        check_partitioner(where, partitioner, partition_by)
         check_serdes(where, key_serde, value_serde)
         source = self._draft.source(name, (topic,), None, key_serde, value_serde, None, None)
         self.add_internal_topic(topic, partitions)
@@ -197,6 +212,7 @@ class Topology(Drawn):
             key_serde=key_serde,
             value_serde=value_serde,
             partitioner=partitioner,
+            partition_by=partition_by,
         )
         self._draft.add(source)
         self._draft.readers[topic] = name

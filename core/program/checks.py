@@ -97,9 +97,12 @@ def check_chosen_topic(where: str, topic: object) -> None:
         raise TopologyError(f"{where}: expected a topic's name or a function that chooses it, found {topic!r}")
 
 
-def check_partitioner(where: str, partitioner: object) -> None:
-    """Refuse what is neither a partitioner nor None."""
+def check_partitioner(where: str, partitioner: object, partition_by: object) -> None:
+    """Refuse what is neither a function nor None, and two functions."""
     check_function(where, "partitioner", partitioner, ("topic", "record", "partitions"))
+    check_function(where, "partition_by", partition_by, ("key",))
+    if partitioner is not None and partition_by is not None:
+        raise TopologyError(f"{where}: partitioner and partition_by both choose the partition: leave one of them out")
 
 
 def check_function(where: str, what: str, function: object, arguments: Sequence[str]) -> None:

@@ -21,8 +21,13 @@ TopicChooser = Callable[[Record, RecordMetadata | None], str]
 
 Partitioner = Callable[[str, Record, int], int | Sequence[int] | None]
 """(topic, record, number of partitions) -> the partition, several partitions (each gets a copy; empty: the record is
-dropped), or None for the default, which hashes the serialized key as Kafka's clients do (Kafka Streams:
-StreamPartitioner)."""
+dropped), or None for `default_partitioner` of the whole serialized key (Kafka Streams: StreamPartitioner)."""
+
+
+KeyPart = Callable[[Any], Any]
+"""A record's key -> the part of it that chooses the partition: records with equal parts meet in one partition. The
+sink's key serde writes the part (that of a windowed key without its window, too); bytes are taken as they are, and None
+is any partition. The default partitioner hashes what was written."""
 
 
 class TaskId(NamedTuple):
@@ -81,6 +86,7 @@ class SinkNode:
     key_serde: SerdeLike = None
     value_serde: SerdeLike = None
     partitioner: Partitioner | None = None
+    partition_by: KeyPart | None = None
 
 
 Node = SourceNode | ProcessorNode | SinkNode

@@ -84,10 +84,10 @@ class Program(Graph):
         with `name` and `kind`. A `source` has `topics`, `pattern`, `children`, `key_serde`, `value_serde`,
         `timestamp_extractor` and `offset_reset`; a `processor` has `supplier` (`plugin`: whether that is the name of an
         installed one), `stores`, `parents` and `children`; a `sink` has `topic` or `topic_chooser`, `parents`,
-        `key_serde`, `value_serde` and `partitioner`. `stores`: `name`, `kind`, `global`, `subtopology`, `processors`,
-        `backend`, `logged`, `filled_from` (the topic that is its changelog, for a global or read-only one),
-        `key_serde` and `value_serde`. `topics`, those that are named: `name`, `internal`, `partitions` (of an internal
-        one with a count of its own), `sources` and `sinks`. Functions and classes are given by their full names; null
-        is the application's default.
+        `key_serde`, `value_serde`, `partitioner` and `partition_by`. `stores`: `name`, `kind`, `global`, `subtopology`,
+        `processors`, `backend`, `logged`, `filled_from` (the topic that is its changelog, for a global or read-only
+        one), `key_serde` and `value_serde`. `topics`, those that are named: `name`, `internal`, `partitions` (of an
+        internal one with a count of its own), `sources` and `sinks`. Functions and classes are given by their full
+        names; null is the application's default.
         """
         return self.render("json")

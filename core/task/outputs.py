@@ -12,6 +12,7 @@ from ..context import NodeMetrics
 from ..errors import ConfigError, ProcessingError, ProductionError, RecordRefusedError
 from ..handlers import Failure
 from ..program.nodes import SinkNode
+from ..program.partitioning import hashed_part
 from ..program.serdes import serdes_of_topic
 from ..record import Headers, OutputBatch, Record, RecordMetadata
 from ..settings.settings import Settings
@@ -62,14 +63,20 @@ class Outputs:
                 self._received[topic] += len(output.keys)
                 taken.append(
                     OutputBatch(
-                        topic, output.keys[:], output.values[:], output.timestamps[:], output.headers, output.partitions
+                        topic,
+                        output.keys[:],
+                        output.values[:],
+                        output.timestamps[:],
+                        output.headers,
+                        output.partitions,
+                        output.hashed,
                     )
                 )
                 # The compiled sinks hold these lists' append methods, so the lists are emptied, not replaced.
                 output.keys.clear()
                 output.values.clear()
                 output.timestamps.clear()
-                output.headers = output.partitions = None
+                output.headers = output.partitions = output.hashed = None
         return taken
 
     def size_bytes(self) -> int:
@@ -93,6 +100,8 @@ class Outputs:
         _set_last_headers(output, failure.headers + failure_headers(failure))
         if output.partitions is not None:
             output.partitions.append(None)
+        if output.hashed is not None:
+            output.hashed.append(failure.raw_key)
 
     def _output(self, topic: str) -> OutputBatch:
         return self._topics.setdefault(topic, OutputBatch(topic, [], [], []))
@@ -148,6 +157,7 @@ class Outputs:
         """Return the function that serializes a record and appends it to columns, and if it `counts`, its count."""
         what, name = f"sink {node.name!r}", node.name
         key_serde, value_serde = serdes_of_topic(node.key_serde, node.value_serde, self._settings, what, topic)
+        part_of = hashed_part(node, key_serde)
         fast_key, fast_value = key_serde.serializer(), value_serde.serializer()
         output = self._output(topic)
         append_key, append_value, append_timestamp = output.keys.append, output.values.append, output.timestamps.append
@@ -184,6 +194,14 @@ class Outputs:
                 received[topic] += 1
                 failed(name, topic, record, ProductionError(wrong))
                 return
+            hashed = raw_key
+            if part_of is not None and raw_key is not None:
+                try:
+                    hashed = part_of(key, raw_key)
+                except Exception as error:
+                    received[topic] += 1
+                    failed(name, topic, record, error)
+                    return
             append_key(raw_key)
             append_value(raw_value)
             append_timestamp(timestamp)
@@ -191,6 +209,10 @@ class Outputs:
                 _set_last_headers(output, headers)
             if output.partitions is not None:
                 output.partitions.append(None)
+            if output.hashed is not None:
+                output.hashed.append(hashed)
+            elif part_of is not None:
+                output.hashed = [*output.keys[:-1], hashed]
 
         write.__qualname__ = "forward"  # its name in Python's own errors
         return write, lambda: sent
@@ -251,7 +273,7 @@ class Outputs:
 
 
 def _drop_last(output: OutputBatch) -> None:
-    for column in (output.keys, output.values, output.timestamps, output.headers, output.partitions):
+    for column in (output.keys, output.values, output.timestamps, output.headers, output.partitions, output.hashed):
         if column is not None:
             column.pop()
 

@@ -24,6 +24,7 @@ from penstock import (
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.positions import offset_reset_of
 from penstock.plugins.upgrade.saved_program import Note, repartition_topics, saved_subtopologies, write_note
+from penstock.plugins.upgrade.windowed_keys import kept_whole_keys, left_whole_keys
 from penstock.program.layouts import layout_from_data
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.store.kept_store import KeptStore
@@ -78,7 +79,9 @@ class Plan:
     saved schedules no processor takes over; they do not fire. `rollback`: why the program that ran last would be
     refused afterwards; empty if it would not. `rollback_after`: why it would be while records wait in repartition
     topics. Stores in `parked` come back with it only until their tasks have processed a record. `left_to_the_start`:
-    what only the start itself can check.
+    what only the start itself can check. `whole_keys`: topics whose windowed keys stay partitioned by key and window,
+    as an earlier version wrote them ("": topics that a function chooses); `left_whole_keys`: those that were, and now
+    go by the `partition_by` or `partitioner` of their sink.
     """
 
     application_id: str
@@ -92,6 +95,8 @@ class Plan:
     rollback: tuple[str, ...] = ()
     rollback_after: tuple[str, ...] = ()
     left_to_the_start: tuple[str, ...] = ()
+    whole_keys: tuple[str, ...] = ()
+    left_whole_keys: tuple[str, ...] = ()
 
     @property
     def parked(self) -> tuple[str, ...]:
@@ -132,6 +137,8 @@ def made_plan(application: Application, log: Log) -> tuple[Plan, Note]:
         rollback=rollback,
         rollback_after=tuple(each for each in _rollback(before, now, ()) if each not in rollback),
         left_to_the_start=(*continued, *_left_to_the_start(checked, log)),
+        whole_keys=tuple(sorted(kept_whole_keys(checked.application))),
+        left_whole_keys=tuple(sorted(left_whole_keys(checked.application, before, log))),
     )
     return made, now
 

@@ -13,6 +13,7 @@ from penstock.plugins.runtime.locations import open_deltas, state_directory
 from penstock.plugins.upgrade.check import waiting_records
 from penstock.plugins.upgrade.epoch import begin_epoch
 from penstock.plugins.upgrade.saved_program import saved_fingerprint
+from penstock.plugins.upgrade.windowed_keys import note_before_reset
 from penstock.program.nodes import decorate
 from penstock.support.names import changelog_topic, did_you_mean
 
@@ -192,6 +193,7 @@ def reset(
     remarks = []
     check_lease()
     begin_epoch(application.id, log)
+    note_before_reset(application, log)
     remark = delete_checkpoint(application.settings, application.id)
     if remark is not None:
         remarks.append(remark)

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from penstock import ConfigError, Headers, OutputBatch, PenstockError, SerdeError, SystemClock
+from penstock.program.partitioning import keys_to_hash
 
 from .options import name_and_value
 from .text import TextSerde, headers_from_json, shorten
@@ -70,6 +71,7 @@ class LineReader:
         batch = OutputBatch(
             self._topic, [row.key for row in rows], [row.value for row in rows], [row.timestamp for row in rows]
         )
+        batch.hashed = keys_to_hash(self._keys.serde, batch.keys)
         if any(row.headers for row in rows):
             batch.headers = [row.headers for row in rows]
         if any(row.partition is not None for row in rows):

@@ -54,7 +54,7 @@ class StoreReading:
         from penstock.plugins.replicas.keys import KeyTasks
 
         try:
-            return KeyTasks(self._application, self._number).of(key, len(self._tasks))
+            return KeyTasks(self._application, self._number).may_have(key, len(self._tasks))
         except ConfigError as error:
             raise ConfigError(f"{error}: name it with --task, or add --all-tasks") from error
 

@@ -29,7 +29,7 @@ class TextSerde:
         """Take the serde or its name; `config` has settings of plugins. Raises PluginError when none is installed."""
         self.name = serde if isinstance(serde, str) else type(serde).__name__
         made = make_serde(serde, f"serde of {'keys' if is_key else 'values'}") if isinstance(serde, str) else serde
-        self._serde: Serde[Any] = made.configure(config or {}).bind(topic, is_key=is_key)
+        self.serde: Serde[Any] = made.configure(config or {}).bind(topic, is_key=is_key)
         self._what = "key" if is_key else "value"
         self._is_text = self.name in ("str", "StrSerde")
         self._is_bytes = self.name in ("bytes", "BytesSerde")
@@ -39,7 +39,7 @@ class TextSerde:
         if self._is_bytes:
             return text
         if self._is_text:
-            self._serde.deserialize(text)  # only to see that it is text
+            self.serde.deserialize(text)  # only to see that it is text
             return text
         try:
             value = json.loads(text)
@@ -59,7 +59,7 @@ class TextSerde:
                 raise SerdeError(
                     f"{self._what} {shorten(value)} is not base64 text, which the serde 'bytes' needs in JSON"
                 ) from error
-        return self._serde.serialize(value)
+        return self.serde.serialize(value)
 
     def to_line(self, data: bytes) -> bytes:
         """Return serialized bytes as the text of a line. Raises SerdeError."""
@@ -77,7 +77,7 @@ class TextSerde:
 
     def _read(self, data: bytes) -> Any:
         try:
-            return self._serde.deserialize(data)
+            return self.serde.deserialize(data)
         except Exception as error:  # a serde of another package may raise anything
             raise SerdeError(f"the {self._what}: {error}") from error
 

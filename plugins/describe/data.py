@@ -64,6 +64,7 @@ def _node_data(program: Program, node: Node) -> dict[str, Any]:
                 "key_serde": serde_name(node.key_serde),
                 "value_serde": serde_name(node.value_serde),
                 "partitioner": function_name(node.partitioner) if node.partitioner else None,
+                "partition_by": function_name(node.partition_by) if node.partition_by else None,
             }
     return data
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from penstock import Partitioner, Processor, StoreBuilder, TopicChooser, ValueTransformer
+from penstock import KeyPart, Partitioner, Processor, StoreBuilder, TopicChooser, ValueTransformer
 from penstock.program.checks import check_class
 from penstock.program.serdes import SerdeLike
 
@@ -38,11 +38,14 @@ class Output(StreamBase[K, V]):
         key_serde: SerdeLike = None,
         value_serde: SerdeLike = None,
         partitioner: Partitioner | None = None,
+        partition_by: KeyPart | None = None,
         name: str | None = None,
     ) -> None:
         """Write the records to `topic`, or to the topic that a function of (record, metadata) returns for each.
 
-        Serdes are the stream's as far as they are known, else the application's.
+        Serdes are the stream's as far as they are known, else the application's. `partition_by`, a function of the
+        key, returns the part of it that chooses the partition; without it that is the whole key, and of a windowed key
+        the key without its window. `partitioner` chooses it in another way.
         """
         if not isinstance(topic, str):
             check_function("to", topic, "record", "metadata", what="topic or function")
@@ -51,6 +54,7 @@ class Output(StreamBase[K, V]):
             topic,
             self.flow.serdes.given(key_serde, value_serde),
             partitioner,
+            partition_by,
         )
         self.recorder.add(step, self.flow.step)
 
@@ -62,10 +66,12 @@ class Output(StreamBase[K, V]):
         key_serde: SerdeLike = None,
         value_serde: SerdeLike = None,
         partitioner: Partitioner | None = None,
+        partition_by: KeyPart | None = None,
     ) -> KStream[K, V]:
         """Send the records through a topic of the application's own, `NAME-repartition`, and continue behind it.
 
         `partitions` None takes the largest count among the topics that lead to it. Records without a key are dropped.
+        `partitioner` and `partition_by` as in `to`.
         """
         base = self.recorder.names.unless_given(name, "KSTREAM-REPARTITION-")
         return self._repartitioned(
@@ -75,6 +81,7 @@ class Output(StreamBase[K, V]):
             may_merge=False,
             partitions=partitions,
             partitioner=partitioner,
+            partition_by=partition_by,
         )
 
     def _repartitioned(self, base: str, serdes: Serdes, *, how: str, **options: Any) -> KStream[K, V]:

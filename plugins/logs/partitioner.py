@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from penstock import Headers, OutputBatch
+from penstock import Headers, OutputBatch, default_partitioner
+from penstock.program.partitioning import MULTIPLIER, SEED
 
 from .messages import no_such_partition
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 
     Partitions = npt.NDArray[np.uint16]
 
-_MASK = 0xFFFFFFFF
-_SEED = 0x9747B28C
-_MULTIPLIER = 0x5BD1E995
 _VECTOR_FROM = 128 if find_spec("numpy") is not None else sys.maxsize
 """From so many keys on, hashing them together with numpy is faster than looking them up one by one in a cache.
 
@@ -32,25 +30,6 @@ _CACHED_KEY_BYTES = 256
 """Longer keys are not cached, so that a cache stays under 5 MB."""
 NULL_KEY_RUN = 128
 """So many records without a key in a row go to one partition."""
-
-
-def murmur2(data: bytes) -> int:
-    """Return the 32-bit murmur2 hash of `data`, signed, as `org.apache.kafka.common.utils.Utils.murmur2` does.
-
-    >>> murmur2(b"foobar")
-    -790332482
-    """
-    unsigned = _murmur2(data)
-    return unsigned - (1 << 32) if unsigned >= 1 << 31 else unsigned
-
-
-def partition_for_key(key: bytes, partitions: int) -> int:
-    """Return the partition of `key` in a topic of `partitions`, as Kafka's clients do.
-
-    >>> partition_for_key(b"foobar", 4)
-    2
-    """
-    return (_murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def partitions_for_keys(keys: Sequence[bytes], partitions: int) -> Partitions:
@@ -73,6 +52,19 @@ def partitions_for_keys(keys: Sequence[bytes], partitions: int) -> Partitions:
             hashes[group] = _murmur2_columns(joined[starts[group] + np.arange(length)[:, None]], length)
     chosen: Partitions = ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)).astype(np.uint16)
     return chosen
+
+
+def hashed_keys(batch: OutputBatch) -> list[bytes | None]:
+    """Return what the default partitioner hashes of each record: its key, or the part of it that the batch names."""
+    return batch.keys if batch.hashed is None else batch.hashed
+
+
+def partitions_of(keys: Sequence[bytes], partitions: int) -> list[int]:
+    """Return the partition of each of `keys`, by numpy where that is faster."""
+    if len(keys) >= _VECTOR_FROM:
+        found: list[int] = partitions_for_keys(keys, partitions).tolist()
+        return found
+    return [default_partitioner(key, partitions) for key in keys]
 
 
 @dataclass(slots=True)
@@ -106,7 +98,7 @@ class Partitioner:
             return self._shares(batch, self._indexes_by_partition(batch, batch.partitions, appended))
         if self.partitions == 1:
             return [Share(0, batch.keys, batch.values, batch.timestamps, batch.headers)]
-        return self._shares(batch, self._indexes_by_key(batch.keys, appended))
+        return self._shares(batch, self._indexes_by_key(hashed_keys(batch), appended))
 
     def _indexes_by_key(self, keys: Sequence[bytes | None], appended: Callable[[], int]) -> list[list[int]]:
         if len(keys) >= _VECTOR_FROM:
@@ -120,7 +112,7 @@ class Partitioner:
                     position = appended() if position < 0 else position + 1
                     partition = position // NULL_KEY_RUN % self.partitions
                 else:
-                    partition = partition_for_key(key, self.partitions)
+                    partition = default_partitioner(key, self.partitions)
                     self._remember(key, partition)
             indexes[partition].append(index)
         return indexes
@@ -155,7 +147,8 @@ class Partitioner:
                     raise no_such_partition(batch.topic, partition, self.partitions)
                 indexes[partition].append(index)
         if by_key:
-            found = self._indexes_by_key([batch.keys[index] for index in by_key], appended)
+            hashed = hashed_keys(batch)
+            found = self._indexes_by_key([hashed[index] for index in by_key], appended)
             for partition, positions in enumerate(found):
                 indexes[partition].extend(by_key[position] for position in positions)
                 indexes[partition].sort()
@@ -187,27 +180,13 @@ def _pick(column: Sequence[Any], indexes: Sequence[int]) -> Sequence[Any]:
     return itemgetter(*indexes)(column) if len(indexes) > 1 else (column[indexes[0]],)
 
 
-def _murmur2(data: bytes) -> int:
-    length = len(data)
-    h = _SEED ^ length
-    whole = length & ~3
-    for at in range(0, whole, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * _MULTIPLIER & _MASK
-        k = (k ^ (k >> 24)) * _MULTIPLIER & _MASK
-        h = (h * _MULTIPLIER & _MASK) ^ k
-    if length > whole:
-        h = (h ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
-    h = (h ^ (h >> 13)) * _MULTIPLIER & _MASK
-    return h ^ (h >> 15)
-
-
 def _murmur2_columns(columns: Any, length: int) -> Any:
     """Return the hashes of keys of one length, given as an array whose row i holds byte i of every key."""
     import numpy as np
 
     u32 = np.uint32
-    multiplier = u32(_MULTIPLIER)
-    hashes = np.full(columns.shape[1], _SEED ^ length, dtype=u32)
+    multiplier = u32(MULTIPLIER)
+    hashes = np.full(columns.shape[1], SEED ^ length, dtype=u32)
     whole = length & ~3
     for at in range(0, whole, 4):
         k = _word(columns[at : at + 4]) * multiplier

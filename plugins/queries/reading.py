@@ -113,7 +113,7 @@ class StoreReading:
         if self.all_tasks or len(tasks) == 1:
             return list(tasks.values())
         try:
-            names = self.queries.key_tasks[self.subtopology].of(key, len(tasks))
+            names = self.queries.key_tasks[self.subtopology].may_have(key, len(tasks))
         except ConfigError as error:
             raise ConfigError(f"{error}: name the task, or ask all tasks") from error
         return [tasks[name] for name in names if name in tasks]

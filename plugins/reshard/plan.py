@@ -23,6 +23,7 @@ from penstock.plugins.applications.preparation import topic_counts
 from penstock.plugins.applications.stored_id import StoredAs, read_stored, renamed
 from penstock.plugins.upgrade.check import check_saved
 from penstock.plugins.upgrade.saved_program import Note, gone_stores, read_note
+from penstock.plugins.upgrade.windowed_keys import WHOLE_KEYS, whole_keys
 from penstock.program.nodes import decorate
 from penstock.stores.kinds.row_keys import row_keys_of
 from penstock.support.names import did_you_mean
@@ -240,6 +241,7 @@ def new_note(plan: ReshardPlan, application: Application, assignment: Assignment
     """Return the note of the new layout, which keeps its stores as the old one does."""
     fresh, _ = check_saved(application, assignment, {}, log)
     fresh["lives"] = plan.note.get("lives", {})
+    fresh[WHOLE_KEYS] = sorted(whole_keys(application, plan.note, log))
     for number, each in plan.note["layouts"].items():
         if number in fresh["layouts"]:
             fresh["layouts"][number] = {

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from penstock import (
     IncompatibleStateError,
-    Partitioner,
     ProcessorNode,
-    Record,
     Serde,
     SinkNode,
     SourceNode,
@@ -17,8 +16,8 @@ from penstock import (
     Subtopology,
     Windowed,
 )
-from penstock.plugins.logs.partitioner import partition_for_key
 from penstock.program.nodes import decorate
+from penstock.program.partitioning import partitions_of_key, whole_key
 from penstock.program.serdes import resolve_serde
 from penstock.stores.kinds.row_keys import row_keys_of
 from penstock.support.names import changelog_topic
@@ -137,10 +136,13 @@ class Candidate:
     """The partitions of keys in the topic of one source.
 
     `of_window`: the records of the topic have keys of windows; else the key of a window is that of its records.
+    `outside`: the sink of the writers of a topic from outside.
     """
 
-    def __init__(self, plan: ReshardPlan, subtopology: Subtopology, source: SourceNode, of_window: bool) -> None:
-        self._of_window = of_window
+    def __init__(
+        self, plan: ReshardPlan, subtopology: Subtopology, source: SourceNode, of_window: bool, outside: SinkNode
+    ) -> None:
+        self._of_window, self.outside = of_window, outside
         settings, program = plan.before.settings, plan.before.program
         topics = plan.tasks.sources[subtopology.id]
         self.topic = next((topic for topic, name in topics.items() if name == source.name), "")
@@ -148,12 +150,15 @@ class Candidate:
         self._serde: Serde[Any] = resolve_serde(
             source.key_serde, settings.key_serde, f"source {source.name!r}", settings.of_plugins
         ).bind(self.topic, is_key=True)
-        self._partitioner: Partitioner | None = plan.partitioners.get(self.topic)
-        internal = program.internal_topics
-        for node in program.nodes.values():
-            if isinstance(node, SinkNode) and isinstance(node.topic, str) and node.topic in internal:
-                is_read = decorate(plan.before.id, node.topic, internal) == self.topic
-                self._partitioner = self._partitioner or (node.partitioner if is_read else None)
+        self.is_windowed = self._serde.window_bytes > 0
+        given, internal = plan.partitioners.get(self.topic), program.internal_topics
+        own = [
+            node
+            for node in program.nodes.values()
+            if isinstance(node, SinkNode) and isinstance(node.topic, str) and node.topic in internal
+            if decorate(plan.before.id, node.topic, internal) == self.topic
+        ]
+        self._sink = own[0] if own and given is None else replace(outside, partitioner=given)
 
     def misfit(self, key: Any, partition: int, count: int) -> str:
         """Return why a key is not in this partition of `count`, in words; "" if it is."""
@@ -169,21 +174,26 @@ class Candidate:
         """Return the partition of a key. Raises what serde and partitioner raise, and ValueError for no partition."""
         if isinstance(key, Windowed) and not self._of_window:
             key = key.key
-        if self._partitioner is not None:
-            chosen = self._partitioner(self.topic, Record(key, None, 0), count)
-            if chosen is not None:
-                if type(chosen) is not int or not 0 <= chosen < count:
-                    raise ValueError(f"its partitioner chose {chosen!r}, expected 0 to {count - 1}")
-                return chosen
-        return partition_for_key(self._serde.serialize(key), count)
+        chosen = partitions_of_key(self._sink, self._serde, self.topic, key, count)
+        if len(chosen) != 1 or type(chosen[0]) is not int or not 0 <= chosen[0] < count:
+            shown = chosen[0] if len(chosen) == 1 else chosen
+            raise ValueError(f"its partitioner chose {shown!r}, expected 0 to {count - 1}")
+        return chosen[0]
 
 
 def candidates_of(
     plan: ReshardPlan, subtopology: Subtopology, sources: Iterable[SourceNode], *, without: str = ""
 ) -> list[Candidate]:
-    """Return the topics of sources by which keys may be divided, each in both forms, but for one topic."""
-    found = [Candidate(plan, subtopology, source, of_window) for source in sources for of_window in (False, True)]
-    return [each for each in found if each.topic != without]
+    """Return the topics of sources by which keys may be divided, each in every form, but for one topic.
+
+    Writers of windowed keys from outside may choose partitions by the key alone, or by key and window.
+    """
+    found = [
+        Candidate(plan, subtopology, source, of_window, SinkNode("", "", (), partition_by=by))
+        for source in sources
+        for of_window, by in ((False, None), (True, None), (True, whole_key))
+    ]
+    return [each for each in found if each.topic != without and (each.is_windowed or each.outside.partition_by is None)]
 
 
 def _sources_of(subtopology: Subtopology, store: str) -> Iterator[SourceNode]:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock import ConfigError, OutputBatch, Record, Serde, SerdeError, Settings, SourceNode
+from penstock.program.partitioning import keys_to_hash
 from penstock.program.serdes import serdes_of_topic
 from penstock.task.validation import is_timestamp, wrong_headers
 
@@ -29,13 +30,15 @@ def serialized(
     if partition is not None and (type(partition) is not int or not 0 <= partition < partitions):
         raise ConfigError(f"{where}: partition {partition!r}: expected 0 to {partitions - 1}, or None for the key's")
     key_serde, value_serde = serdes_of_topic(source.key_serde, source.value_serde, settings, what, topic)
+    keys = [_bytes(f"{what}, {where}: the key", key_serde, each.key) for each in given]
     return OutputBatch(
         topic,
-        [_bytes(f"{what}, {where}: the key", key_serde, each.key) for each in given],
+        keys,
         [_bytes(f"{what}, {where}: the value", value_serde, each.value) for each in given],
         [now_ms if each.timestamp is None else each.timestamp for each in given],
         [tuple(each.headers) for each in given] if any(each.headers for each in given) else None,
         None if partition is None else [(partition,)] * len(given),
+        keys_to_hash(key_serde, keys),
     )
 
 

@@ -17,6 +17,7 @@ from penstock.support.names import index_name
 
 from .older import BY_STORE
 from .saved_program import Note, drop_store, saved_subtopologies
+from .windowed_keys import WHOLE_KEYS, whole_keys, with_whole_keys
 
 _EARLIER, _EARLIER_BYTES = 100, 200_000
 """Number of earlier layouts of a sub-topology that are kept, and their bytes in the note of the program, of all
@@ -38,6 +39,7 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
         "reads": _reads(assignment),
         "lives": before.get("lives", {}),
         "values": BY_STORE,
+        WHOLE_KEYS: sorted(whole_keys(application, before, log)),
     }
     reasons: list[str] = []
     if before:
@@ -80,7 +82,7 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
             for number, each in layouts.items()
         },
     }
-    return note, _with_layouts(application, layouts)
+    return note, with_whole_keys(_with_layouts(application, layouts), note)
 
 
 def _without_refilled(before: Note, now: Mapping[str, Any]) -> Note:

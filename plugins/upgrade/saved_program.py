@@ -18,7 +18,7 @@ Note = dict[str, Any]
 
 `identity`: the application's incarnation. `fingerprint`; `changelog`. `reads`: the topics of each sub-topology by their
 names in the log. `layouts` by sub-topology. `parked`: parked stores. `gone`: sub-topologies of which only parked stores
-are left. `lives`: how often each store was dropped. `values`: `BY_STORE`.
+are left. `lives`: how often each store was dropped. `values`: `BY_STORE`. `whole_keys`: see windowed_keys.py.
 """
 
 
@@ -27,7 +27,7 @@ def saved_fingerprint(application_id: str, log: Log) -> Mapping[str, Any] | None
 
     Also that of an older version of penstock, so that it can be reset.
     """
-    note = _read(application_id, log)
+    note = read_note_of_any_version(application_id, log)
     return {**note["fingerprint"], "subtopologies": saved_subtopologies(note)} if note else None
 
 
@@ -36,9 +36,16 @@ def read_note(application_id: str, log: Log) -> Note:
 
     Raises IncompatibleStateError if another version of penstock saved it in a form that this one does not read.
     """
-    note = _read(application_id, log)
+    note = read_note_of_any_version(application_id, log)
     if note:
         check_note(application_id, note)
+    return note
+
+
+def read_note_of_any_version(application_id: str, log: Log) -> Note:
+    """Return the note as it is, for what must work on notes that this version does not read; empty if there is none."""
+    saved = log.get_meta(application_id, _META)
+    note: Note = {} if saved is None else json.loads(saved)
     return note
 
 
@@ -52,7 +59,7 @@ def _compared(note: Note) -> Note:
         number: {**each, "earlier": {name: old for name, old in each["earlier"].items() if old != each["now"]}}
         for number, each in note.get("layouts", {}).items()
     }
-    return {"parked": {}, "gone": {}, **note, "layouts": layouts}
+    return {"parked": {}, "gone": {}, "whole_keys": [], **note, "layouts": layouts}
 
 
 def write_note(application_id: str, log: Log | Lease, note: Note) -> None:
@@ -86,9 +93,3 @@ def drop_store(note: Note, number: str, name: str) -> None:
         del note["fingerprint"]["subtopologies"][number]["stores"][name]
     if not any(each["subtopology"] == number for each in note.get("parked", {}).values()):
         note.get("gone", {}).pop(number, None)
-
-
-def _read(application_id: str, log: Log) -> Note:
-    saved = log.get_meta(application_id, _META)
-    note: Note = {} if saved is None else json.loads(saved)
-    return note

@@ -283,3 +283,16 @@ def test_a_serde_that_does_not_fit_says_key_or_value(console: Console, part: str
     console("produce", "words", "--key-separator", ":", stdin="ann:three\n")
     err = console("consume", "words", "--print-key", f"--{part}-serde", "int", code=1).stderr
     assert f"topic 'words', partition 0, offset 0: the {part}: serde 'int': expected 8 bytes" in err
+
+
+def test_windowed_keys_go_where_their_key_goes(console: Console) -> None:
+    for topic, serde in (("plain", "str"), ("windows", "windowed:str:1s")):
+        console("topics", "create", topic, "--partitions", "20")
+        names = [f"k{number}" for number in range(10)]
+        keys = names if serde == "str" else [{"key": name, "start": 5, "end": 1005} for name in names]
+        lines = "".join(json.dumps({"key": key, "value": "v"}) + "\n" for key in keys)
+        console("produce", topic, "--json-lines", "--key-serde", serde, stdin=lines)
+    plain = console.json_lines("consume", "plain", "--json")
+    windows = console.json_lines("consume", "windows", "--key-serde", "windowed:str:1s", "--json")
+    found = {each["key"]["key"]: each["partition"] for each in windows}
+    assert found == {each["key"]: each["partition"] for each in plain}

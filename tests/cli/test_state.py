@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.plugins.logs.partitioner import partition_for_key
+from penstock import default_partitioner
 from penstock.stores.lmdb import LmdbBackend
 
 from .applications import TARGET, counting, run
@@ -77,7 +77,7 @@ def test_counts(counted: Console) -> None:
     """Each key is in the task of its partition; later commands read what came since."""
     assert counted("state", "get", TARGET, "counts", "a").stdout == "a\t2\n"
     [found] = counted.json_lines("state", "get", TARGET, "counts", "b", "--json")
-    task = f"1_{partition_for_key(b'b', 2)}"
+    task = f"1_{default_partitioner(b'b', 2)}"
     assert {**found, "version": ""} == {"task": task, "version": "", "key": "b", "value": 1}
     with logs(counted) as log:
         append(log, 0, "ac", 1)
@@ -90,7 +90,7 @@ def test_counts(counted: Console) -> None:
 
 def test_a_key_without_a_value(counted: Console) -> None:
     result = counted("state", "get", TARGET, "counts", "z", code=1)
-    assert f"has no value of key 'z' in task 1_{partition_for_key(b'z', 2)}; --all-tasks looks" in result.stderr
+    assert f"has no value of key 'z' in task 1_{default_partitioner(b'z', 2)}; --all-tasks looks" in result.stderr
     result = counted("state", "get", TARGET, "counts", "z", "--all-tasks", code=1)
     assert "in task 1_0, 1_1" in result.stderr
 

@@ -271,6 +271,7 @@ def test_json_holds_what_its_documentation_says() -> None:
             "key_serde": None,
             "value_serde": None,
             "partitioner": None,
+            "partition_by": None,
         },
     ]
     assert [node["name"] for node in second["nodes"]] == ["r"]

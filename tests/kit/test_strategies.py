@@ -9,8 +9,7 @@ from statistics import median
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from penstock import Record
-from penstock.plugins.logs.partitioner import partition_for_key
+from penstock import Record, default_partitioner
 from penstock.plugins.testing.strategies import records, streams
 
 Streams = list[list[Record]]
@@ -59,7 +58,7 @@ def test_streams_are_long_enough_and_their_keys_spread() -> None:
     assert median(map(len, found)) >= 12
     assert median(max((record.timestamp for record in each), default=0) for each in found) >= 10_000
     for count in (2, 3):
-        spread = [{partition_for_key(each.key.encode(), count) for each in one if each.key} for one in found]
+        spread = [{default_partitioner(each.key.encode(), count) for each in one if each.key} for one in found]
         assert sum(len(each) == count for each in spread) >= 0.6 * len(found)
     assert 0.05 <= share(found, lambda record: record.value is None) <= 0.25
     assert 0.02 <= share(found, lambda record: record.key is None) <= 0.15

@@ -6,14 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock import default_partitioner
 from penstock.plugins.logs import partitioner
-from penstock.plugins.logs.partitioner import (
-    NULL_KEY_RUN,
-    Partitioner,
-    murmur2,
-    partition_for_key,
-    partitions_for_keys,
-)
+from penstock.plugins.logs.partitioner import NULL_KEY_RUN, Partitioner, partitions_for_keys
+from penstock.program.partitioning import unsigned_murmur2
 from penstock.record import OutputBatch
 
 
@@ -30,13 +26,13 @@ from penstock.record import OutputBatch
 )
 def test_murmur2_is_kafkas(key: bytes, expected: int) -> None:
     """The vectors of Kafka's UtilsTest."""
-    assert murmur2(key) == expected
+    assert unsigned_murmur2(key) == expected & 0xFFFFFFFF
     assert partitions_for_keys([key], 1000).tolist() == [(expected & 0x7FFFFFFF) % 1000]
 
 
 @given(st.lists(st.binary(max_size=20)), st.integers(1, 10_000))
 def test_many_keys_hash_as_one(keys: list[bytes], partitions: int) -> None:
-    assert partitions_for_keys(keys, partitions).tolist() == [partition_for_key(key, partitions) for key in keys]
+    assert partitions_for_keys(keys, partitions).tolist() == [default_partitioner(key, partitions) for key in keys]
 
 
 @given(
@@ -67,7 +63,7 @@ def test_every_record_goes_where_it_belongs_in_order(
             assert placed[number] == (appended + nulls) // NULL_KEY_RUN % partitions
             nulls += 1
         else:
-            assert placed[number] == partition_for_key(key, partitions)
+            assert placed[number] == default_partitioner(key, partitions)
 
 
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +73,7 @@ def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         key = b"%d" % number
         for _ in range(2):
             (share,) = chosen.split(OutputBatch("t", [key], [b""], [0]), lambda: 0)
-            assert share.partition == partition_for_key(key, 3)
+            assert share.partition == default_partitioner(key, 3)
         assert len(chosen._cache) <= 100
     chosen.split(OutputBatch("t", [b"x" * 10_000], [b""], [0]), lambda: 0)
     assert all(key is None or len(key) < 1000 for key in chosen._cache)
@@ -85,7 +81,7 @@ def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_partition_hashes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test driver's topics have one each."""
-    monkeypatch.setattr(partitioner, "partition_for_key", None)
+    monkeypatch.setattr(partitioner, "default_partitioner", None)
     monkeypatch.setattr(partitioner, "partitions_for_keys", None)
     batch = OutputBatch("t", [b"k"] * 500, [b"v"] * 500, [0] * 500)
     (share,) = Partitioner(1).split(batch, lambda: 0)

@@ -15,12 +15,12 @@ from penstock import (
     Record,
     Topology,
     TopologyError,
+    default_partitioner,
     key_value_store,
 )
 from penstock.plugins.applications.stored_id import read_stored
 from penstock.plugins.dsl import StreamsBuilder, within
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.logs.partitioner import partition_for_key
 from penstock.plugins.reshard import accept, plan_reshard, reshard, undo
 
 from ..lost_commits import lose_commits
@@ -203,7 +203,7 @@ def test_a_sub_topology_whose_number_stays(tmp_path: Path) -> None:
     produce(log, "new", rows(2, 3))
     run(app("new"), log)
     numbers = [int(value or b"") for sent in outputs(log).values() for value, _ in sent]
-    tasks = {partition_for_key(key.encode(), 3) for key in KEYS}
+    tasks = {default_partitioner(key.encode(), 3) for key in KEYS}
     assert sum(number == 1 for number in numbers) == len(tasks)
     assert len(numbers) == 3 * len(KEYS)
 
@@ -244,6 +244,37 @@ def test_a_partitioner_that_raises_for_the_new_number(log: MemoryLog, tmp_path: 
         resharded(appending(tmp_path), log, 7, sources={"in": "new"}, partitioners={"in": broken})
     assert read_stored("shop", log).id == "shop"
     run(appending(tmp_path), log)
+
+
+@pytest.mark.parametrize("by", ["key", "key and window"])
+def test_windowed_keys_of_either_kind_of_writers(by: str, tmp_path: Path) -> None:
+    """Kafka Streams partitions them by the key alone, other clients by key and window: the old layout shows which."""
+
+    def app(directory: Path, topic: str) -> Application:
+        serde = "windowed:str:1s"
+        topology = Topology().add_source("in", topic, key_serde=serde, value_serde="str")
+        topology.add_processor("keep", Append, "in", stores=[key_value_store("kept", key_serde=serde)])
+        return Application(
+            "shop", topology.add_sink("out", "out", "keep", key_serde=serde), **settings(directory, "topic:")
+        )
+
+    def send(log: MemoryLog, topic: str, records: list[tuple[str, str, int]]) -> None:
+        for key, value, time in records:
+            for window in (0, 1):
+                names: list[bytes | None] = [key.encode() + bytes(7) + bytes([window])]
+                hashed: list[bytes | None] | None = [key.encode()] if by == "key" else None
+                log.append(OutputBatch(topic, names, [value.encode()], [time], hashed=hashed))
+
+    log, whole = new_log({"in": 4, "new": 7, "out": 1}), new_log({"in": 7, "out": 1})
+    send(log, "in", rows(0, 3))
+    run(app(tmp_path, "in"), log)
+    send(log, "in", rows(3, 4))
+    resharded(app(tmp_path, "in"), log, 7, sources={"in": "new"})
+    send(log, "new", rows(4, 6))
+    run(app(tmp_path, "new"), log)
+    send(whole, "in", rows(0, 6))
+    run(app(tmp_path / "always", "in"), whole)
+    assert outputs(log) == outputs(whole)
 
 
 def test_a_repartition_topic_with_a_partitioner(tmp_path: Path) -> None:

@@ -28,12 +28,12 @@ from penstock import (
     TaskId,
     TopicPartition,
     Topology,
+    default_partitioner,
     key_value_store,
 )
 from penstock.errors import ConfigError, IncompatibleStateError, ProcessingError
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.dsl import StreamsBuilder, tumbling
-from penstock.plugins.logs.partitioner import partition_for_key
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.spark.dataframe.packing import Packer, Rows
 from penstock.plugins.spark.dataframe.stream_commit import StreamCommit, next_anchors, oldest_needed
@@ -417,7 +417,7 @@ def test_every_row_goes_to_the_partition_of_its_key(given: list[tuple[str | None
         for group, chunk in zip(part.column("group").to_pylist(), part.column("chunk").to_pylist(), strict=True):
             taken = Rows(TopicPartition("in", group - 5), [chunk], 0).take(len(rows))
             for key, value in zip(taken.keys, taken.values, strict=True):
-                assert partition_for_key((value or b"") if key is None else key, 3) == group - 5
+                assert default_partitioner((value or b"") if key is None else key, 3) == group - 5
                 found.append((key, value))
     assert Counter(found) == Counter(rows)
 

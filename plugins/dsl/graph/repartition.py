@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from penstock import Partitioner, Serde
+from penstock import KeyPart, Partitioner, Serde
 
 from .names import Names
 from .serdes import Serdes
@@ -62,6 +62,7 @@ class RepartitionStep(Step):
         may_merge: bool = True,
         partitions: int | None = None,
         partitioner: Partitioner | None = None,
+        partition_by: KeyPart | None = None,
     ) -> None:
         super().__init__(names.source)
         self.names = names
@@ -70,6 +71,7 @@ class RepartitionStep(Step):
         self.may_merge = may_merge and messages is None
         self.partitions = partitions
         self.partitioner = partitioner
+        self.partition_by = partition_by
 
     def write(self, writer: Writer) -> None:
         is_of_stream = self.messages is None
@@ -79,6 +81,7 @@ class RepartitionStep(Step):
             self.serdes if self.messages is None else Serdes(self.serdes.key, self.messages(writer)),
             partitions=self.partitions,
             partitioner=self.partitioner,
+            partition_by=self.partition_by,
             drops_null_keys=is_of_stream,
             keeps_null_keys=is_of_stream and _leads_to_null_keys(self),
         )

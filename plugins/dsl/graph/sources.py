@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock import KeyValueStoreSpec, Partitioner, Processor, Settings, StoreBuilder, TopicChooser
+from penstock import KeyPart, KeyValueStoreSpec, Partitioner, Processor, Settings, StoreBuilder, TopicChooser
 
 from .serdes import Serdes, key_of_topic, value_of_topic
 from .step import ProcessorStep, Step
@@ -64,12 +64,18 @@ class SinkStep(Step):
     """Writes a sink to a topic outside."""
 
     def __init__(
-        self, name: str, topic: str | TopicChooser, serdes: Serdes, partitioner: Partitioner | None = None
+        self,
+        name: str,
+        topic: str | TopicChooser,
+        serdes: Serdes,
+        partitioner: Partitioner | None = None,
+        partition_by: KeyPart | None = None,
     ) -> None:
         super().__init__(name)
         self.topic = topic
         self.serdes = serdes
         self.partitioner = partitioner
+        self.partition_by = partition_by
 
     def write(self, writer: Writer) -> None:
         writer.topology.add_sink(
@@ -79,6 +85,7 @@ class SinkStep(Step):
             key_serde=key_of_topic(self.serdes.key, writer.settings),
             value_serde=value_of_topic(self.serdes.value),
             partitioner=self.partitioner,
+            partition_by=self.partition_by,
         )
 
 

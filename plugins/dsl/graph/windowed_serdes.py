@@ -43,6 +43,8 @@ class TimeWindowedSerde(_WindowedSerde):
     Windowed(key='a', start=5000, end=6000)
     """
 
+    window_bytes = _LONG.size
+
     def __init__(self, inner: SerdeLike = "str", size_ms: int = _MAX_TIME) -> None:
         super().__init__(inner)
         self.size_ms = size_ms
@@ -58,6 +60,8 @@ class TimeWindowedSerde(_WindowedSerde):
 
 class SessionWindowedSerde(_WindowedSerde):
     """Keys of sessions: the key's bytes, the end and the start of the session (Kafka Streams' SessionWindowedSerde)."""
+
+    window_bytes = _PAIR.size
 
     def deserialize(self, data: bytes) -> Windowed:
         key, times = self._parts(data, _PAIR.size)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock import Duration, Partitioner, Settings, TimestampExtractor, Topology, TopologyError
+from penstock import Duration, KeyPart, Partitioner, Settings, TimestampExtractor, Topology, TopologyError
 from penstock.program.advice import Advice
 from penstock.program.builder import DropNullKeys
 
@@ -92,6 +92,7 @@ class Writer:
         *,
         partitions: int | None = None,
         partitioner: Partitioner | None = None,
+        partition_by: KeyPart | None = None,
         drops_null_keys: bool = True,
         keeps_null_keys: bool = False,
     ) -> None:
@@ -106,7 +107,13 @@ class Writer:
             above = [names.filter]
         self.topology.add_internal_topic(names.topic, partitions)
         self.topology.add_sink(
-            names.sink, names.topic, above, key_serde=key, value_serde=value, partitioner=partitioner
+            names.sink,
+            names.topic,
+            above,
+            key_serde=key,
+            value_serde=value,
+            partitioner=partitioner,
+            partition_by=partition_by,
         )
         self.topology.add_source(names.source, names.topic, key_serde=key, value_serde=value)
 

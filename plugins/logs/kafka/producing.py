@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
@@ -15,6 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 from penstock import LogError, OutputBatch, ProductionError, RecordRefusedError, UnknownTopicError
 
 from ..messages import about_bytes, no_such_partition, unknown_topics_as_production_errors
+from ..partitioner import partitions_of
 from .clients import Clients
 from .ending import end
 from .failures import describe, error_of, fatal_errors_as_kafka_exceptions, is_fenced, is_unknown_topic
@@ -72,27 +74,28 @@ class Outbox:
             # librdkafka would report a missing topic only after half a minute.
             with unknown_topics_as_production_errors():
                 count = self._checked[topic] = self._partitions(topic)
-        partition = None
+        if batch.hashed is not None:
+            batch = replace(batch, partitions=_by_hash(batch, batch.hashed, count), hashed=None)
+        targets: Iterator[int] | None = repeat(-1)
         if batch.partitions is not None:
-            partition = _one_partition(batch.partitions)
+            targets = _single_targets(batch.partitions)
             _check_partitions(batch, count)
         if 0 in batch.timestamps:
             # librdkafka takes 0 for "now"; 1 is the closest timestamp that it keeps.
-            timestamps = [each or 1 for each in batch.timestamps]
-            batch = OutputBatch(topic, batch.keys, batch.values, timestamps, batch.headers, batch.partitions)
+            batch = replace(batch, timestamps=[each or 1 for each in batch.timestamps])
         size = _record_size(batch)
         for start in range(0, len(batch.keys), _CHUNK):
             self._make_room(min(_CHUNK, len(batch.keys) - start), size)
             stop = start + _CHUNK
             try:
-                if batch.headers is None and (batch.partitions is None or partition is not None):
+                if batch.headers is None and targets is not None:
                     deque(
                         map(
                             self._producer.produce,
                             repeat(topic),
                             batch.values[start:stop],
                             batch.keys[start:stop],
-                            repeat(-1 if partition is None else partition),
+                            targets,
                             repeat(None),
                             repeat(None),
                             batch.timestamps[start:stop],
@@ -277,11 +280,30 @@ def largest_message(clients: Clients, topic: str) -> int | None:
         return None
 
 
-def _one_partition(partitions: Sequence[Sequence[int] | None]) -> int | None:
-    """Return the partition that all records go to; None if they go to several."""
+def _by_hash(batch: OutputBatch, hashed: Sequence[bytes | None], count: int) -> list[Sequence[int] | None]:
+    """Return the partitions of records whose keys are hashed in part, which librdkafka cannot do."""
+    parts = list(dict.fromkeys(part for part in hashed if part is not None))
+    of_part: dict[bytes | None, Sequence[int]] = {
+        part: (partition,) for part, partition in zip(parts, partitions_of(parts, count), strict=True)
+    }
+    chosen = batch.partitions or [None] * len(hashed)
+    found = [of_part.get(part) if given is None else given for given, part in zip(chosen, hashed, strict=True)]
+    # librdkafka chooses for what is left, and would hash a key whose part is None.
+    return [
+        (number % count,) if each is None and key is not None else each
+        for number, (each, key) in enumerate(zip(found, batch.keys, strict=True))
+    ]
+
+
+def _single_targets(partitions: Sequence[Sequence[int] | None]) -> Iterator[int] | None:
+    """Return the partition of each record, -1 for librdkafka's choice; None if a record goes to none or to several."""
     first = partitions[0]
     # A changelog passes the same tuple for every record, which makes `count` fast.
-    return first[0] if first is not None and len(first) == 1 and partitions.count(first) == len(partitions) else None
+    if first is not None and len(first) == 1 and partitions.count(first) == len(partitions):
+        return repeat(first[0])
+    if any(each is not None and len(each) != 1 for each in partitions):
+        return None
+    return iter([-1 if each is None else each[0] for each in partitions])
 
 
 def _check_partitions(batch: OutputBatch, count: int) -> None:

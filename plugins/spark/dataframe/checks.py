@@ -53,9 +53,10 @@ def _problems(application: Application) -> Iterable[str]:
                 f"source {node.name!r} reads topics by the pattern {node.pattern.pattern!r}, and there is no log to "
                 "look in. Name its topics: each has a DataFrame"
             )
-        if isinstance(node, SinkNode) and node.partitioner is not None:
+        if isinstance(node, SinkNode) and (node.partitioner or node.partition_by) is not None:
+            what = "partitioner" if node.partition_by is None else "partition_by"
             yield (
-                f"sink {node.name!r} has a partitioner, and rows have no partitions. Leave it out, and partition what "
+                f"sink {node.name!r} has a {what}, and rows have no partitions. Leave it out, and partition what "
                 "comes out where it is written"
             )
     fed = {each.store.name: each for part in program.subtopologies for each in part.read_only_stores}

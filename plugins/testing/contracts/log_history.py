@@ -19,8 +19,8 @@ from penstock import (
     ProductionError,
     TaskCommitter,
     TopicPartition,
+    default_partitioner,
 )
-from penstock.plugins.logs.partitioner import partition_for_key
 
 from .expectations import check, expect
 from .log_tests import APPLICATION, Found, LogTests, output, read, settled_ends
@@ -42,7 +42,8 @@ def _outputs(draw: st.DrawFn) -> OutputBatch:
     size = draw(st.integers(0, 6) | st.just(_MANY))
     if size == _MANY:
         keys: list[bytes | None] = [None if i % 50 == 7 else b"%d" % i for i in range(size)]
-        return OutputBatch(topic, keys, [b"%d" % i for i in range(size)], [1] * size)
+        hashed = draw(st.none() | st.just([None if key is None else key[:1] for key in keys]))
+        return OutputBatch(topic, keys, [b"%d" % i for i in range(size)], [1] * size, hashed=hashed)
     columns = [draw(st.lists(each, min_size=size, max_size=size)) for each in (st.none() | _bytes, st.none() | _bytes)]
     batch = OutputBatch(topic, columns[0], columns[1], [1] * size)
     if draw(st.booleans()):
@@ -52,6 +53,8 @@ def _outputs(draw: st.DrawFn) -> OutputBatch:
             st.integers(0, _TOPICS[topic] - 1), max_size=2, unique=True
         )
         batch.partitions = draw(st.lists(st.none() | targets, min_size=size, max_size=size))
+    if draw(st.booleans()):
+        batch.hashed = draw(st.lists(st.none() | _bytes, min_size=size, max_size=size))
     return batch
 
 
@@ -112,11 +115,12 @@ class History(RuleBasedStateMachine):
         for batch in batches:
             for index, (key, value, stamp) in enumerate(zip(batch.keys, batch.values, batch.timestamps, strict=True)):
                 targets = batch.partitions[index] if batch.partitions is not None else None
+                hashed = key if batch.hashed is None else batch.hashed[index]
                 found = where.pop(stamp, set())
                 if targets is not None:
                     expect(found, set(targets))
-                elif key is not None:
-                    expect(found, {partition_for_key(key, _TOPICS[batch.topic])})
+                elif hashed is not None:
+                    expect(found, {default_partitioner(hashed, _TOPICS[batch.topic])})
                 else:
                     expect(len(found), 1)
                 if found:

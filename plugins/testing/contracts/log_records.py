@@ -65,6 +65,25 @@ class RecordTests(LogTests):
         found = {key: partition for partition, key in ((each.partition, each.key) for each in everything(log, "t"))}
         expect(found, {key: (value & 0x7FFFFFFF) % 1000 for key, value in hashes.items()})
 
+    def test_the_part_of_a_key_that_a_batch_names_chooses_the_partition(self, log: Log) -> None:
+        """Windowed keys go where their key goes, in few records and in many; a partition that was chosen wins."""
+        log.create_topic("t", 7)
+        names: list[bytes | None] = [b"%d" % number for number in range(150)]
+        keys: list[bytes | None] = [b"window of %d" % number for number in range(150)]
+        values: list[bytes | None] = [b""] * 150
+        log.append(OutputBatch("t", names, values, [1] * 150))
+        log.append(OutputBatch("t", keys, values, [2] * 150, hashed=names))
+        for key, name in zip(keys, names, strict=True):
+            log.append(OutputBatch("t", [key], [b""], [3], [(("h", b""),)], hashed=[name]))
+        log.append(OutputBatch("t", [b"a", *keys[1:3]], values[:3], [4] * 3, None, [[6], None, [0, 5]], names[:3]))
+        found = everything(log, "t")
+        of_name = {each.key: each.partition for each in found if each.timestamp == 1}
+        expected = {key: of_name[name] for key, name in zip(keys, names, strict=True)}
+        for stamp in (2, 3):
+            expect({each.key: each.partition for each in found if each.timestamp == stamp}, expected)
+        chosen = sorted((each.key or b"", each.partition) for each in found if each.timestamp == 4)
+        expect(chosen, sorted([(b"a", 6), (keys[1] or b"", expected[keys[1]]), *((keys[2] or b"", n) for n in (0, 5))]))
+
     def test_a_key_goes_to_one_partition_however_it_is_produced(self, log: Log) -> None:
         """Alone, in a large batch, or among keys of other lengths."""
         log.create_topic("t", 7)

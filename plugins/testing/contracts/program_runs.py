@@ -12,9 +12,17 @@ from math import inf
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from penstock import Application, Commit, ConfigError, ManualClock, OutputBatch, Record, TaskCommitter
+from penstock import (
+    Application,
+    Commit,
+    ConfigError,
+    ManualClock,
+    OutputBatch,
+    Record,
+    TaskCommitter,
+    default_partitioner,
+)
 from penstock.plugins.applications.visits import program_visitors
-from penstock.plugins.logs.partitioner import partition_for_key
 from penstock.plugins.runtime.shipping import pack
 
 from ..driver import TopologyTestDriver
@@ -134,7 +142,7 @@ class Sender:
             self._without_key += 1
             return self._without_key % self._count
         if self._by_hash:
-            return partition_for_key(key, self._count)
+            return default_partitioner(key, self._count)
         return self._partitions.setdefault(key, len(self._partitions) % self._count)
 
     def parts(self, driver: TopologyTestDriver, *, tagged: bool, sees_clock: bool) -> list[list[Any]]:

@@ -1,0 +1,106 @@
+"""Topics whose windowed keys stay partitioned by key and window, as earlier versions of penstock wrote them.
+
+The default partitioner takes the key alone, as Kafka Streams does. Where an application has already written a topic,
+its rows would go to other partitions than those that they were in, so it keeps its partitioner until a sink has a
+`partition_by` or a `partitioner`. The note of the program has the topics that keep it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+from penstock import Application, Log, SinkNode
+from penstock.program.partitioning import whole_key
+from penstock.program.serdes import resolve_serde
+
+from .saved_program import Note, read_note_of_any_version
+
+WHOLE_KEYS = "whole_keys"
+"""The entry of a note. Versions that knew only that partitioner have none."""
+_BESIDE = "-layouts"
+"""Notes under this id stay when a reset deletes those of the application; see applications/stored_id.py."""
+CHOSEN = ""
+"""The entry for sinks that choose a topic for each record."""
+
+
+def whole_keys(application: Application, before: Note, log: Log) -> set[str]:
+    """Return the topics that keep this partitioner; `before`: the note of the program that ran last, empty if none did.
+
+    A topic that the program does not name any more stays among them.
+    """
+    return _by_whole_key(application, before, log) - _chosen_otherwise(application)
+
+
+def left_whole_keys(application: Application, before: Note, log: Log) -> set[str]:
+    """Return the topics that had this partitioner, and for which a sink of the program now chooses another one."""
+    return _by_whole_key(application, before, log) & _chosen_otherwise(application)
+
+
+def note_before_reset(application: Application, log: Log) -> None:
+    """Save these topics for the first start after a reset, which deletes the note of the program but no output."""
+    before, name = read_note_of_any_version(application.id, log), application.id + _BESIDE
+    kept = sorted(whole_keys(application, before, log)) if before else None
+    if kept is not None and kept != json.loads(log.get_meta(name, WHOLE_KEYS) or b"[]"):
+        log.put_meta(name, WHOLE_KEYS, json.dumps(kept).encode())
+
+
+def _by_whole_key(application: Application, before: Note, log: Log) -> set[str]:
+    if not before:
+        return set(json.loads(log.get_meta(application.id + _BESIDE, WHOLE_KEYS) or b"[]"))
+    if WHOLE_KEYS in before:
+        return set(before[WHOLE_KEYS])
+    # Which topics from outside such a version has written is not known, so it may be any; of internal ones it is.
+    new = application.program.internal_topics.keys() - set(before["fingerprint"].get("internal_topics", ()))
+    return {topic_of(each) for each in _windowed_sinks(application)} - new
+
+
+def _chosen_otherwise(application: Application) -> set[str]:
+    sinks = _windowed_sinks(application)
+    return {
+        topic_of(each) for each in sinks if each.partitioner is not None or each.partition_by not in (None, whole_key)
+    }
+
+
+def kept_whole_keys(application: Application) -> set[str]:
+    """Return the topics of an application that `with_whole_keys` returned whose sinks keep that partitioner."""
+    return {topic_of(each) for each in _windowed_sinks(application) if each.partition_by is whole_key}
+
+
+def with_whole_keys(application: Application, note: Note) -> Application:
+    """Return the application, whose sinks of the topics in a note keep that partitioner."""
+    kept = {
+        each.name: replace(each, partition_by=whole_key)
+        for each in _windowed_sinks(application)
+        if topic_of(each) in note[WHOLE_KEYS]
+    }
+    if not kept:
+        return application
+    made, program = copy(application), application.program
+
+    def of(node: Any) -> Any:
+        return kept.get(node.name, node)
+
+    made.program = replace(
+        program,
+        nodes={name: of(node) for name, node in program.nodes.items()},
+        subtopologies=tuple(replace(each, nodes=tuple(map(of, each.nodes))) for each in program.subtopologies),
+    )
+    return made
+
+
+def topic_of(sink: SinkNode) -> str:
+    """Return the name of a sink's topic in a note."""
+    return sink.topic if isinstance(sink.topic, str) else CHOSEN
+
+
+def _windowed_sinks(application: Application) -> Iterator[SinkNode]:
+    settings = application.settings
+    for node in application.program.nodes.values():
+        if isinstance(node, SinkNode):
+            serde = resolve_serde(node.key_serde, settings.key_serde, f"sink {node.name!r}")
+            if serde.window_bytes:
+                yield node
