@@ -137,6 +137,22 @@ class ProcessorContext(ValueTransformerContext, Protocol):
         """Numbers by name that an Operator saves with each commit; change them in place. See `Processor.saved_with`."""
         ...
 
+    def schedule_when_settled(self, interval: Duration, punctuator: Punctuator, name: str) -> None:
+        """Schedule by the wall clock, as `schedule` does, but call `punctuator` only once there is nothing in front.
+
+        It is called with the time as of which everything in front of the task has been read: the records that the
+        task's inputs had then, and those that the tasks in front of it, by repartition topics, made of theirs. An
+        operator for which silence has a meaning asks for that: records that wait are no silence.
+        """
+        ...
+
+    def offsets_read_in_front(self) -> int:
+        """Return how many offsets tasks in front of this one had read when `schedule_when_settled` called last.
+
+        Another number than before: something was read there since. 0 where no task is in front.
+        """
+        ...
+
     def send(self, record: Any, to: str | None = None) -> None:
         """Forward a record that may be a plain tuple of key, value, timestamp and headers, as operators make them."""
         ...

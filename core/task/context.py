@@ -17,9 +17,10 @@ from ..store.record_cache import FlushListener
 from ..support.callbacks import check_plain, watched
 from .progress import Progress
 from .saved_values import SavedValues
+from .schedule import Schedule
 from .timers import Timers
 
-Schedule = Callable[[str, Duration, Punctuator, PunctuationType, int | None, str | None], Cancellable]
+Schedules = Callable[[str, Duration, Punctuator, PunctuationType, int | None, str | None], Schedule]
 """(node, interval, punctuator, clock, start, name) -> the schedule that a node asked for."""
 
 
@@ -37,7 +38,7 @@ class Shared:
     global_stores: Mapping[str, ReadOnlyView]
     read_only_stores: Mapping[str, ReadOnlyView]
     progress: Progress
-    schedule: Schedule
+    schedule: Schedules
     takes_commit_requests: bool
     timers: Timers
     values: SavedValues
@@ -138,6 +139,15 @@ class NodeContext(TransformerContext):
     def timers(self, clock: PunctuationType) -> Entries[Any, int]:
         """Iterate over (key, at) of this node's timers."""
         return self._shared.timers.entries(self.node, clock)
+
+    def schedule_when_settled(self, interval: Duration, punctuator: Punctuator, name: str) -> None:
+        """Schedule by the wall clock as of which everything in front of the task has been read."""
+        made = self._shared.schedule(self.node, interval, punctuator, PunctuationType.WALL_CLOCK_TIME, None, name)
+        made.waits = True
+
+    def offsets_read_in_front(self) -> int:
+        """Return how many offsets tasks in front of this one have read."""
+        return self._progress.front.read
 
     def set_flush_listener(self, store: str, listener: FlushListener) -> None:
         """Have `listener` called with the updates of a cached store."""

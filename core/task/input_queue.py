@@ -112,6 +112,14 @@ class InputQueue:
         """Whether the log has, or may have, records after those that were fed."""
         return self.end is None or self.fetched < self.end
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all that the log is known to have is processed.
+
+        An end that was known earlier may be higher: it included records of transactions that were open then.
+        """
+        return not self.has_more and self.is_empty()
+
     def is_empty(self) -> bool:
         """Return whether every record that was fed is processed."""
         return (

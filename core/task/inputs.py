@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..errors import ConfigError
 from ..record import RecordBatch, TopicPartition
 from .input_queue import InputQueue
-from .progress import Progress
+from .progress import Front, Progress
 from .schedules import NEVER
 
 
@@ -39,6 +39,7 @@ class Inputs:
         self._progress = progress
         self._idle_since: int | None = None
         self._has_idled = False
+        self._mark: tuple[Front, Mapping[TopicPartition, int], bool] | None = None
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -52,6 +53,38 @@ class Inputs:
         """
         for queue in self._queues:
             queue.end = ends.get(queue.partition, 0)
+
+    def mark(self, front: Front, ends: Mapping[TopicPartition, int] | None = None) -> None:
+        """Note that `front` will be reached once the inputs are read up to `ends`.
+
+        None: up to where the log has records as of `plan`. With `ends` an input has to be read up to there, also where
+        what follows its position cannot be read yet. A mark that is not reached yet stays.
+        """
+        self.settle()
+        if self._mark is None and front.time > self._progress.front.time:
+            known = {
+                queue.partition: end
+                for queue in self._queues
+                if (end := queue.end if ends is None else ends.get(queue.partition)) is not None
+            }
+            if len(known) == len(self._queues):
+                self._mark = front, known, ends is not None
+
+    @property
+    def are_settling(self) -> bool:
+        """Whether there is a mark that the inputs have not reached yet."""
+        self.settle()
+        return self._mark is not None
+
+    def settle(self) -> None:
+        """Move `Progress.front` where the inputs have been read up to the mark."""
+        if self._mark is None:
+            return
+        front, ends, is_strict = self._mark
+        if all(
+            queue.position >= ends[queue.partition] or (queue.is_at_end and not is_strict) for queue in self._queues
+        ):
+            self._progress.front, self._mark = front, None
 
     def wants(self) -> list[Want]:
         """Return the next offset to fetch of every empty input that has more records."""

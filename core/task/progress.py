@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..record import Record, RecordBatch, RecordMetadata
 from ..store.record_cache import RecordContext
+
+
+class Front(NamedTuple):
+    """How far everything in front of a task has been read: its inputs, and those of tasks whose topics it reads.
+
+    `time`: the wall-clock time (ms) as of which all of it has been read; 0 where only its own inputs are known to have
+    been read since the task was opened, -1 before that. `read`: how many offsets of inputs the tasks in front of it had
+    read then; it changes whenever something is read there.
+    """
+
+    time: int
+    read: int = 0
 
 
 class CurrentInput(Protocol):
@@ -24,13 +36,16 @@ class Progress:
 
     __slots__ = (
         "stream_time", "wall_clock", "commit_requested", "needs_attention", "must_end", "is_out_of_time", "is_firing",
-        "has_changed", "input", "remaining", "last", "last_timestamp", "record", "flushed",
+        "has_changed", "input", "remaining", "last", "last_timestamp", "record", "flushed", "opened_at", "driver_clock",
+        "front",
     )  # fmt: skip
 
     def __init__(self, wall_clock_ms: int) -> None:
         self.stream_time = -1
         """The highest timestamp processed; -1 before the first record."""
-        self.wall_clock = wall_clock_ms
+        self.wall_clock = self.opened_at = self.driver_clock = wall_clock_ms
+        """What the driver's clock showed when the task's was at `wall_clock`: less where it was set back."""
+        self.front = Front(-1)
         self.commit_requested = False
         """A processor asked for a commit after the current record."""
         self.needs_attention = False
@@ -54,6 +69,26 @@ class Progress:
         # The iterator of the loop over records knows how far the loop is, so the loop counts nothing for each record.
         self.remaining: Iterator[Any] = iter(())
         self.last = -1
+
+    def move_wall_clock(self, driver_ms: int) -> None:
+        """Move the wall clock to that of the driver (ms).
+
+        It never goes back, because stores forget what has expired. While the driver's is behind, because it was set
+        back, it goes half as fast as that one: schedules must not rest until it has caught up.
+        """
+        if driver_ms >= self.wall_clock:
+            self.wall_clock = self.driver_clock = driver_ms
+        else:
+            half, odd = divmod(max(0, driver_ms - self.driver_clock), 2)
+            self.wall_clock += half
+            self.driver_clock = driver_ms - odd
+
+    def driver_time_of(self, wall_clock_ms: int, now_ms: int | None = None) -> int:
+        """Return what the driver's clock will show when the wall clock reaches a time (ms). `now_ms`: it shows now."""
+        since = self.driver_clock if now_ms is None else min(now_ms, self.driver_clock)
+        if since >= self.wall_clock:
+            return wall_clock_ms
+        return min(wall_clock_ms, since + max(0, 2 * (wall_clock_ms - self.wall_clock)))
 
     def request_commit(self) -> None:
         """Note that a processor asks for a commit after the current record."""

@@ -12,9 +12,18 @@ from .schedule import Schedule
 from .schedules import NEVER, Schedules
 from .timers import Timers
 
+_TIMERS_WAIT_MS = 60_000
+"""How long timers that were overdue when the task was opened wait for the records that wait, at most."""
+_LOOK_MS = 50
+"""Milliseconds until what is held is looked at again."""
+
 
 class Punctuators:
-    """The punctuators of one task. `room` returns how many bytes of the engine's state schedules may take."""
+    """The punctuators of one task. `room` returns how many bytes of the engine's state schedules may take.
+
+    What was overdue by the wall clock when the task was opened is held until the records that waited then are
+    processed: they may change what it finds. A schedule is held for one interval at most, timers for a minute.
+    """
 
     def __init__(self, schedules: Schedules, progress: Progress, failures: Failures, room: Callable[[], int]) -> None:
         self._schedules = schedules
@@ -40,25 +49,62 @@ class Punctuators:
         """
         fired, progress = False, self._progress
         # One is called in any case: else a driver that never has time would call none.
+        clock = self._wall_clock_of if kind is PunctuationType.WALL_CLOCK_TIME else lambda schedule: now
         while not (fired and progress.is_out_of_time):
-            schedule = self._schedules.take_due(kind, now)
-            if schedule is None:
+            taken = self._schedules.take_due(kind, clock)
+            if taken is None:
                 break
+            schedule, time = taken
             fired = progress.has_changed = True
             self.called += 1
             self._firing = schedule
             try:
-                check_result(schedule.punctuator(now), "the punctuator")
+                check_result(schedule.punctuator(time), "the punctuator")
             except RECORD_ERRORS as error:
                 self._failures.outside_records(schedule.node, error)
             finally:
                 self._firing = None
-        if not (fired and progress.is_out_of_time):
+        are_held = kind is PunctuationType.WALL_CLOCK_TIME and self._are_timers_held()
+        if not (are_held or (fired and progress.is_out_of_time)):
             fired |= self.timers.fire(kind, now)
         self.look_ahead()
         if kind is PunctuationType.STREAM_TIME:
             progress.is_firing = progress.is_out_of_time and self.stream_due <= now
         return fired
+
+    def _wall_clock_of(self, schedule: Schedule) -> int:
+        """Return the time of the wall clock that a schedule sees; -1 while it is held."""
+        progress = self._progress
+        if schedule.waits:
+            return progress.front.time
+        return -1 if self._is_held(schedule.due, schedule.interval) else progress.wall_clock
+
+    def _is_held(self, due: int, most_ms: int) -> bool:
+        progress = self._progress
+        return (
+            progress.front.time < 0 and due <= progress.opened_at and progress.wall_clock < progress.opened_at + most_ms
+        )
+
+    def _are_timers_held(self) -> bool:
+        return self._is_held(self.timers.next_due(PunctuationType.WALL_CLOCK_TIME), _TIMERS_WAIT_MS)
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether a schedule is due by the wall clock that waits for what is in front of the task."""
+        now = self._progress.wall_clock
+        return self._schedules.next_due(PunctuationType.WALL_CLOCK_TIME, _due_if_it_waits) <= now
+
+    def next_call(self) -> int:
+        """Return when (ms) the next call by the wall clock may be due: what is held is looked at again in a while."""
+        wall_clock, kind = self._progress.wall_clock, PunctuationType.WALL_CLOCK_TIME
+        again = wall_clock + _LOOK_MS
+
+        def due_of(schedule: Schedule) -> int:
+            is_held = schedule.due <= wall_clock and self._wall_clock_of(schedule) < schedule.due
+            return again if is_held else schedule.due
+
+        timers = again if self._are_timers_held() else self.timers.next_due(kind)
+        return min(self._schedules.next_due(kind, due_of), timers)
 
     def postpone(self, now: int) -> None:
         """Note whether any is due at `now` by stream time, as the driver has no more time: `fire` calls it later."""
@@ -97,3 +143,7 @@ class Punctuators:
         )
         progress.needs_attention = True
         return schedule
+
+
+def _due_if_it_waits(schedule: Schedule) -> int:
+    return schedule.due if schedule.waits else NEVER

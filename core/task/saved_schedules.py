@@ -34,6 +34,14 @@ def left_schedules(engine_state: bytes, subtopology: Subtopology) -> set[str]:
     return {node for node, keys in saved._saved.items() if any(any(texts) for texts in keys.values())}
 
 
+def are_called(engine_state: bytes, wall_clock_ms: int) -> bool:
+    """Return whether a task with this `engine_state` has called all schedules of the wall clock due at a time (ms)."""
+    saved: Mapping[str, Texts] = json.loads(engine_state) if engine_state else {}
+    texts = [text for keys in saved.get("timers", {}).values() for of_key in keys.values() for text in of_key]
+    times = [read_times(text.partition("/")[0]) for text in texts if text is not None]
+    return all(due > wall_clock_ms for kind, due in times if kind is PunctuationType.WALL_CLOCK_TIME)
+
+
 class SavedSchedules:
     """Takes the `engine_state` of the last commit, and the names of nodes in it.
 

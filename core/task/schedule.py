@@ -41,7 +41,7 @@ class Schedule:
 
     __slots__ = (
         "_on_cancel", "node", "key", "method", "kind", "interval", "due", "punctuator", "order", "cancelled",
-        "from_init", "is_kept",
+        "from_init", "is_kept", "waits",
     )  # fmt: skip
 
     def __init__(self, on_cancel: Callable[[Schedule], None], node: str, key: str) -> None:
@@ -60,6 +60,8 @@ class Schedule:
         self.from_init = False
         self.is_kept = False
         """The last commit saved it, so `init` cannot change it."""
+        self.waits = False
+        """It is due by `Progress.front`, not by the wall clock itself."""
 
     def cancel(self) -> None:
         """Never fire again; idempotent."""
@@ -107,13 +109,13 @@ def check_request(
 
 
 def first_due(kind: PunctuationType, interval: int, start: int | None, now: int) -> int:
-    """Return when a schedule is due first (ms)."""
-    if kind is PunctuationType.STREAM_TIME:
-        return start or 0
+    """Return when a schedule is due first (ms): at its start, or at the next aligned time after now if that is over.
+
+    Without a start, stream time is due at once. Semantics: KIP-1146.
+    """
     if start is None:
-        return now + interval
-    missed = max(0, -(-(now - start) // interval))
-    return start + missed * interval
+        return 0 if kind is PunctuationType.STREAM_TIME else now + interval
+    return start if start >= now else start + ((now - start) // interval + 1) * interval
 
 
 def method_name(processor: object, punctuator: Punctuator) -> str | None:

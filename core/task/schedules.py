@@ -209,22 +209,30 @@ class Schedules:
 
     # ------------------------------------------------------------------ what is due
 
-    def next_due(self, kind: PunctuationType) -> int:
-        """Return when the next schedule of a clock is due (ms), `NEVER` when there is none."""
-        return min((each.due for each in self._live(kind)), default=NEVER)
+    def next_due(self, kind: PunctuationType, due_of: Callable[[Schedule], int] = lambda each: each.due) -> int:
+        """Return when the next schedule of a clock is due (ms), `NEVER` when there is none.
+
+        `due_of` returns when one is due.
+        """
+        return min(map(due_of, self._live(kind)), default=NEVER)
 
     def nodes(self, kind: PunctuationType) -> list[str]:
         """Return the nodes that have a live schedule of a clock."""
         return list(dict.fromkeys(each.node for each in self._live(kind)))
 
-    def take_due(self, kind: PunctuationType, now: int) -> Schedule | None:
-        """Return the first schedule that is due at `now`, its due time moved past `now`; None if none is due."""
-        due = [each for each in self._live(kind) if each.due <= now]
+    def take_due(self, kind: PunctuationType, time_of: Callable[[Schedule], int]) -> tuple[Schedule, int] | None:
+        """Return the first schedule that is due and the time of its clock, its due time moved past that; None if none.
+
+        `time_of` returns the time (ms) that the clock of a schedule shows.
+        """
+        due = [each for each in self._live(kind) if each.due <= time_of(each)]
         if not due:
             return None
-        schedule = min(due, key=lambda each: (each.due, each.order))
+        # Those that wait for what is in front of them come last, and of a chain in one task the first one first.
+        schedule = min(due, key=lambda each: (each.waits, 0 if each.waits else each.due, each.order))
+        now = time_of(schedule)
         schedule.due += ((now - schedule.due) // schedule.interval + 1) * schedule.interval
-        return schedule
+        return schedule, now
 
     def _live(self, kind: PunctuationType) -> Iterator[Schedule]:
         return (each for each in self._all if each.kind is kind and not each.cancelled)

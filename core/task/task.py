@@ -27,7 +27,7 @@ from .input_queue import InputQueue, TaskInput
 from .inputs import Inputs, Want
 from .loop import Loop
 from .outputs import Outputs
-from .progress import Progress
+from .progress import Front, Progress
 from .punctuators import Punctuators
 from .saved_schedules import saved_names
 from .saved_values import SavedValues
@@ -91,7 +91,10 @@ class Task:
         self._metrics = {node.name: NodeMetrics() for node in subtopology.nodes}
 
         state: dict[str, Any] = json.loads(saved) if saved else {}
-        progress = self.progress = Progress(max(wall_clock_ms, state.get("wall", 0)))
+        progress = self.progress = Progress(state.get("wall", wall_clock_ms))
+        progress.driver_clock = state.get("driver", progress.wall_clock)
+        progress.move_wall_clock(wall_clock_ms)
+        progress.opened_at = progress.wall_clock
         progress.stream_time, progress.is_firing = state.get("stream", -1), state.get("firing", False)
         name = str(task_id)
         self._values = SavedValues(state, subtopology)
@@ -129,12 +132,21 @@ class Task:
 
     # ------------------------------------------------------------------ records in
 
-    def plan(self, ends: Mapping[TopicPartition, int | None], wall_clock_ms: int) -> None:
-        """Begin a batch: set up to which offset each input has records, and the wall clock, which never goes back."""
+    def plan(self, ends: Mapping[TopicPartition, int | None], wall_clock_ms: int, front: Front | None = None) -> None:
+        """Begin a batch: set up to which offset each input has records, and the wall clock of the driver.
+
+        The task's own never goes back. It depends on committed clocks and those of `plan` alone, so a batch that is
+        repeated after the last commit sees the same time.
+        `front`: how far everything in front of the task is read once it has read up to `ends`. None: nothing but these
+        records is in front of it.
+        """
         self.inputs.plan(ends)
         self.progress.begin()
-        if wall_clock_ms > self.progress.wall_clock:
-            self.progress.wall_clock = wall_clock_ms
+        self.progress.move_wall_clock(wall_clock_ms)
+        if front is None or front.time > 0:
+            read, time = (0, wall_clock_ms) if front is None else (front.read, front.time)
+            front = Front(time + self.progress.wall_clock - wall_clock_ms, read)
+        self.inputs.mark(front)
 
     def wants(self) -> list[Want]:
         """Return the next offset to fetch of every empty input that has more records."""
@@ -174,17 +186,34 @@ class Task:
 
         Return whether there was anything to do.
         """
+        self.inputs.settle()
         fired = self._punctuators.fire(PunctuationType.WALL_CLOCK_TIME, self.progress.wall_clock)
         if fired and self.progress.must_end:
             return True
         return self.visits.run() or fired
 
     def next_wall_clock_punctuation(self) -> int | None:
-        """Return when the next punctuator or timer of the wall clock is due (ms), or None; 0: a visit is not over."""
+        """Return when the next punctuator or timer of the wall clock is due, or None; 0: a visit is not over.
+
+        In ms, by the driver's clock.
+        """
         if self.visits.are_due:
             return 0
         due = self._punctuators.next_due(PunctuationType.WALL_CLOCK_TIME)
+        return None if due == NEVER else self.progress.driver_time_of(due)
+
+    def next_wall_clock_call(self) -> int | None:
+        """Return when the next call is due by the task's own clock (ms): later than now for what is due and held."""
+        if self.visits.are_due:
+            return 0
+        self.inputs.settle()
+        due = self._punctuators.next_call()
         return None if due == NEVER else due
+
+    @property
+    def waits_for_front(self) -> bool:
+        """Whether a schedule is due by the wall clock that waits for a `mark` of what is in front of the task."""
+        return self._punctuators.are_waiting and not self.inputs.are_settling
 
     def wall_clock_nodes(self) -> list[str]:
         """Return the nodes that schedule by the wall clock."""
@@ -228,6 +257,8 @@ class Task:
     def _times_and_values(self) -> dict[str, Any]:
         times = {"stream": self.stream_time, "wall": self.wall_clock, **self.inputs.to_data()}
         firing = {"firing": True} if self.progress.is_firing else {}
+        if self.progress.driver_clock < self.wall_clock:
+            times["driver"] = self.progress.driver_clock
         return {**times, **firing, **self._values.state()}
 
     # ------------------------------------------------------------------ counts, and the end

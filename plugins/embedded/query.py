@@ -25,7 +25,8 @@ from penstock.plugins.runs.host_messages import HostMessages
 from penstock.plugins.runs.open_application import OpenApplication
 from penstock.plugins.runs.order import Trigger
 from penstock.plugins.runs.planning.control import Control, OwnOrders
-from penstock.plugins.runs.planning.planner import BatchPlanner, Plan
+from penstock.plugins.runs.planning.planner import BatchPlanner
+from penstock.plugins.runs.planning.run_plan import Plan
 from penstock.plugins.runs.progress import EndedBatch
 from penstock.plugins.runs.query import Query
 from penstock.plugins.runs.settings import UNCAUGHT_EXCEPTION_HANDLER

@@ -215,6 +215,7 @@ class ApplicationEngine(SlotEngine):
                 seconds=seconds,
                 visit_seconds=inf if plan.restore_seconds is None else plan.restore_seconds / len(self._tasks),
                 is_paused=_is_paused(name, plan),
+                front=plan.front_of(name),
             )
         except RetryRequested as retry:
             self._wait(name, retry)

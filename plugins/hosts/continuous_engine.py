@@ -255,7 +255,7 @@ class ContinuousEngine(SlotEngine):
         loop = self._tasks()
         loop.run(plan.ends, known, plan.paused, plan.visits)
         ends: dict[str, Offsets] = {task: each for task, each in plan.ends.items() if each}
-        loop.process_to(ends)
+        loop.process_to(ends, plan.front_of)
         self._collect(loop)
 
 

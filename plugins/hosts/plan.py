@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock import TopicPartition
+from penstock.plugins.runtime.fronts import UNKNOWN
+from penstock.task.progress import Front
 from penstock.task.visits import Visit
 
 Offsets = Mapping[TopicPartition, int]
@@ -35,7 +37,8 @@ class SlotPlan:
     `is_settled`: every task of the application is open, so that local state which nobody uses belongs to tasks that
     have moved away. `standbys`: the tasks of other slots of which the host keeps warm copies.
     `paused`: the sub-topologies whose tasks are opened and commit, but process no records and call no punctuators.
-    `visits`: the visits that were asked for.
+    `visits`: the visits that were asked for. `fronts`: by sub-topology, or by task where it is another one than that
+    of the sub-topology, how far everything in front of the task is read once it has read up to `ends` (`Front`).
     """
 
     slot: int
@@ -53,6 +56,11 @@ class SlotPlan:
     standbys: Sequence[str] = ()
     paused: Sequence[int] = ()
     visits: Sequence[Visit] = ()
+    fronts: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def front_of(self, task: str) -> Front:
+        """Return how far everything in front of a task is read once it has read up to `ends`."""
+        return Front(*self.fronts.get(task, self.fronts.get(task.partition("_")[0], UNKNOWN)))
 
     def to_json(self) -> str:
         """Return this as text."""

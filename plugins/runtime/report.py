@@ -11,6 +11,14 @@ from penstock import NodeMetrics, TopicPartition
 _Number = TypeVar("_Number", int, float)
 
 
+@dataclass(frozen=True)
+class FailedTask:
+    """A task that ended with an error. It stays closed until `TaskLoop.run` names it again."""
+
+    task_id: str
+    error: BaseException
+
+
 @dataclass(frozen=True, kw_only=True)
 class Counts:
     """Counts of a task, or of all tasks of a run; `+` adds others.

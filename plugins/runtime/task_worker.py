@@ -11,6 +11,7 @@ from math import inf
 
 from penstock import Commit, TaskCommitter, TopicPartition, duration_ms
 from penstock.task.failures import RetryRequested
+from penstock.task.progress import Front
 from penstock.task.task import Task
 
 from .commit import TaskCommits
@@ -34,17 +35,18 @@ class TaskWorker(LoggedTask):
         known: Commit | None = None,
         *,
         visit_seconds: float = inf,
+        front: Front | None = None,
     ) -> TaskReport:
         """Process every input partition up to its planned end, call punctuators that are due, and commit.
 
-        `visit_seconds`: for how long it visits entries after that, a portion at least. A log whose last commit is older
-        than `known`, or that has none, is refused. Raises FencedError when another process took the task over; the
-        handlers' errors; and what log, changelog and stores raise. After an error only the last commit counts, and this
-        object can be used again.
+        `visit_seconds`: for how long it visits entries after that, a portion at least. `front`: see `Task.plan`. A
+        log whose last commit is older than `known`, or that has none, is refused. Raises FencedError when another
+        process took the task over; the handlers' errors; and what log, changelog and stores raise. After an error only
+        the last commit counts, and this object can be used again.
         """
         while True:
             try:
-                return self.try_batch(ends, wall_clock_ms, known, visit_seconds=visit_seconds)
+                return self.try_batch(ends, wall_clock_ms, known, visit_seconds=visit_seconds, front=front)
             except RetryRequested as retry:
                 self._resources.wait_ms(retry.delay_ms)
 
@@ -59,6 +61,7 @@ class TaskWorker(LoggedTask):
         seconds: float = inf,
         visit_seconds: float = inf,
         is_paused: bool = False,
+        front: Front | None = None,
     ) -> TaskReport:
         """Run a batch as `run_batch`, but raise RetryRequested instead of waiting before a retry.
 
@@ -66,12 +69,12 @@ class TaskWorker(LoggedTask):
         committer says of itself now, if the caller has asked it (`Log.are_current`). `seconds`: for how long the task
         fetches records, though once at least; it processes what it has fetched, as far as it need not wait for more of
         another input, and leaves the rest to the next batch. `visit_seconds`: for how long it visits entries after
-        that, a portion at least. `is_paused`: open the task, and process nothing.
+        that, a portion at least. `is_paused`: open the task, and process nothing. `front`: see `Task.plan`.
         """
         while True:
             try:
                 return self._run_batch(
-                    ends, wall_clock_ms, known, topic_ids, is_current, seconds, visit_seconds, is_paused
+                    ends, wall_clock_ms, known, topic_ids, is_current, seconds, visit_seconds, is_paused, front
                 )
             except BaseException as raised:
                 error = self.cause_of(raised)
@@ -90,6 +93,7 @@ class TaskWorker(LoggedTask):
         seconds: float,
         visit_seconds: float,
         is_paused: bool,
+        front: Front | None,
     ) -> TaskReport:
         phases = self._phases
         phases.clear()
@@ -103,9 +107,9 @@ class TaskWorker(LoggedTask):
             self._inputs.check_ends(task, commits.last)
         since = phases.add("restore", since)
         if not is_paused:
-            task.plan(ends, wall_clock_ms)
+            task.plan(ends, wall_clock_ms, front)
             self._process_all(task, state, committer, commits, since + seconds)
-            next_tick = task.next_wall_clock_punctuation()
+            next_tick = task.next_wall_clock_call()
             if commits.has_sent and next_tick is not None and next_tick <= task.wall_clock:
                 # Commit first: the punctuator may outlast the transaction.
                 commits.make(task)

@@ -28,7 +28,7 @@ from penstock.plugins.runs.host_messages import HostMessages
 from penstock.plugins.runs.order import Trigger
 from penstock.plugins.runs.planning import renewals
 from penstock.plugins.runs.planning.control import Control, ControlFile, LogFile
-from penstock.plugins.runs.planning.planner import Plan
+from penstock.plugins.runs.planning.run_plan import Plan
 from penstock.plugins.runs.progress import EndedBatch
 from penstock.plugins.runs.queries_server import machine_server_cargo
 from penstock.plugins.runs.query import Query

@@ -9,7 +9,6 @@ from typing import Any
 from penstock import (
     Application,
     ConfigError,
-    Duration,
     Headers,
     Log,
     ManualClock,
@@ -29,9 +28,11 @@ from penstock.plugins.applications.preparation import make_changelog_topics
 from penstock.plugins.applications.serdes import prepare_serdes
 from penstock.plugins.applications.visits import asked_visits
 from penstock.plugins.changelogs.memory import MemoryChangelog
+from penstock.plugins.runtime.fronts import UNKNOWN, in_front
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.task.schedules import NEVER
 
 from .driver_log import driver_log, oldest_first, waiting_records
 from .orders import TakesOrders
@@ -118,6 +119,9 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
         self._metrics: dict[str, NodeMetrics] = {}
         self._tasks: dict[TaskId, tuple[TopicPartition, ...]] = {}
         self._paused: frozenset[int] = frozenset()
+        self._ticks: dict[TaskId, int] = {}
+        self._in_front = {each: front for each, front in in_front(application.program.upstream()).items() if front}
+        self._fronts = dict.fromkeys(self._in_front, UNKNOWN)
         self._closed = False
         packed = pack(application)  # also where nothing is shipped, so that a test finds what could not be
         self._given_log = log if isinstance(log, Log) else None
@@ -138,6 +142,7 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
             self._ensure(topic)
         self._assign()
         self._drain()
+        self._settle()
 
     def _ensure(self, topic: str) -> None:
         if topic not in self.log.topics():
@@ -212,20 +217,6 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
         given = topic if isinstance(topic, Mapping) else {topic: records}
         for batch in [self._serialized(each, some, partition) for each, some in given.items()]:
             self.log.append(batch)
-        self._drain()
-
-    def advance_wall_clock(self, duration: Duration) -> None:
-        """Move the wall clock on, fire what is due, and run everything it causes."""
-        if duration_ms(duration, "advance_wall_clock") < 0:
-            raise ConfigError("the wall clock does not go back")
-        self._clock.advance(duration)
-        self._call_what_is_due()
-
-    def _call_what_is_due(self) -> None:
-        for task, partitions in self._tasks.items():
-            if task.subtopology not in self._paused:
-                # What a task waits with is processed before what is due now, as in a batch that finds both.
-                self._run(task, self.log.end_offsets(partitions) if self._may_wait else {})
         self._drain()
 
     def input_topic(self, topic: str) -> InputTopic:
@@ -348,7 +339,10 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
     def _run_batch(self, task: TaskId, ends: Mapping[TopicPartition, int]) -> tuple[TaskReport, bool]:
         worker = self._processes.running().worker(task, self._tasks[task], len(self._tasks))
         worker.ask(asked_visits(self.application.id, self.log), self._commit_every)
-        report = self._count_nodes(worker.run_batch(ends, self._clock.now_ms(), visit_seconds=0.0))
+        front = self._fronts.get(task.subtopology)
+        report = worker.run_batch(ends, self._clock.now_ms(), visit_seconds=0.0, front=front)
+        self._ticks[task] = NEVER if report.next_tick is None else report.next_tick
+        self._count_nodes(report)
         is_visiting = worker.task is not None and worker.task.visits.are_due
         if self._reopen:
             self._processes.end()

@@ -196,6 +196,14 @@ class MockProcessorContext:
         self.punctuators.append(captured)
         return captured
 
+    def schedule_when_settled(self, interval: Duration, punctuator: Punctuator, name: str) -> None:
+        """Capture a schedule of the wall clock: nothing is in front of this context."""
+        self.schedule(interval, punctuator, PunctuationType.WALL_CLOCK_TIME, name=name)
+
+    def offsets_read_in_front(self) -> int:
+        """Return 0: nothing is in front of this context."""
+        return 0
+
     def timer(self, key: Any, at: int, clock: PunctuationType) -> None:
         """Set a timer; `fire_timers` calls `on_timer`. Raises the same as a task."""
         self._timers.set(self.node, key, at, clock)

@@ -1,26 +1,63 @@
-"""TakesOrders: the part of the test driver that pauses and resumes an application, and makes visits."""
+"""TakesOrders: the part of the test driver that moves the clock, pauses and resumes an application, and visits."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from penstock import Application, Log, ManualClock
+from penstock import Application, ConfigError, Duration, Log, ManualClock, TaskId, TopicPartition, duration_ms
 from penstock.plugins.applications.pausing import pause, resume
 from penstock.plugins.applications.visits import ask_for_visit
+from penstock.plugins.runtime.report import TaskReport
+from penstock.task.progress import Front
 
 
 class TakesOrders(ABC):
-    """What an operator asks of an application."""
+    """What time and an operator ask of an application."""
 
     application: Application
     log: Log
+    _tasks: Mapping[TaskId, tuple[TopicPartition, ...]]
     _paused: frozenset[int]
     _clock: ManualClock
+    _may_wait: bool
+    _in_front: Mapping[int, Collection[int]]  # by sub-topology that has any, those in front of it
+    _fronts: dict[int, Front]
+    _ticks: Mapping[TaskId, int]
 
     @abstractmethod
+    def _run(self, task: TaskId, ends: Mapping[TopicPartition, int]) -> TaskReport: ...
+
+    @abstractmethod
+    def _drain(self) -> None: ...
+
+    def advance_wall_clock(self, duration: Duration) -> None:
+        """Move the wall clock on, fire what is due, and run everything it causes."""
+        if duration_ms(duration, "advance_wall_clock") < 0:
+            raise ConfigError("the wall clock does not go back")
+        self._clock.advance(duration)
+        self._call_what_is_due()
+
     def _call_what_is_due(self) -> None:
-        """Call what is due in tasks that are not paused, and run everything that it causes."""
+        for task, partitions in self._tasks.items():
+            if task.subtopology not in self._paused:
+                # What a task waits with is processed before what is due now, as in a batch that finds both.
+                self._run(task, self.log.end_offsets(partitions) if self._may_wait else {})
+        self._drain()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Let tasks behind others call what waits for these: everything in front of them is read now."""
+        for number in sorted(self._in_front, key=lambda each: len(self._in_front[each])):
+            above, now = self._in_front[number], self._clock.now_ms()
+            inputs = [each for task, of in self._tasks.items() if task.subtopology in above for each in of]
+            read = self.log.committed(self.application.id, inputs).values()
+            self._fronts[number] = Front(now, sum(position or 0 for position in read))
+            for task in [each for each, tick in self._ticks.items() if each.subtopology == number and tick <= now]:
+                if number not in self._paused:
+                    self._run(task, {})
+            self._drain()
 
     def pause(self, *subtopologies: int) -> None:
         """Process no records of these sub-topologies, or of any, and call no punctuators of theirs, until `resume`."""

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, ValueTransformer
+from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, PunctuationType, Record, Topology, ValueTransformer
 from penstock.errors import ConfigError, ProcessingError
 from penstock.handlers import skip
+from penstock.task.schedule import first_due
 from penstock.task.task import Task
 
 from ..rotation import examples
@@ -156,7 +157,8 @@ def test_the_wall_clock_fires_for_each_multiple_passed_and_once_when_late(
         if plan.start is None:
             first = opened + plan.interval
         else:
-            first = next(time for time in range(plan.start, plan.start + opened + 99, plan.interval) if time >= opened)
+            times = range(plan.start, plan.start + opened + 99, plan.interval)
+            first = plan.start if plan.start >= opened else next(time for time in times if time > opened)
         models.append(MultiplesPassed(plan, first))
     now = opened
     for step, reopen in steps:
@@ -180,7 +182,8 @@ def test_the_wall_clock_never_goes_back_even_over_a_reopening() -> None:
     assert task.wall_clock == 100
     task = reopened(task, make, 50)
     assert task.wall_clock == 100
-    assert task.next_wall_clock_punctuation() == 110
+    assert task.next_wall_clock_call() == 110
+    assert task.next_wall_clock_punctuation() == 70  # by the driver's clock: the task's goes half as fast
 
 
 @few
@@ -250,8 +253,8 @@ def test_a_schedule_made_while_processing_or_firing_is_seen_at_once() -> None:
     assert values(task) == ["v", "fired@3"]
     task.feed(batch("in", ("k", "v", 9), offset=1))
     task.process(1)
-    # The first one is due at 10 again; the second record's own is due at once, and so is the nested one.
-    assert values(task) == ["v", "fired@9", "nested@9", "nested@9"]
+    # The first one is due at 10 again; the second record's own is due at once, and what that makes at 13.
+    assert values(task) == ["v", "fired@9", "nested@9"]
 
 
 def test_a_firing_may_forward_to_one_child_and_ask_for_a_commit() -> None:
@@ -351,3 +354,15 @@ def test_a_schedule_that_cannot_be_is_refused(arguments: tuple[Any, ...], messag
 def test_a_start_is_a_point_in_time(start: Any) -> None:
     with pytest.raises(ConfigError, match="node 'p': start is in ms since the epoch, at least 0"):
         open_task(one_node(Ticking, plans=[Plan("p", 1, start, STREAM_TIME)]))
+
+
+@pytest.mark.parametrize("clock", [STREAM_TIME, WALL_CLOCK_TIME])
+@pytest.mark.parametrize(("start", "due"), [(100, 100), (50, 50), (45, 55), (40, 60), (10, 60), (0, 60)])
+def test_a_start_that_is_over_is_moved_on_to_the_next_aligned_time(
+    clock: PunctuationType, start: int, due: int
+) -> None:
+    assert first_due(clock, 10, start, 50) == due
+
+
+def test_without_a_start_stream_time_is_due_at_once_and_the_wall_clock_after_an_interval() -> None:
+    assert (first_due(STREAM_TIME, 10, None, 50), first_due(WALL_CLOCK_TIME, 10, None, 50)) == (0, 60)

@@ -20,6 +20,7 @@ from penstock.program.extractors import (
 )
 from penstock.record import TopicPartition
 from penstock.serde import StrSerde
+from penstock.task.progress import Progress
 from penstock.task.task import Task
 
 from .tasks import Calling, Pass, batch, one_node, open_task, values
@@ -718,3 +719,30 @@ def test_what_is_as_good_as_bytes_is_written() -> None:
     task.feed(batch("in", ("k", "v", 3)))
     task.process(1)
     assert [type(value) for each in task.take_outputs() for value in each.values] == [bytes]
+
+
+def test_a_clock_that_was_set_back_lets_the_task_go_half_as_fast_also_through_reopenings() -> None:
+    """And so in batches, whose clock is the driver's: else schedules rested until it had caught up, for a day."""
+    day = 86_400_000
+    task = open_task(one_node(Pass), wall_clock_ms=day)
+    task.plan({}, 1_000)  # the clock was a day ahead
+    assert task.wall_clock == day
+    for now, wall in ((1_101, 50), (1_102, 51), (500, 51), (700, 151)):  # and is set back once more
+        task = open_task(one_node(Pass), wall_clock_ms=now, saved=task.engine_state())
+        task.plan({}, now)
+        task.plan({}, now)
+        assert task.wall_clock == day + wall
+    task.plan({}, 2 * day)
+    assert task.wall_clock == 2 * day
+    assert b"driver" not in task.engine_state()
+
+
+def test_an_hour_by_the_task_is_two_by_a_driver_that_is_behind_until_it_has_caught_up() -> None:
+    progress = Progress(10_000)
+    progress.move_wall_clock(4_000)
+    assert [progress.driver_time_of(at) for at in (9_000, 10_000, 11_000, 16_000, 17_000)] == [
+        4_000, 4_000, 6_000, 16_000, 17_000,
+    ]  # fmt: skip
+    for now in (4_001, 9_000, 15_999, 16_000, 16_001):
+        progress.move_wall_clock(now)
+    assert progress.wall_clock == 16_001

@@ -22,7 +22,8 @@ from penstock.plugins.logs.kafka import failures, transactions
 from penstock.plugins.logs.kafka.clients import Clients
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.runs.planning.control import Control, ControlFile
-from penstock.plugins.runs.planning.planner import BatchPlanner, Plan
+from penstock.plugins.runs.planning.planner import BatchPlanner
+from penstock.plugins.runs.planning.run_plan import Plan
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..bad_input.world import says

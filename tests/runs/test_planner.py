@@ -19,10 +19,12 @@ from penstock.plugins.runs.planning.planner import (
     RENEWAL_SECONDS,
     BatchPlanner,
     Offset,
-    Plan,
     _limit,
 )
+from penstock.plugins.runs.planning.run_plan import Plan
 
+KNOWN = {"0": [1_000, 0], "1": [1_000, 0]}
+"""How far everything in front of sub-topologies is read that have nothing in front of them."""
 IN = TopicPartition("in", 0)
 INTERNAL = TopicPartition("app-r", 0)
 
@@ -81,7 +83,13 @@ def stage(tmp_path: Path) -> Stage:
 
 def test_the_first_batch_always_runs_and_then_none_without_reason(stage: Stage) -> None:
     first = stage.started()
-    assert first == {"seq": 1, "clock_ms": 1_000, "step": -1, "ends": {"in": {"0": 0}, "app-r": {"0": 0}}}
+    assert first == {
+        "seq": 1,
+        "clock_ms": 1_000,
+        "step": -1,
+        "ends": {"in": {"0": 0}, "app-r": {"0": 0}},
+        "fronts": KNOWN,
+    }
     assert stage.planner.next(first, None) is first
 
 
@@ -505,3 +513,60 @@ def test_under_a_limit_everybody_gets_a_turn(count: int, most: int) -> None:
         behind = {each: at for each, at in positions.items() if at < ends[each]}
         positions = {**positions, **_limit(behind, ends, most, seq)} if behind else positions
     assert all(positions[each] == 10 for each in partitions if each.partition)
+
+
+BEHIND = {"0": [], "1": [0]}
+"""Sub-topology 1 reads what 0 writes."""
+
+
+def test_what_is_in_front_is_read_once_the_batch_before_has_read_it(stage: Stage) -> None:
+    planner = stage.new_planner(upstream=BEHIND)
+    offset = planner.next(planner.first(), None)
+    stage.order()
+    found = [offset["fronts"]]
+    for read in 3, 3, 8, 9:  # of 3, 6, 9 and 9 records
+        stage.put("in", 3 if read < 9 else 0)
+        stage.clock.advance("1s")
+        offset = planner.next(offset, None)
+        found.append(offset["fronts"])
+        stage.commit("0_0", IN, read)
+    stage.put("app-r", 1)
+    found.append(planner.next(offset, None)["fronts"])
+    assert [each["0"] for each in found] == [[1_000, 0], [2_000, 0], [3_000, 0], [4_000, 0], [5_000, 0], [5_000, 0]]
+    # At first nothing is known. What was there at 3,000 is read at 5,000; what was there then, in the last batch.
+    assert [each["1"] for each in found] == [[0, 0], [1_000, 0], [2_000, 3], [2_000, 3], [3_000, 8], [5_000, 9]]
+
+
+def test_a_drain_ends_when_all_have_read_what_tasks_in_front_do_at_its_time(stage: Stage) -> None:
+    planner = stage.new_planner(upstream=BEHIND)
+    planner.drain_only()
+    first = planner.next(planner.first(), None)
+    stage.order()
+    second = planner.next(first, None)
+    assert [each["fronts"]["1"] for each in (first, second)] == [[0, 0], [1_000, 0]]
+    assert planner.next(second, None) is second
+
+
+def test_a_task_that_may_not_read_all_has_not_read_what_is_in_front_of_it(stage: Stage) -> None:
+    stage.put("in", 5)
+    offset = stage.planner.next(stage.planner.first(), 2)
+    assert offset["fronts"] == {**KNOWN, "0_0": [-1]}
+    fronts = [plan.front_of(task) for plan, task in zip(plans(stage.planner, offset), ("0_0", "1_0"), strict=True)]
+    assert [front.time for front in fronts] == [-1, 1_000]
+
+
+def test_a_sub_topology_that_stands_still_or_is_paused_holds_nobody(stage: Stage) -> None:
+    for paused in ([0], []):
+        planner = stage.new_planner(upstream=BEHIND)
+        stage.put("in", 1)
+        offset = planner.next(planner.first(), None)
+        stage.order(paused=paused)
+        began = stage.clock.now_ms()
+        for _ in range(40):
+            if offset["fronts"]["1"][0] >= began:
+                break
+            stage.clock.advance("5s")
+            stage.seconds += RENEWAL_SECONDS + 1
+            offset = planner.next(offset, None)
+        assert offset["fronts"]["1"][0] >= began
+        assert (stage.clock.now_ms() - began >= 60_000) == (not paused)

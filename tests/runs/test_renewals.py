@@ -16,8 +16,9 @@ from penstock.plugins.hosts.reports import SlotMessage
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runs.planning.control import Control, ControlFile
-from penstock.plugins.runs.planning.planner import Offset, Plan
+from penstock.plugins.runs.planning.planner import Offset
 from penstock.plugins.runs.planning.renewals import RENEWAL_SECONDS, RenewalPlanner
+from penstock.plugins.runs.planning.run_plan import Plan
 from penstock.plugins.spark.watching.beats import MISSING_SECONDS, Beats
 from penstock.plugins.spark.watching.stops import Stops
 from penstock.record import TopicPartition

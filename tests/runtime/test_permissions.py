@@ -16,7 +16,7 @@ from penstock.plugins.runs.planning.control import (
     ControlFile,
     LogFile,
 )
-from penstock.plugins.runs.planning.planner import Plan
+from penstock.plugins.runs.planning.run_plan import Plan
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from penstock import Application, OutputBatch, Settings, TopicPartition, Topology
+from penstock import Application, OutputBatch, Settings, TopicPartition, Topology, TopologyBuilder
 from penstock.log import Log
 from penstock.plugins.runtime.locations import open_log
 
@@ -26,7 +26,7 @@ class Surroundings:
     def __exit__(self, *error: object) -> None:
         self.log.close()
 
-    def application(self, application_id: str, topology: Topology, **settings: Any) -> Application:
+    def application(self, application_id: str, topology: Topology | TopologyBuilder, **settings: Any) -> Application:
         return Application(application_id, topology, data_dir=str(self.directory), log=self.log_name, **settings)
 
     def create(self, **topics: int) -> None:

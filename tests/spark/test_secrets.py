@@ -24,7 +24,7 @@ from penstock import (
 )
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runs.planning.control import LogFile
-from penstock.plugins.runs.planning.planner import Plan
+from penstock.plugins.runs.planning.run_plan import Plan
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.spark import run
 from penstock.plugins.spark.batches import source

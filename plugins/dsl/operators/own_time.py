@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock import ProcessorContext, PunctuationType
+from penstock import ProcessorContext
 
-_OBSERVED, _ARRIVED, _MOVED = "observed", "arrived", "moved"
+_OBSERVED, _ARRIVED, _MOVED, _IN_FRONT = "observed", "arrived", "moved", "in_front"
 _WAIT, _CLOSED = "wait", "closed"
 
 
@@ -53,7 +53,7 @@ class WindowTime(OwnTime):
 def forget_idle_time(context: ProcessorContext) -> None:
     """Drop what an IdleClock saved, in a program without one: if it comes back, it counts from then on."""
     values = context.saved_numbers
-    for name in (_ARRIVED, _MOVED):
+    for name in (_ARRIVED, _MOVED, _IN_FRONT):
         values.pop(name, None)
 
 
@@ -61,7 +61,8 @@ class IdleClock:
     """Moves the time of an operator on while no record arrives: after `idle_ms`, as fast as the wall clock goes.
 
     It looks four times in `idle_ms`. What it decides is saved with the task. Time in which the application was stopped
-    counts; but records that wait when it starts are processed first, and then the input was not idle.
+    counts, but only up to the time as of which everything in front of the task has been read, in its inputs and in
+    those of the tasks whose topics it reads; and where these have read something, it counts from that time on.
     """
 
     def __init__(self, context: ProcessorContext, idle_ms: int, time: OwnTime, move: Callable[[int], Any]) -> None:
@@ -71,15 +72,18 @@ class IdleClock:
         self._time = time
         self._move = move
         self._wall_clock = context.current_system_time_ms
+        self._read_in_front = context.offsets_read_in_front
         self._values.setdefault(_ARRIVED, self._wall_clock())
-        context.schedule(f"{self._interval}ms", self._tick, PunctuationType.WALL_CLOCK_TIME, name="idle")
+        context.schedule_when_settled(f"{self._interval}ms", self._tick, "idle")
 
     def note_arrival(self) -> None:
         """Note that a record has arrived."""
         self._values[_ARRIVED] = self._wall_clock()
 
     def _tick(self, now: int) -> None:
-        values = self._values
+        values, read = self._values, self._read_in_front()
+        if read != values.get(_IN_FRONT, 0):
+            values[_IN_FRONT], values[_ARRIVED] = read, max(now, values[_ARRIVED])
         if self._time.now >= 0 and now - values[_ARRIVED] >= self.idle_ms:
             passed = now - max(values[_ARRIVED], values.get(_MOVED, 0))
             values[_MOVED] = now

@@ -48,6 +48,8 @@ class Lags:
         self._ask_all_at = 0.0
         self._active: dict[TopicPartition, float] = {}
         """When each partition was last seen behind or moving."""
+        self.looked_ms = 0
+        """The wall clock (ms) when all ends were asked for last."""
         self.look_seconds = 0.0
         """How long it takes to ask for all ends."""
         self.ends: dict[TopicPartition, int] = {}
@@ -70,7 +72,7 @@ class Lags:
             self._look_at_all(everything)
 
     def _look_at_all(self, everything: bool) -> None:
-        began = self._seconds()
+        began, self.looked_ms = self._seconds(), self._now_ms()
         self._active = {each: at for each, at in self._active.items() if began < at + _ACTIVE_SECONDS}
         self._look_at(self._partitions, everything)
         now = self._seconds()

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from penstock import Clock, Log, SystemClock, TaskId, TopicPartition, UnknownTopicError, duration_ms
-from penstock.plugins.applications.lag import offset_resets
-from penstock.plugins.applications.preparation import Prepared
+from penstock import Clock, Log, SystemClock, TaskId, TopicPartition, UnknownTopicError
 from penstock.plugins.hosts.plan import SlotPlan
+from penstock.plugins.runtime.fronts import Fronts
 from penstock.plugins.runtime.pause_requests import PauseWatch
 from penstock.plugins.runtime.topic_ids import EVERY_SECONDS
-from penstock.support.private_files import write_private_text
 
-from ..settings import MAX_RECORDS_PER_BATCH, PUNCTUATION_INTERVAL
 from ..slots import slot
 from .control import Control, ControlFile, Orders
 from .lags import Lags
 from .openings import Openings
 from .rests import Rests
+from .run_plan import Plan
 
 Offset = dict[str, Any]
 """Spark's note of a batch: `seq` counts batches, `clock_ms` is their wall clock, `step` the test's step, and `ends`
 has for each topic and partition that the batch reads the offset up to which it may. `globals` has the same for topics
 of global stores, and `topics` their ids. `owners`: see Control. `settled_in`: the directory of the run in which every
-task was open."""
+task was open. `fronts`: see `SlotPlan`."""
 
-_FILE = "plan"
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 0.5
 _MOST_DOUBLINGS = 10
 """After so many doublings a wait has its longest time; a larger power of two may not fit into a float."""
@@ -48,73 +41,6 @@ _LOOK_AT_ALL_SECONDS = 30.0
 """Seconds after which all committed positions are asked for again."""
 _MOST_LOOKS = 100
 """Number of times that the planner waits for records of an open transaction; then a batch opens its task."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The application as the source reads it.
-
-    `tasks`: (topic, partition) pairs by task id. `internal`: topics of the application's own. `resets`: how topics are
-    first read (`offset_reset`) that are not read from their start. `globals`: topics of global stores. `control`: the
-    run's name, on Spark the directory of its orders. `interval_ms`: of Spark's trigger; 0 for batches back to back.
-    `is_continuous`: batches renew the hosts' leases. `log_level`: which log lines of the source reach the driver.
-    """
-
-    application_id: str
-    tasks: Mapping[str, Sequence[tuple[str, int]]]
-    internal: Sequence[str]
-    resets: Mapping[str, str]
-    globals: Sequence[str]
-    parallelism: int
-    max_records: int | None
-    punctuation_interval_ms: int
-    control: str
-    interval_ms: int = 0
-    is_continuous: bool = False
-    log_level: int = logging.WARNING
-
-    @classmethod
-    def of(
-        cls,
-        prepared: Prepared,
-        parallelism: int,
-        control: str,
-        interval_ms: int = 0,
-        *,
-        is_continuous: bool = False,
-        drains_loops: bool = False,
-        log_level: int = logging.WARNING,
-    ) -> Plan:
-        """Return the plan of a prepared application."""
-        application, assignment = prepared.application, prepared.assignment
-        settings = application.settings
-        loops = {*application.program.sink_topics()} & {*assignment.partitions()}
-        return cls(
-            application.id,
-            {task: [(topic, partition) for topic, partition in each] for task, each in prepared.tasks().items()},
-            [*assignment.internal, *(loops if drains_loops else ())],
-            offset_resets(application, assignment),
-            sorted({each.topic for each in assignment.globals}),
-            parallelism,
-            MAX_RECORDS_PER_BATCH.of(settings),
-            duration_ms(PUNCTUATION_INTERVAL.of(settings)),
-            control,
-            interval_ms,
-            is_continuous,
-            log_level,
-        )
-
-    def write(self) -> None:
-        """Write this to its file beside the control file.
-
-        A Spark option would be sent to Spark's workers in each batch; this text grows with the tasks.
-        """
-        write_private_text(Path(self.control) / _FILE, json.dumps(asdict(self)))
-
-    @classmethod
-    def read(cls, control: str) -> Plan:
-        """Return the plan that `write` wrote. `control`: the directory of the control files."""
-        return cls(**json.loads((Path(control) / _FILE).read_text()))
 
 
 class BatchPlanner:
@@ -163,6 +89,11 @@ class BatchPlanner:
         self._look_for_pause_at = seconds() + EVERY_SECONDS
         self._paused = frozenset[int]()
         self._batch_orders: tuple[object, ...] = (), ()
+        inputs: dict[int, list[TopicPartition]] = {}
+        for task, partitions in self._inputs.items():
+            inputs.setdefault(TaskId.parse(task).subtopology, []).extend(partitions)
+        self._fronts = Fronts({number: plan.upstream.get(str(number), ()) for number in inputs}, inputs)
+        self._front_ms = 0  # as of this time everything in front of all is to be read before a drain or a step ends
 
     def first(self) -> Offset:
         """Return the offset before the first batch."""
@@ -230,6 +161,7 @@ class BatchPlanner:
                 restore_seconds=None if self._drains_only or step >= 0 else self._restore_seconds,
                 is_settled=end.get("settled_in") == self._plan.control,
                 standbys=now.standbys.get(str(number), ()),
+                fronts=end.get("fronts", {}),
                 **now.of_tasks(),
             )
             for number in numbers
@@ -266,14 +198,21 @@ class BatchPlanner:
         if not self._has_run:
             return True
         if control.step is not None:
-            return bool(control.step > _step(start))
+            is_due = control.next_tick is not None and self._now_ms(control) >= control.next_tick
+            return bool(control.step > _step(start)) or (is_due and self._has_front)
         return (
             has_unopened
+            or (self._drains_only and self._has_front)
             or any(control.owners.get(number) != owner for number, owner in self._owners.items())
             or (control.paused, control.visits) != self._batch_orders
             or self._is_tick_due(control, start)
             or (not self._drains_only and self._seconds() >= self._quiet_until)
         )
+
+    @property
+    def _has_front(self) -> bool:
+        """Whether a task waits for one more batch to have read what was made of everything in front of it."""
+        return any(front.time < self._front_ms for front in self._fronts.fronts.values())
 
     def _is_tick_due(self, control: Control, start: Offset) -> bool:
         return control.next_tick is not None and self._now_ms(control) >= self._earliest_tick(control, start)
@@ -314,6 +253,10 @@ class BatchPlanner:
         self._has_run = self._is_running = True
         self._behind_before, self._owners = behind, control.owners
         self._batch_orders = control.paused, control.visits
+        step = _step(start) if control.step is None else control.step
+        if step != _step(start) or not self._front_ms:
+            self._front_ms = self._lags.looked_ms
+        self._look_at_fronts()
         self._lags.begin_batch()
         if unopened:
             self._openings.note(control.unopened)
@@ -323,14 +266,24 @@ class BatchPlanner:
         offset: Offset = {
             "seq": seq,
             "clock_ms": self._now_ms(control),
-            "step": _step(start) if control.step is None else control.step,
+            "step": step,
             "ends": _nested(self._planned),
         }
+        waiting = {self._readers[each] for each, end in limited.items() if end < self._lags.ends[each]}
+        offset["fronts"] = {str(number): list(front) for number, front in self._fronts.fronts.items()}
+        offset["fronts"] |= {task: [-1] for task in sorted(waiting)}
         if control.owners:
             offset["owners"] = dict(control.owners)
         if control.unopened == []:
             offset["settled_in"] = self._plan.control
         return {**offset, **self._globals()}
+
+    def _look_at_fronts(self) -> None:
+        """Note how far sub-topologies have read; not yet, where what they have written cannot be read yet."""
+        lags = self._lags
+        busy = self._fronts.fronts if self._plan.upstream and lags.are_records_on_their_way() else ()
+        positions = {**lags.ends, **lags.behind}
+        self._fronts.look(lags.looked_ms, lags.ends, positions, busy=busy, paused=self._paused)
 
     def _ends(self, limited: Mapping[TopicPartition, int], unopened: Collection[str]) -> dict[TopicPartition, int]:
         """Return the ends of all input partitions of tasks that have something to read, or are not open.

@@ -10,8 +10,9 @@ from penstock.plugins.hosts.plan import SlotPlan
 
 from ..slots import slots
 from .control import Control, ControlFile
-from .planner import Offset, Plan
+from .planner import Offset
 from .rests import LONGEST_REST, Rests
+from .run_plan import Plan
 
 RENEWAL_SECONDS = 20.0
 """Seconds between two batches. Each costs the tail of the latency a little."""

@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 from penstock import Application, Commit, Log, OffsetOutOfRangeError, RecordBatch, TaskId, TopicPartition, duration_ms
+from penstock.task.progress import Front
 from penstock.task.task import Task
 
 from ..commit import PendingCommit
+from ..fronts import UNKNOWN
 from ..logged_task import LoggedTask
 from ..process_resources import ProcessResources
 from ..report import TaskReport
@@ -65,12 +67,14 @@ class ContinuousWorker(LoggedTask):
         self._has_news = False
         self._is_dirty = self._has_moved = False
         self._committed_at = self._due = -inf
-        self._clock_ms = self._odd_ms = 0
         self._upkeep: Upkeep | None = None
         self._is_slow, self._rings_slowly = False, True  # the first punctuator may take any time
         self._has_postponed = False
         self._waits = False  # whether the last call of `work` found nothing that it could process
         self._commit_took, self._committed_records = 0.0, 0  # of the last commit: its seconds, the records before it
+        self._front: Front | None = UNKNOWN
+        self._of_step: tuple[Front, Mapping[TopicPartition, int] | None] | None = None
+        self._is_stepping = False
         self.is_paused = False
         """Whether the task processes no records and calls no punctuators for now; the loop sets it."""
         self.upstream: list[ContinuousWorker] = []
@@ -87,7 +91,6 @@ class ContinuousWorker(LoggedTask):
         self._inputs.check_ends(task, commits.last)
         self._upkeep = Upkeep(state, committer, self._grace, self._resources.world)
         self._phases.add("restore", since)
-        self._clock_ms = clock_ms
         self._has_news, self._is_dirty, self._has_moved = True, False, False
         self._committed_records = 0
         self._has_postponed = False
@@ -165,8 +168,9 @@ class ContinuousWorker(LoggedTask):
         assert task is not None and committer is not None and commits is not None
         assert not self.rests, f"task {self.id} may not work while its commit is written: that would undo the work"
         since = self._seconds()
-        passed, self._clock_ms = clock_ms - self._clock_ms, clock_ms
-        task.plan(ends, clock_ms if clock_ms >= task.wall_clock else self._time_ahead(passed))
+        if self._of_step is not None:
+            task.inputs.mark(*self._of_step)
+        task.plan(ends, clock_ms, self._front)
         had_postponed = self._has_postponed
         if had_postponed:
             self._punctuate(task)
@@ -192,7 +196,7 @@ class ContinuousWorker(LoggedTask):
 
         That is done where time is over, and where a punctuator may take longer than the present transaction may.
         """
-        tick = task.next_wall_clock_punctuation()
+        tick = task.next_wall_clock_call()
         is_due = tick is not None and tick <= task.wall_clock
         has_to_wait = task.progress.is_out_of_time or (self._is_dirty and self._rings_slowly)
         self._has_postponed = is_due and may_postpone and has_to_wait
@@ -204,25 +208,35 @@ class ContinuousWorker(LoggedTask):
             self._phases.move("process", "punctuate", took)  # `work` counts it as processing
             self._rings_slowly = took > _SLOW_SECONDS
 
-    def _time_ahead(self, passed: int) -> int:
-        """Return the time (ms) of a task whose clock is ahead of the machine's, which was set back.
-
-        Its clock never goes back, and schedules must not rest until the machine's has caught up: it goes half as fast.
-        """
-        assert self.task is not None
-        half, self._odd_ms = divmod(max(0, passed) + self._odd_ms, 2)
-        return self.task.wall_clock + half
-
     def tick_at(self, clock_ms: int) -> int | None:
         """Return when (ms, by the machine's clock) the next wall-clock punctuator is due; None if there is none.
 
         A paused task has none. `clock_ms` is the time of that clock now.
         """
-        tick = None if self.is_paused else self.next_tick()
-        if tick is None or self.task is None or clock_ms >= self.task.wall_clock:
-            return tick
-        self._clock_ms = min(self._clock_ms, clock_ms)
-        return self._clock_ms + max(0, 2 * (tick - self.task.wall_clock) - self._odd_ms)
+        tick = None if self.is_paused or self.task is None else self.task.next_wall_clock_call()
+        if tick is None or self.task is None:
+            return None
+        return self.task.progress.driver_time_of(tick, clock_ms)
+
+    @property
+    def waits_for_front(self) -> bool:
+        """Whether something is due that waits for what is in front of the task, and is looked for by `FrontLooks`."""
+        if self.task is None or self._is_stepping or self.is_paused or self.rests:
+            return False
+        return self.task.waits_for_front
+
+    def settle(self, front: Front, ends: Mapping[TopicPartition, int]) -> None:
+        """Note how far everything in front of the task is read once its inputs are read up to `ends`."""
+        if self.task is not None:
+            self.task.inputs.mark(front, ends)
+
+    def step(self, front: Front | None, ends: Mapping[TopicPartition, int] | None) -> None:
+        """Work by a step of a test, up to `ends`, with what its planner knows of what is in front; see `Task.plan`."""
+        self._front = None if front is None else UNKNOWN
+        self._of_step = None if front is None else (front, ends)
+        self._is_stepping = True
+        if self.task is not None and self._of_step is not None:
+            self.task.inputs.mark(*self._of_step)
 
     def queued(self, partition: TopicPartition | None = None) -> int:
         """Return how many records of an input, or of all, were fed and are not processed."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from penstock import Application, Commit, Log, LogError, OffsetOutOfRangeError, StaleStoreError, TaskId, TopicPartition
 from penstock.plugins.logs.following import open_follower
@@ -13,10 +12,11 @@ from penstock.task.visits import Visit
 
 from ..local_state.restoring import RestoreProgress
 from ..process_resources import ProcessResources
-from ..report import TaskReport
+from ..report import FailedTask, TaskReport
 from .alarm import Alarm
 from .commits import Commits
 from .continuous_worker import ContinuousWorker
+from .front_looks import FrontLooks, FrontOf, no_front
 from .global_updates import GlobalUpdates
 from .openings import Openings
 from .pauses import Pauses
@@ -34,13 +34,6 @@ _LONGEST_WAIT, _SHORT_WAIT, _STALLED_WAIT, _OPENING_WAIT = 0.05, 0.001, 0.01, 0.
 _CLEAN_UP_SECONDS = 60.0
 _LAST_SECONDS = 5.0
 """How long `close` waits for commits and openings that are under way."""
-
-
-class FailedTask(NamedTuple):
-    """A task that ended with an error. It stays closed until `TaskLoop.run` names it again."""
-
-    task_id: str
-    error: BaseException
 
 
 class TaskLoop:
@@ -88,6 +81,7 @@ class TaskLoop:
         self._upkeeps = Upkeeps(world, self._fail)
         at_work = partial(setattr, self, "current")
         self._writing = Commits(self._tasks, self._pools.commits, world, self._upkeeps, at_work, self._fail)
+        self._fronts = FrontLooks(application, partitions, log, self._pools.rest, world.seconds)
         self._topics = TopicWatch(application.id, log, self._pools.rest, world.seconds, self._fail)
 
     # ------------------------------------------------------------------ which tasks
@@ -154,6 +148,7 @@ class TaskLoop:
             return self._writing.rest(min(longest_wait, _STALLED_WAIT))
         self._update_globals()
         self._open_tasks()
+        self._fronts.look(self._tasks.values(), self._clock(), self.paused)
         self._poll(min(longest_wait, self._wait_seconds()))
         done = self._work(self._clock()) if self._globals.are_filled else 0
         self._writing.begin_due(self._seconds())
@@ -345,8 +340,13 @@ class TaskLoop:
 
     # ------------------------------------------------------------------ steps, and the end
 
-    def process_to(self, ends: Mapping[str, Mapping[TopicPartition, int]]) -> None:
-        """Process until tasks have read up to `ends`, or wait for records that are not there; then commit."""
+    def process_to(self, ends: Mapping[str, Mapping[TopicPartition, int]], front_of: FrontOf = no_front) -> None:
+        """Process until tasks have read up to `ends`, or wait for records that are not there; then commit.
+
+        `front_of` returns the `front` of a task (see `Task.plan`).
+        """
+        for name, task in self._tasks.items():
+            task.step(front_of(name), ends.get(name))
         self._update_globals(all_of_it=True)
         while True:
             has_processed = bool(self.turn(_SHORT_WAIT)) or self._has_more

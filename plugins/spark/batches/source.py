@@ -12,9 +12,9 @@ from penstock.plugins.runs.planning.control import ControlFile, LogFile
 from penstock.plugins.runs.planning.planner import (
     BatchPlanner,
     Offset,
-    Plan,
 )
 from penstock.plugins.runs.planning.renewals import RenewalPlanner
+from penstock.plugins.runs.planning.run_plan import Plan
 from penstock.plugins.runtime.locations import open_log
 from penstock.support.packages import needed
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from penstock import Application
 from penstock.plugins.applications.preparation import Prepared
 from penstock.plugins.runs.planning.control import Control, OwnOrders
-from penstock.plugins.runs.planning.planner import BatchPlanner, Plan
+from penstock.plugins.runs.planning.planner import BatchPlanner
+from penstock.plugins.runs.planning.run_plan import Plan
 
 from .host import Host, Planned
 from .host_world import HostWorld
@@ -46,7 +47,11 @@ class DriverHost(Host):
         """Renew the lease, and plan one batch, if there is one."""
         self._lease.renew()
         owners = dict(self._owners())
-        orders = Control(unopened=[task for task, host in owners.items() if task not in host.opened])
+        ticks = {task: host.ticks[task] for task, host in owners.items() if task in host.opened}
+        orders = Control(
+            unopened=[task for task, host in owners.items() if task not in host.opened],
+            next_tick=min(ticks.values(), default=None),
+        )
         if orders != self._orders:
             self._orders = orders
             self._control.write(orders)
@@ -55,7 +60,10 @@ class DriverHost(Host):
             self._offset = following
             for plan in self._planner.plans(following):
                 for task, ends in plan.ends.items():
-                    owners[task].planned[task] = Planned(ends, plan.clock_ms)
+                    owners[task].planned[task] = Planned(ends, plan.clock_ms, plan.front_of(task))
+            of_all = self._planner.plans(following)[0]
+            for task in [each for each, tick in ticks.items() if tick <= of_all.clock_ms]:
+                owners[task].planned.setdefault(task, Planned({}, of_all.clock_ms, of_all.front_of(task)))
         return 0
 
     def close(self, *, commit: bool) -> None:

@@ -27,11 +27,14 @@ from penstock import (
     UnknownTopicError,
 )
 from penstock.plugins.applications.visits import asked_visits
+from penstock.plugins.runtime.fronts import UNKNOWN
 from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.task.failures import RetryRequested
+from penstock.task.progress import Front
+from penstock.task.schedules import NEVER
 from penstock.task.visits import Visit
 
 from .failure import HostDied, SimulatedDiskError, SimulatedOutage, described
@@ -54,10 +57,11 @@ Tasks = Mapping[str, tuple[TopicPartition, ...]]
 
 
 class Planned(NamedTuple):
-    """What a driver has planned for one task: how far it reads, and the batch's wall clock (ms)."""
+    """What a driver has planned for one task: how far it reads, the batch's wall clock (ms), and what is in front."""
 
     ends: Mapping[TopicPartition, int]
     clock_ms: int
+    front: Front = UNKNOWN
 
 
 class _Act(greenlet):  # type: ignore[misc]
@@ -104,6 +108,8 @@ class Host(ABC):
         """What the driver has planned for tasks, in batches."""
         self.opened: set[str] = set()
         """The tasks that it has reported since it was given them."""
+        self.ticks: dict[str, int] = {}
+        """When (ms) the next punctuator of each task is due that it has reported."""
         self.reported: dict[str, Commit] = {}
         """The last commit of each task that it has reported."""
         self.known: Mapping[str, Commit] = {}
@@ -185,6 +191,7 @@ class Host(ABC):
         self.purgeable.update(report.purgeable)
         self.reported[report.task_id] = Commit(report.positions, report.version)
         self.opened.add(report.task_id)
+        self.ticks[report.task_id] = NEVER if report.next_tick is None else report.next_tick
 
     def judge(self, task: str, error: BaseException) -> None:
         """Note a task's error, unless a fault of the simulation or another owner explains it."""
@@ -289,7 +296,8 @@ class BatchHost(Host):
         try:
             # Every second host goes on with a visit in the same batch.
             seconds = float(self.number % 2)
-            report = worker.try_batch(planned.ends, planned.clock_ms, self.known.get(name), visit_seconds=seconds)
+            ends, clock_ms, front = planned
+            report = worker.try_batch(ends, clock_ms, self.known.get(name), visit_seconds=seconds, front=front)
             self.take(report)
             return report.records_in
         except RetryRequested:

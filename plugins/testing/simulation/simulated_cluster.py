@@ -215,10 +215,14 @@ class SimulatedCluster(ReadsTopics):
         self._timeline.pass_by(milliseconds / 1000)
         self._timeline.tell(f"{milliseconds / 1000:g} s have passed", is_event=True)
 
+    @property
+    def now_ms(self) -> int:
+        """The simulated time (ms)."""
+        return self._timeline.now_ms()
+
     def sent(self, topic: str) -> list[list[Record]]:
         """Return every record of a source topic, by partition, as its source reads them."""
-        source = self._source(topic)
-        reader = TopicReader(self.application, self._log)
+        source, reader = self._source(topic), TopicReader(self.application, self._log)
         return [list(each) for each in reader.by_partition(topic, source.key_serde, source.value_serde)]
 
     def outputs(self) -> dict[str, list[Record]]:

@@ -1,0 +1,91 @@
+"""Fronts: as of which time everything in front of each sub-topology has been read, from looks at the log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from penstock import TopicPartition
+from penstock.task.progress import Front
+
+UNKNOWN = Front(0)
+"""How far everything is read of which nothing is known."""
+_STILL_LOOKS, _STILL_MS = 10, 60_000
+"""A sub-topology of which so many looks, in so long, have found the same positions holds the others no longer."""
+
+
+def in_front(upstream: Mapping[int, Collection[int]]) -> Mapping[int, frozenset[int]]:
+    """Return, by sub-topology, those of `upstream` that are in front of it and do not read what it writes."""
+    return {one: frozenset(other for other in above if one not in upstream[other]) for one, above in upstream.items()}
+
+
+class Fronts:
+    """The times of one application, by sub-topology. Called by one thread.
+
+    A sub-topology with nothing in front of it has read everything as of a look when its positions have reached the ends
+    that the look found. What it made of that is in its repartition topics by then: so a sub-topology behind it has read
+    everything as of the same time when it has reached the ends of the next look; and so on.
+
+    `upstream` is as from `Program.upstream`; `inputs` are the partitions that each sub-topology reads.
+    """
+
+    def __init__(self, upstream: Mapping[int, Collection[int]], inputs: Mapping[int, Sequence[TopicPartition]]) -> None:
+        self._in_front = in_front(upstream)
+        self._inputs = inputs
+        self._marks: dict[int, _Mark] = {}
+        self._read = dict.fromkeys(self._in_front, 0)  # as of when (ms) each has read everything
+        self.fronts: dict[int, Front] = dict.fromkeys(self._in_front, UNKNOWN)
+        """By sub-topology, how far everything in front of a task is read once it has reached the ends of the last
+        look."""
+
+    def look(
+        self,
+        clock_ms: int,
+        ends: Mapping[TopicPartition, int],
+        positions: Mapping[TopicPartition, int],
+        *,
+        busy: Collection[int] = (),
+        paused: Collection[int] = (),
+    ) -> None:
+        """Note a look that began at `clock_ms`: it found these committed positions, and then these ends.
+
+        A partition without a position has not been read. Sub-topologies of which it has not all ends stay as they are.
+        `busy`: sub-topologies of which a task has not yet called what
+        was due as of its `pending` time. `paused`: those that process nothing now; they hold nobody.
+        """
+        looked = {number: of for number, of in self._inputs.items() if ends.keys() >= set(of)}
+        for number, inputs in looked.items():
+            at, mark = [positions.get(each, 0) for each in inputs], self._marks.get(number)
+            if mark is not None:
+                has_read = number not in busy and all(map(int.__ge__, at, mark.ends))
+                if has_read or number in paused or mark.stands_still(at, clock_ms):
+                    self._read[number] = mark.time
+                    del self._marks[number]
+        for number, inputs in looked.items():
+            above = self._in_front[number]
+            time = min((self._read[each] for each in above), default=clock_ms)
+            self.fronts[number] = Front(time, sum(positions.get(at, 0) for one in above for at in self._inputs[one]))
+            if number not in self._marks:
+                at, of_inputs = [positions.get(each, 0) for each in inputs], [ends[each] for each in inputs]
+                self._marks[number] = _Mark(time, of_inputs, at, clock_ms)
+
+    def pending(self, number: int) -> int:
+        """Return the time as of which a sub-topology is to have read everything next."""
+        return self._marks[number].time if number in self._marks else 0
+
+
+class _Mark:
+    """The ends that a sub-topology has to reach. `at` are its positions, which it has had since the look at `since`."""
+
+    def __init__(self, time: int, ends: Sequence[int], at: Sequence[int], since: int) -> None:
+        self.time = time
+        self.ends = ends
+        self._at = at
+        self._since = since
+        self._looks = 0
+
+    def stands_still(self, at: Sequence[int], clock_ms: int) -> bool:
+        """Return whether the positions have not moved for long."""
+        if at != self._at:
+            self._at, self._since, self._looks = at, clock_ms, 0
+        self._looks += 1
+        return self._looks >= _STILL_LOOKS and clock_ms - self._since >= _STILL_MS
