@@ -17,16 +17,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from penstock import (
-    Commit,
-    FencedError,
-    Lease,
-    LeaseHeldError,
-    LogError,
-    OutputBatch,
-    RecordBatch,
-    TopicPartition,
-)
+from penstock import Commit, FencedError, Lease, LeaseHeldError, LogError, OutputBatch, RecordBatch, TopicPartition
 
 from ..messages import lease_lost
 from .clients import Clients
