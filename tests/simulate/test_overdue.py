@@ -11,7 +11,7 @@ from penstock.testing.simulation import SimulatedCluster
 from ..rotation import examples
 from ..runtime.test_overdue import sums_of_counts
 
-PARTITIONS = 2
+PARTITIONS = 1  # results of two tasks may be late by the stream time of the other one's
 STEPS = st.lists(
     st.sampled_from(["arrive", "arrive", "work", "work 1", "a moment", "a day", "crash", "move"]), max_size=25
 )
@@ -38,7 +38,7 @@ def run(mode: str, steps: list[str]) -> None:
                     cluster.crash(cluster.hosts[0])
                     cluster.move("0_0", cluster.start(1))
                 case "move":
-                    cluster.move("1_1", cluster.hosts[-1])
+                    cluster.move("1_0", cluster.hosts[-1])
 
         for step in steps:
             act(step)
