@@ -8,16 +8,36 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import closing
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-from penstock import ConfigError, MissingPackageError, RuntimeUnavailableError
+from penstock import (
+    Application,
+    ConfigError,
+    MissingPackageError,
+    PenstockError,
+    Processor,
+    Record,
+    RuntimeUnavailableError,
+    Topology,
+    key_value_store,
+    skip,
+)
+from penstock.dsl import StreamsBuilder
+from penstock.hooks import registry
 from penstock.hooks.rules import normal_name
-from penstock.support.packages import DISTRIBUTION, check_installed, needed, other_distribution
+from penstock.plugins.applications.preparation import check
+from penstock.plugins.runs.settings import replace_task, replaces
+from penstock.plugins.runtime.locations import open_log
+from penstock.support import packages
+from penstock.support.packages import DISTRIBUTION, check_installed, install_command, needed, other_distribution
+from penstock.testing import TopologyTestDriver
 
 from .test_packaging import CFG, FOLDERS, ROOT, SOURCES, imports
 
@@ -122,7 +142,7 @@ def lacking_without_extras() -> dict[str, str]:
 
 def test_each_module_imports_without_extras_or_names_one() -> None:
     for module, said in lacking_without_extras().items():
-        named = re.search(r"which is not installed: pip install '.*\[([\w-]+)\]'$", said)
+        named = re.search(r"which (?:is|are) not installed: pip install '.*\[([\w-]+)\]'$", said)
         assert named is not None and named[1] in EXTRAS, f"{module}: {said}"
 
 
@@ -182,6 +202,68 @@ def test_what_penstock_requires_is_named_with_its_versions() -> None:
         raise ModuleNotFoundError("No module named 'pyspark.sql'", name="pyspark.sql")
 
 
+def test_all_packages_that_are_missing_are_named_at_once() -> None:
+    said = r"the packages no_such, nor_this, which are not installed: pip"
+    with pytest.raises(MissingPackageError, match=said) as raised:
+        check_installed("it", None, "no_such", "pytest", "nor_this")
+    assert raised.value.packages == ("no_such", "nor_this")
+
+
+def test_a_package_of_another_version_is_not_said_to_be_missing() -> None:
+    said = r"the package json, which is too old or too new \(.*no_such_name"
+    with pytest.raises(MissingPackageError, match=said), needed("it", "testing"):
+        from json import no_such_name  # type: ignore[attr-defined] # noqa: F401
+
+
+def test_an_installation_without_spark_stays_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra of the distribution would bring it."""
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    found = find_spec
+    monkeypatch.setattr(packages, "find_spec", lambda name: None if name == "pyspark" else found(name))
+    assert re.fullmatch(r"pip install 'rocksdict>=[\d.]+'", install_command("rocksdb", ["rocksdict"]))
+    assert "starlette" in install_command("serve", ["anyio"])
+
+
+class Silent(Processor):
+    def process(self, record: Record) -> None: ...
+
+
+@pytest.mark.parametrize("setting", ["store_backend", "changelog"])
+def test_a_start_and_its_plan_look_for_packages_first(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = {"store_backend": "rocksdict", "changelog": "pyarrow"}[setting]
+    value = {"store_backend": "contrib.rocksdb", "changelog": "directory:s3://bucket/shop"}[setting]
+    found = find_spec
+    monkeypatch.setattr(packages, "find_spec", lambda name: None if name == package else found(name))
+    monkeypatch.delitem(sys.modules, "penstock.contrib.rocksdb.backend", raising=False)
+    component = registry().find("store backend", "contrib.rocksdb")
+    vars(component).pop("_found", None)
+    topology = Topology().add_source("in", "in").add_processor("p", Silent, "in", stores=[key_value_store("s")])
+    application = Application("shop", topology, log="memory:packages", config={setting: value}, data_dir=str(tmp_path))
+    with closing(open_log(application.settings)) as log, pytest.raises(MissingPackageError, match=package):
+        check(application, log)
+
+
+def test_no_handler_drops_records_for_a_package_that_is_missing() -> None:
+    def fails(value: object) -> object:
+        with needed("serde 'avro'", "avro"):
+            raise ModuleNotFoundError("No module named 'avro'", name="avro")
+
+    builder = StreamsBuilder()
+    builder.stream("in").map_values(fails).to("out")
+    with (
+        TopologyTestDriver(Application("shop", builder, processing_handler=skip)) as driver,
+        pytest.raises(MissingPackageError, match="not at fault, so no handler was asked"),
+    ):
+        driver.pipe("in", "k", "v")
+
+
+def test_a_package_that_is_missing_ends_a_run_whatever_the_handler_says() -> None:
+    assert replaces(replace_task, PenstockError("another"))
+    assert not replaces(replace_task, MissingPackageError("it needs a package"))
+
+
 def test_modules_of_ours_that_are_missing_are_no_missing_package() -> None:
     with pytest.raises(ModuleNotFoundError, match="penstock.nowhere"), needed("it", "avro"):
         import penstock.nowhere  # type: ignore[import-not-found] # noqa: F401
@@ -211,7 +293,7 @@ def test_the_command_line_says_that_another_project_is_imported(tmp_path: Path) 
         text=True,
         timeout=60,
     )
-    assert done.returncode == 1 and DISTRIBUTION in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == 2 and DISTRIBUTION in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
 def test_pages_and_messages_name_the_distribution() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
@@ -25,40 +25,56 @@ def needed(feature: str, extra: str | None = None) -> Iterator[None]:
     """
     try:
         yield
-    except (ModuleNotFoundError, MissingPackageError) as error:
+    except ImportError as error:
         missing = error.name or ""
         package = missing.partition(".")[0]
         if package in ("", IMPORT_NAME):
             raise
-        raise MissingPackageError(
-            f"{feature} needs the package {package}, which is not installed: {install_command(extra, package)}",
-            name=missing,
-        ) from error
+        if isinstance(error, MissingPackageError):
+            packages, lack = error.packages, error.lack
+        elif isinstance(error, ModuleNotFoundError) and missing == package:
+            packages, lack = (package,), "is not installed"
+        else:
+            packages, lack = (package,), f"is too old or too new ({error})"
+        raise _missing(feature, extra, packages, lack) from error
 
 
 def check_installed(feature: str, extra: str | None, *packages: str) -> None:
-    """Raise MissingPackageError, as `needed` does, for the first of `packages` that is not installed; import none."""
-    with needed(feature, extra):
-        for package in packages:
-            if find_spec(package) is None:
-                raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    """Raise MissingPackageError, as `needed` does, for those of `packages` that are not installed; import none."""
+    if lacking := tuple(package for package in packages if find_spec(package) is None):
+        raise _missing(feature, extra, lacking, "is not installed" if len(lacking) == 1 else "are not installed")
 
 
-def install_command(extra: str | None, package: str) -> str:
-    """Return the command that installs an extra, or `package` in a version that penstock requires.
+def _missing(feature: str, extra: str | None, packages: tuple[str, ...], lack: str) -> MissingPackageError:
+    what = f"package{'s' if len(packages) > 1 else ''} {', '.join(packages)}"
+    text = f"{feature} needs the {what}, which {lack}: {install_command(extra, packages)}"
+    return MissingPackageError(text, name=packages[0], packages=packages, lack=lack)
 
-    An installation from a checkout names the checkout, since no index may have that version.
+
+def install_command(extra: str | None, packages: Sequence[str]) -> str:
+    """Return the command that installs an extra, or `packages` in the versions that penstock requires.
+
+    An installation from a checkout names the checkout, since no index may have that version. One without Spark stays
+    without it: it gets the packages of the extra, since penstock itself would bring Spark.
     """
     from shlex import quote
 
-    if extra is not None:
-        return f"pip install '{_source()}[{extra}]'"
     try:
         required = distribution(DISTRIBUTION).requires or ()
     except PackageNotFoundError:
         required = ()
-    pinned = (each for each in required if re.match(rf"{re.escape(package)}\b(?!.*extra ==)", each))
-    return f"pip install {quote(next(pinned, package))}"
+    if extra is None:
+        found = [next((each for each in required if _is_plain(each, package)), package) for package in packages]
+    elif find_spec("pyspark") is None and required:
+        marker = re.compile(rf"; extra == ['\"]{re.escape(extra)}['\"]$")
+        found = [marker.sub("", each) for each in required if marker.search(each)]
+    else:
+        return f"pip install '{_source()}[{extra}]'"
+    return f"pip install {' '.join(map(quote, found))}"
+
+
+def _is_plain(requirement: str, package: str) -> bool:
+    return re.match(rf"{re.escape(package)}\b(?!.*extra ==)", requirement) is not None
 
 
 def other_distribution() -> str | None:
@@ -67,11 +83,11 @@ def other_distribution() -> str | None:
         other = distribution(IMPORT_NAME)
     except PackageNotFoundError:
         return None
-    source = _source()
+    where = "" if (source := _source()) == DISTRIBUTION else f" (pip install '{source}')"
     return (
         f"the distribution {IMPORT_NAME} {other.version} is installed beside {DISTRIBUTION}. It is another "
-        "project with the same import name, and each replaces files of the other: pip uninstall "
-        f"{IMPORT_NAME}, then pip install --force-reinstall --no-deps '{source}'"
+        "project with the same import name, and each replaces files of the other: "
+        f"pip uninstall {IMPORT_NAME} {DISTRIBUTION}, then install {DISTRIBUTION} again{where}"
     )
 
 

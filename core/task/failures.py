@@ -11,7 +11,15 @@ from typing import Any, NoReturn
 
 from ..clock import duration_ms
 from ..context import NodeMetrics
-from ..errors import PenstockError, ProcessingError, ProductionError, SerdeError, SerdeUnavailableError, TopologyError
+from ..errors import (
+    MissingPackageError,
+    PenstockError,
+    ProcessingError,
+    ProductionError,
+    SerdeError,
+    SerdeUnavailableError,
+    TopologyError,
+)
 from ..handlers import Fail, Failure, Handler, RetryAfter, SendToDeadLetter, Skip, Stage
 from ..record import Record, RecordBatch
 from ..settings.settings import Settings
@@ -155,11 +163,14 @@ class Failures:
         )
 
     def _decide(self, failure: Failure, handler: Handler, reason: str, doing: str = "") -> None:
-        if _is_unavailable(failure.error):
+        if (cause := _unavailable(failure.error)) is not None:
             where = describe_place(failure, self._application_id, doing)
-            raise _FAILED[failure.stage](
+            is_missing = isinstance(cause, MissingPackageError)
+            kind: type[PenstockError] = MissingPackageError if is_missing else _FAILED[failure.stage]
+            raise kind(
                 f"{where}: {describe_error(failure.error)}. The record is not at fault, so no handler was asked. Start "
-                "again when it answers: nothing since the last commit counts, and nothing is lost"
+                f"again when it {'is installed' if is_missing else 'answers'}: nothing since the last commit counts, "
+                "and nothing is lost"
             ) from failure.error
         failure = replace(failure, attempt=self._attempt(key_of(failure)))
         where = describe_place(failure, self._application_id, doing)
@@ -222,13 +233,11 @@ def _as_exception(error: Exception | SystemExit) -> Exception:
     return ProcessingError(f"it called sys.exit({error.code!r}), which ends no application: raise an error instead")
 
 
-def _is_unavailable(error: BaseException | None) -> bool:
-    """Return whether an error, or what caused it in a store, is that a serde lacks something from outside."""
-    while error is not None:
-        if isinstance(error, SerdeUnavailableError):
-            return True
+def _unavailable(error: BaseException | None) -> SerdeUnavailableError | MissingPackageError | None:
+    """Return what an error, or its cause in a store, says to be missing from outside; None for any other error."""
+    while error is not None and not isinstance(error, (SerdeUnavailableError, MissingPackageError)):
         error = error.__cause__
-    return False
+    return error
 
 
 def _not_a_record(forwarded: object) -> ProcessingError | None:

@@ -21,6 +21,7 @@ from penstock import (
     TopicPartition,
     TopologyError,
 )
+from penstock.hooks import registry
 from penstock.plugins.upgrade.check import check_saved
 from penstock.plugins.upgrade.epoch import begin_epoch, current_epoch, of_epoch
 from penstock.plugins.upgrade.saved_program import (
@@ -32,6 +33,7 @@ from penstock.plugins.upgrade.saved_program import (
     write_note,
 )
 from penstock.settings.dead_letters import dead_letter_topics
+from penstock.support.packages import check_installed
 from penstock.support.topic_config import TopicConfig, checked_topic_config
 
 from .changelog_location import check_location
@@ -122,9 +124,11 @@ def check(application: Application, log: Log, *, are_positions_known: bool = Fal
 
     `are_positions_known`: the caller knows that positions are gone, and how the start goes on without them.
 
-    Raises TopologyError for missing topics, IncompatibleStateError with the reasons when the program no longer
-    fits what it saved, or when positions that were committed are gone.
+    Raises TopologyError for missing topics, MissingPackageError for what stores or changelog need, and
+    IncompatibleStateError with the reasons when the program no longer fits what it saved, or when positions that were
+    committed are gone.
     """
+    _check_packages(application)
     try:
         assignment = _resolve_with_sinks(application, log)
     except TopologyError:
@@ -144,6 +148,16 @@ def check(application: Application, log: Log, *, are_positions_known: bool = Fal
         *_missing_changelog_topics(application, assignment, log, before),
     )
     return Checked(application, assignment, committed, positions, before, now, topics)
+
+
+def _check_packages(application: Application) -> None:
+    """Raise MissingPackageError for what stores and changelog need, which tasks would find when they are opened."""
+    settings = application.settings
+    for name in {each.backend or settings.store_backend for each in application.program.all_stores()}:
+        registry().load("store backend", name)
+    scheme, mark, _ = settings.changelog.partition(":")[2].partition("://")
+    if mark and settings.log_changelog is None and scheme != "file":
+        check_installed(f"the changelog in {scheme}://...", None, "pyarrow")
 
 
 def _resolve_with_sinks(application: Application, log: Log) -> Assignment:

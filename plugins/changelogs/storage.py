@@ -128,7 +128,7 @@ def open_storage(location: str, *folders: str, world: World) -> Storage:
 
 
 def _opened_by_pyarrow(location: str, scheme: str) -> tuple[Any, str]:
-    with needed(f"changelog location {scheme}://..."):
+    with needed(f"the location {scheme}://..."):
         from pyarrow import fs
     problem = "it names no bucket or folder"
     try:

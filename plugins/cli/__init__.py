@@ -5,18 +5,21 @@ Imports core, and other plugins by name. A verb's libraries are imported when it
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 try:
     from penstock import Components, hookimpl
 except ImportError as error:
-    # `penstock` of this environment is not ours.
-    raise SystemExit(
-        "Error: the module that `import penstock` finds is another project's. That project's distribution is named "
-        "penstock, and this one's penstock-streams: uninstall both, then install penstock-streams again "
-        f"({error})"
-    ) from None
+    # `penstock/__init__.py` of this environment is not ours.
+    print(
+        "Error: what `import penstock` finds is not this project's, whose distribution is penstock-streams. Another "
+        "project's is named penstock, and replaces files of this one, also when it is uninstalled: uninstall both, "
+        f"then install penstock-streams again ({error.msg})",
+        file=sys.stderr,
+    )
+    raise SystemExit(2) from None
 
 from .verbs import VERBS
 

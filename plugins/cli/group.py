@@ -133,7 +133,7 @@ class Verbs(click.Group):
 @click.version_option(package_name=DISTRIBUTION, prog_name="penstock")
 @verbose_option
 def penstock() -> None:
-    """Kafka Streams for Python, scheduled by Apache Spark.
+    """Kafka Streams for Python, in your service or on Apache Spark.
 
     An application is a topology of processors with state stores. It reads topics, processes each
     record once, and writes topics. Topics live in a log: without further ado in the directory

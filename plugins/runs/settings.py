@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock import ConfigError, PenstockError, PluginError, Setting
+from penstock import ConfigError, MissingPackageError, PenstockError, PluginError, Setting
 from penstock.hooks import registry
 from penstock.settings.types import DURATION, SettingType, function, optional, whole_number
 
@@ -26,7 +26,12 @@ def replace_task(error: PenstockError) -> str:
 
 
 def replaces(handler: UncaughtExceptionHandler, error: PenstockError) -> bool:
-    """Return whether the task of an error is to be opened again. Raises ConfigError for another answer."""
+    """Return whether the task of an error is to be opened again. Raises ConfigError for another answer.
+
+    A package that is missing is not there at the next opening either: that ends the run, without asking.
+    """
+    if isinstance(error, MissingPackageError):
+        return False
     answer = handler(error)
     if answer not in (STOP, REPLACE_TASK):
         raise ConfigError(

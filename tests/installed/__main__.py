@@ -209,7 +209,9 @@ def try_small(directory: Path, python: str, wheel: Path) -> None:
     type_readme(small, programs, spark=False)
     for command in ("run orders:application", "warmup"):
         done = small.run("penstock", *command.split(), cwd=programs)
-        assert done.returncode == 2 and "needs the package pyspark" in done.stderr, f"{command}: {done.stderr}"
+        assert done.returncode == 2 and "needs the packages pyspark, pandas, pyarrow, numpy" in done.stderr, (
+            f"{command}: {done.stderr}"
+        )
     say("README's commands on the embedded engine, and what Spark lacks")
 
 
