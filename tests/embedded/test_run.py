@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -226,8 +227,8 @@ def test_an_error_inside_a_service_is_in_its_log(surroundings: Surroundings, cap
 
     surroundings.put("in", records(1))
     given = application(surroundings, Topology().add_source("in", "in").add_processor("bad", Fails, "in"))
-    running = given.start("0s")
-    wait_until(lambda: running.state == "failed")
+    with suppress(ProcessingError), given.start("0s") as running:
+        wait_until(lambda: running.state == "failed")
     (line,) = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert line.name == "penstock.runs" and "application 'app': the run has failed: " in line.getMessage()
     assert "ValueError: no" in line.getMessage() and line.exc_info is not None
