@@ -53,7 +53,7 @@ public final class Recorder {
     private static final ValueJoiner<Object, Object, Object> JOINER = (one, other) -> text(one) + "|" + text(other);
     private static final Initializer<Object> EMPTY = () -> "";
     private static final Merger<Object, Object> MERGER = (key, one, other) -> one + "&" + other;
-    private static final Reducer<Object> REDUCER = (one, other) -> text(one) + "," + text(other);
+    private static final Reducer<Object> REDUCER = Recorder::reduced;
 
     private final StreamsBuilder builder;
     private final List<Object> made = new ArrayList<>();
@@ -425,6 +425,13 @@ public final class Recorder {
 
     private static Duration ms(JsonNode spec, String field) {
         return Duration.ofMillis(spec.path(field).asLong(0));
+    }
+
+    /** As `reduce` in language.py. */
+    private static Object reduced(Object one, Object other) {
+        return one instanceof Long && other instanceof Long
+            ? (Object) ((Long) one + (Long) other)
+            : text(one) + "," + text(other);
     }
 
     private static String text(Object value) {
