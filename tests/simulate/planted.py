@@ -202,17 +202,17 @@ PLANTED = {
     "a reset deletes the state before it sets the positions": Planted(
         _IN_A_DIRECTORY,
         (
-            Change(reset, "reset", "    log.set_positions(application.id, positions, own)\n", ""),
+            Change(reset, "reset", "    log.set_positions(application.id, positions, [*own, *passed])\n", ""),
             Change(
                 reset,
                 "reset",
                 "            changelog.destroy()\n",
-                "            changelog.destroy()\n    log.set_positions(application.id, positions, own)\n",
+                "            changelog.destroy()\n    log.set_positions(application.id, positions, [*own, *passed])\n",
             ),
         ),
     ),
     "a reset leaves the positions of internal topics": Planted(
-        "regrouped", (Change(reset, "reset", "positions, own)", "positions)"),)
+        "regrouped", (Change(reset, "reset", "[*own, *passed])", "passed)"),)
     ),
     "a changelog that is moved back has what it had before": Planted(
         _IN_A_DIRECTORY,
