@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock import ChangelogError
+from penstock import ChangelogError, TaskId
 from penstock.hooks import registry
 from penstock.log import Commit, Log
 from penstock.plugins.changelogs.directory import DirectoryChangelog
@@ -21,6 +21,8 @@ from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.loop import task_loop as loop_module
 from penstock.plugins.runtime.loop import upkeep as upkeep_module
 from penstock.plugins.runtime.loop.task_loop import TaskLoop
+from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.contracts.child import answer, forked
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
@@ -157,18 +159,47 @@ def test_a_task_that_is_closed_ends_its_snapshot(tmp_path: Path, gate: Gate) -> 
     assert len(restored(tmp_path, "other", log)) == KEYS
 
 
-def test_an_error_of_a_snapshot_ends_its_task(tmp_path: Path, gate: Gate) -> None:
+@pytest.mark.parametrize("backend", ["lmdb", "memory"])
+def test_a_snapshot_that_cannot_be_written_is_a_warning_and_is_tried_again_later(
+    tmp_path: Path, gate: Gate, backend: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail() -> None:
         raise OSError(28, "No space left on device")
 
     gate.in_middle = fail
     log = topics(MemoryLog())
-    with looping(application(tmp_path / "host", tmp_path / "changelog"), log, TASKS) as loop:
+    with looping(application(tmp_path / "host", tmp_path / "changelog", backend), log, TASKS) as loop:
         put(log, KEYS)
-        turn_until(loop, lambda: bool(loop._failures))
-        [failed] = loop.take_failures()
-    assert failed.task_id == "0_0" and isinstance(failed.error, ChangelogError)
-    assert "snapshot" in str(failed.error) and "No space left" in str(failed.error)
+        turn_until(loop, lambda: "tried again" in caplog.text)
+        assert "task 0_0: a snapshot of version" in caplog.text and "No space left" in caplog.text
+        put(log, KEYS)
+        turn_until(loop, lambda: set(counts(loop).values()) == {2})
+        loop.commit_all()
+        assert not loop.take_failures() and len(gate.begun) == 1, "once in a minute"
+
+        gate.in_middle = lambda: None
+        task = loop._tasks["0_0"]
+        assert task._state is not None
+        monkeypatch.setattr(task._state.upkeep, "_rests_until", 0.0)  # the minute has passed
+        turn_until(loop, lambda: bool(gate.written))
+    assert set(restored(tmp_path, "other", log).values()) == {2}
+
+
+def test_in_batches_and_in_cleaning_a_failure_is_a_warning_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise ChangelogError("changelog X: Permission denied")
+
+    monkeypatch.setattr(DirectoryChangelog, "wants_snapshot", lambda self: True)
+    monkeypatch.setattr(DirectoryChangelog, "clean", refuse)
+    log = topics(MemoryLog())
+    given = application(tmp_path / "host", tmp_path / "changelog")
+    put(log, KEYS)
+    worker = TaskWorker(given, TaskId(0, 0), TASKS["0_0"], log, resources=ProcessResources())
+    worker.run_batch({TASKS["0_0"][0]: KEYS}, 0)
+    assert "history that is not needed cannot be deleted: changelog X: Permission denied" in caplog.text
+    worker.close()
 
 
 def test_a_task_whose_backend_has_no_views_rests_while_its_snapshot_is_written(

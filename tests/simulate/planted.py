@@ -19,12 +19,12 @@ from penstock.plugins.replicas.log_history import LogHistory
 from penstock.plugins.replicas.replica import Replica
 from penstock.plugins.runtime.commit import PendingCommit, TaskCommits
 from penstock.plugins.runtime.local_state.backends import Backends
+from penstock.plugins.runtime.local_state.changelog_upkeep import ChangelogUpkeep
 from penstock.plugins.runtime.local_state.task_state import TaskState
 from penstock.plugins.runtime.logged_task import LoggedTask
 from penstock.plugins.runtime.loop.continuous_worker import ContinuousWorker
 from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.loop.upkeep import Upkeep
-from penstock.plugins.runtime.loop.upkeeps import Upkeeps
 from penstock.plugins.testing.simulation.faults import by_code
 from penstock.plugins.upgrade.coverage import Coverage
 from penstock.plugins.upgrade.epoch import EpochCheck
@@ -133,13 +133,10 @@ PLANTED = {
         "counts, changelog beside the log",
         (Change(LoggedTask, "cause_of", "_MAY_BE_OF_SUCCESSOR", "ChangelogError"),),
     ),
-    "an error of a closed task's upkeep counts": Planted(
-        "counts, with replicas, long chains", (Change(Upkeeps, "end_steps", "task.upkeep is not upkeep", "False"),)
-    ),
     "a zombie cleans what its successor needs": Planted(
         _LONG_CHAINS,
         (
-            Change(TaskState, "clean_changelog", "and is_current()", ""),
+            Change(ChangelogUpkeep, "clean", "and is_current()", ""),
             Change(DirectoryChangelog, "clean", "if not is_current():", "if False:"),
             Change(
                 DirectoryChangelog,

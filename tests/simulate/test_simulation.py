@@ -38,7 +38,6 @@ FOUND = {
     "an internal topic is purged further than its task has read": 1,
     "an error of a zombie that prepares a task is not explained": 6,
     "a zombie that prepares a task finds that the log lost its commit": 5289,
-    "an error of a closed task's upkeep counts": 100234,
     "a zombie cleans what its successor needs": 208,
     "a snapshot has the name of a later version": 100132,
     "two processes give a version the same name": 178,

@@ -35,6 +35,7 @@ from penstock.task.saved_values import adopt_values
 from penstock.task.task import Task
 
 from .backends import Backends
+from .changelog_upkeep import ChangelogUpkeep
 from .closed_store import close_store
 from .content import StateContent
 from .refill import Refill
@@ -85,6 +86,7 @@ class TaskState:
         if changelog is not None:
             changelog.world = self._world
         self._deltas = changelog if isinstance(changelog, DeltaChangelog) else None
+        self.upkeep = ChangelogUpkeep(str(task_id), self._deltas, self._world)
         self._in_log = changelog if isinstance(changelog, LogChangelog) else None
         self._subtopology = application.program.subtopology(task_id.subtopology)
         self._builders = self._subtopology.stores
@@ -331,7 +333,7 @@ class TaskState:
         """
         written = self.snapshot_when_due(is_current, commit)
         if written and self.version is not None:
-            self.clean_changelog(self.version, grace_ms, now_ms, is_current)
+            self.upkeep.clean(self.version, grace_ms, now_ms, is_current)
         return written
 
     def snapshot_when_due(self, is_current: Callable[[], bool], commit: Commit | None = None) -> bool:
@@ -339,37 +341,14 @@ class TaskState:
 
         Return whether it was written.
         """
-        if self.version is None or not self.wants_snapshot(is_current):
+        if self.version is None or not self.upkeep.wants_snapshot(is_current):
             return False
-        return self.write_snapshot(self.version, self.rows(), commit)
-
-    def wants_snapshot(self, is_current: Callable[[], bool]) -> bool:
-        """Return whether a snapshot is due and `is_current` returns True. Any thread may call it."""
-        return self._deltas is not None and self._deltas.wants_snapshot() and is_current()
-
-    def write_snapshot(self, version: str, rows: Iterator[tuple[str, bytes, bytes]], commit: Commit | None) -> bool:
-        """Write a snapshot; return False if StaleStoreError ends it. Any thread may call it, with rows of a content."""
-        assert self._deltas is not None
-        try:
-            self._deltas.snapshot(version, rows, commit)
-        except StaleStoreError as error:
-            _log.info("task %s: no snapshot: %s", self.task_id, error)
-            return False
-        return True
+        return self.upkeep.write_snapshot(self.version, self.rows(), commit)
 
     def content(self, commit: Commit) -> StateContent | None:
         """Return the content of a snapshot of `commit`, the last one; None if a backend has no views."""
         views = self._backends.views(sorted(self._logged))
         return None if views is None else StateContent(commit, views)
-
-    def clean_changelog(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
-        """Delete history that `version` and later versions do not need, while `is_current` returns True.
-
-        Any thread may call it.
-        """
-        # Ask here as well: writing the snapshot may have taken long.
-        if self._deltas is not None and is_current():
-            self._deltas.clean(version, grace_ms, now_ms, is_current)
 
     def rows(self) -> Iterator[tuple[str, bytes, bytes]]:
         """Yield store, key and value of all rows of logged stores; StaleStoreError comes at the end, if at all."""

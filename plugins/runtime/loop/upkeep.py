@@ -89,16 +89,16 @@ class Upkeep:
         return Upkept(self._world.seconds() - began, commit)
 
     def _look(self) -> None:
-        self._is_due = not self._has_ended and self._state.wants_snapshot(self._is_current)
+        self._is_due = not self._has_ended and self._state.upkeep.wants_snapshot(self._is_current)
 
     def _write(self, content: StateContent) -> Commit | None:
         version = content.commit.version
         try:
-            if not self._state.write_snapshot(version, content.rows(), content.commit):
+            if not self._state.upkeep.write_snapshot(version, content.rows(), content.commit):
                 return None
         finally:
             content.close()
-        self._state.clean_changelog(version, self._grace_ms, self._world.clock.now_ms(), self._is_current)
+        self._state.upkeep.clean(version, self._grace_ms, self._world.clock.now_ms(), self._is_current)
         return content.commit
 
     def _maintain(self, commit: Commit) -> Commit | None:

@@ -150,7 +150,7 @@ class StreamTask(TaskRunner):
             oldest = oldest_needed(last.anchors, last.version, self._kept)
             if oldest is not None:
                 grace_ms, now_ms = duration_ms(self._settings.changelog_grace), self._resources.now_ms()
-                state.clean_changelog(oldest, grace_ms, now_ms, is_current)
+                state.upkeep.clean(oldest, grace_ms, now_ms, is_current)
 
     def _next_tick(self, task: Task) -> int | None:
         tick = task.next_wall_clock_punctuation()

@@ -20,6 +20,7 @@ from penstock.plugins.replicas import Replica
 from penstock.plugins.reshard import resharding
 from penstock.plugins.runtime import commit
 from penstock.plugins.runtime.commit import PendingCommit, TaskCommits
+from penstock.plugins.runtime.local_state.changelog_upkeep import ChangelogUpkeep
 from penstock.plugins.runtime.local_state.global_stores import GlobalStores
 from penstock.plugins.runtime.local_state.task_state import TaskState
 from penstock.plugins.runtime.logged_task import LoggedTask
@@ -168,8 +169,8 @@ class Faults:
 
 _METHODS: dict[str, tuple[tuple[Any, str], ...]] = {
     "cleaning": ((DirectoryChangelog, "clean"),),
-    "snapshot": ((TaskState, "write_snapshot"),),
-    "looking for a snapshot": ((TaskState, "wants_snapshot"),),
+    "snapshot": ((ChangelogUpkeep, "write_snapshot"),),
+    "looking for a snapshot": ((ChangelogUpkeep, "wants_snapshot"),),
     "first commit": ((commit, "make_first"),),
     "change of the stores": ((TaskCommits, "settle"),),
     "commit": ((PendingCommit, "write"),),
