@@ -136,7 +136,7 @@ def test_saved_state_that_does_not_fit(shop: World) -> None:
         log.delete_topic("orders")
         log.create_topic("orders", 3)
     says(
-        run_here(code=1),
+        run_here(code=2),
         "Error: application 'shop' does not fit what it saved: sub-topology 0 had 2 tasks and now has 3 ('orders' had "
         "2 partitions and has 3)",
         "Undo the change, or run it under another application id, which starts afresh",

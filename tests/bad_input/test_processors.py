@@ -68,7 +68,7 @@ class FailsInStreamTime(Total):
 class FailsInWallClockTime(Total):
     def init(self, context: Any) -> None:
         super().init(context)
-        context.schedule("1ms", self.tick, WALL_CLOCK_TIME, start=0)
+        context.schedule("1ms", self.tick, WALL_CLOCK_TIME, start=context.current_system_time_ms())
 
     def tick(self, now: int) -> None:
         self.totals.put("ann", 1000)
