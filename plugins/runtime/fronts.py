@@ -14,8 +14,14 @@ _STILL_LOOKS, _STILL_MS = 10, 60_000
 
 
 def in_front(upstream: Mapping[int, Collection[int]]) -> Mapping[int, frozenset[int]]:
-    """Return, by sub-topology, those of `upstream` that are in front of it and do not read what it writes."""
-    return {one: frozenset(other for other in above if one not in upstream[other]) for one, above in upstream.items()}
+    """Return, by sub-topology, those of `upstream` that are in front of it and do not read what it writes.
+
+    One that is no key of `upstream` has no tasks, as with a pattern that no topic matches: it is in front of nobody.
+    """
+    return {
+        one: frozenset(other for other in above if other in upstream and one not in upstream[other])
+        for one, above in upstream.items()
+    }
 
 
 class Fronts:

@@ -570,3 +570,9 @@ def test_a_sub_topology_that_stands_still_or_is_paused_holds_nobody(stage: Stage
             offset = planner.next(offset, None)
         assert offset["fronts"]["1"][0] >= began
         assert (stage.clock.now_ms() - began >= 60_000) == (not paused)
+
+
+def test_a_sub_topology_without_tasks_is_in_front_of_nobody(stage: Stage) -> None:
+    """Its pattern matches no topic yet."""
+    planner = stage.new_planner(upstream=BEHIND, tasks={"1_0": [("app-r", 0)]})
+    assert planner.next(planner.first(), None)["fronts"] == {"1": [1_000, 0]}
