@@ -14,7 +14,7 @@ class Front(NamedTuple):
 
     `time`: the wall-clock time (ms) as of which all of it has been read; 0 where only its own inputs are known to have
     been read since the task was opened, -1 before that. `read`: how many offsets of inputs the tasks in front of it had
-    read then; it changes whenever something is read there.
+    read then that have stores; it changes whenever something is read there whose results may come later.
     """
 
     time: int
