@@ -196,6 +196,10 @@ class Graph:
                 others |= above[through] if through in others else set()
         return {number: frozenset(others - {number}) for number, others in above.items()}
 
+    def holding(self) -> frozenset[int]:
+        """Return the ids of the sub-topologies whose results may come later than the records: those with stores."""
+        return frozenset(each.id for each in self.subtopologies if each.stores)
+
     def topics(self) -> tuple[str, ...]:
         """Return the topics outside that sources and global stores read by name, in the order of adding."""
         sources = (node for node in self.nodes.values() if isinstance(node, SourceNode))

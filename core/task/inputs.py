@@ -55,12 +55,13 @@ class Inputs:
             queue.end = ends.get(queue.partition, 0)
 
     def mark(self, front: Front, ends: Mapping[TopicPartition, int] | None = None) -> None:
-        """Note that `front` will be reached once the inputs are read up to `ends`.
+        """Note that `front`, by the driver's clock, will be reached once the inputs are read up to `ends`.
 
         None: up to where the log has records as of `plan`. With `ends` an input has to be read up to there, also where
         what follows its position cannot be read yet. A mark that is not reached yet stays.
         """
         self.settle()
+        front = self._progress.own_front(front)
         if self._mark is None and front.time > self._progress.front.time:
             known = {
                 queue.partition: end

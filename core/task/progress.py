@@ -14,7 +14,7 @@ class Front(NamedTuple):
 
     `time`: the wall-clock time (ms) as of which all of it has been read; 0 where only its own inputs are known to have
     been read since the task was opened, -1 before that. `read`: how many offsets of inputs the tasks in front of it had
-    read then; it changes whenever something is read there.
+    read then that have stores; it changes whenever something is read there whose results may come later.
     """
 
     time: int
@@ -83,12 +83,22 @@ class Progress:
             self.wall_clock += half
             self.driver_clock = driver_ms - odd
 
-    def driver_time_of(self, wall_clock_ms: int, now_ms: int | None = None) -> int:
-        """Return what the driver's clock will show when the wall clock reaches a time (ms). `now_ms`: it shows now."""
-        since = self.driver_clock if now_ms is None else min(now_ms, self.driver_clock)
+    def driver_time_of(self, wall_clock_ms: int) -> int:
+        """Return what the driver's clock will show when the wall clock reaches a time (ms)."""
+        since = self.driver_clock
         if since >= self.wall_clock:
             return wall_clock_ms
         return min(wall_clock_ms, since + max(0, 2 * (wall_clock_ms - self.wall_clock)))
+
+    def own_front(self, front: Front) -> Front:
+        """Return a front by the driver's clock as one by the wall clock, which may be ahead, and never later than it.
+
+        It may have been found before the driver's clock was set back.
+        """
+        ahead = self.wall_clock - self.driver_clock
+        if ahead <= 0 or front.time <= 0:
+            return front
+        return Front(min(front.time + ahead, self.wall_clock), front.read)
 
     def request_commit(self) -> None:
         """Note that a processor asks for a commit after the current record."""

@@ -143,10 +143,7 @@ class Task:
         self.inputs.plan(ends)
         self.progress.begin()
         self.progress.move_wall_clock(wall_clock_ms)
-        if front is None or front.time > 0:
-            read, time = (0, wall_clock_ms) if front is None else (front.read, front.time)
-            front = Front(time + self.progress.wall_clock - wall_clock_ms, read)
-        self.inputs.mark(front)
+        self.inputs.mark(Front(wall_clock_ms) if front is None else front)
 
     def wants(self) -> list[Want]:
         """Return the next offset to fetch of every empty input that has more records."""

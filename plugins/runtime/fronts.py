@@ -14,8 +14,14 @@ _STILL_LOOKS, _STILL_MS = 10, 60_000
 
 
 def in_front(upstream: Mapping[int, Collection[int]]) -> Mapping[int, frozenset[int]]:
-    """Return, by sub-topology, those of `upstream` that are in front of it and do not read what it writes."""
-    return {one: frozenset(other for other in above if one not in upstream[other]) for one, above in upstream.items()}
+    """Return, by sub-topology, those of `upstream` that are in front of it and do not read what it writes.
+
+    One that is no key of `upstream` has no tasks, as with a pattern that no topic matches: it is in front of nobody.
+    """
+    return {
+        one: frozenset(other for other in above if other in upstream and one not in upstream[other])
+        for one, above in upstream.items()
+    }
 
 
 class Fronts:
@@ -25,12 +31,19 @@ class Fronts:
     that the look found. What it made of that is in its repartition topics by then: so a sub-topology behind it has read
     everything as of the same time when it has reached the ends of the next look; and so on.
 
-    `upstream` is as from `Program.upstream`; `inputs` are the partitions that each sub-topology reads.
+    `upstream` is as from `Graph.upstream`, `holding` as from `Graph.holding`; `inputs` are the partitions that each
+    sub-topology reads.
     """
 
-    def __init__(self, upstream: Mapping[int, Collection[int]], inputs: Mapping[int, Sequence[TopicPartition]]) -> None:
+    def __init__(
+        self,
+        upstream: Mapping[int, Collection[int]],
+        inputs: Mapping[int, Sequence[TopicPartition]],
+        holding: Collection[int],
+    ) -> None:
         self._in_front = in_front(upstream)
         self._inputs = inputs
+        self._holding = frozenset(holding)
         self._marks: dict[int, _Mark] = {}
         self._read = dict.fromkeys(self._in_front, 0)  # as of when (ms) each has read everything
         self.fronts: dict[int, Front] = dict.fromkeys(self._in_front, UNKNOWN)
@@ -63,7 +76,8 @@ class Fronts:
         for number, inputs in looked.items():
             above = self._in_front[number]
             time = min((self._read[each] for each in above), default=clock_ms)
-            self.fronts[number] = Front(time, sum(positions.get(at, 0) for one in above for at in self._inputs[one]))
+            read = sum(positions.get(at, 0) for one in above & self._holding for at in self._inputs[one])
+            self.fronts[number] = Front(time, read)
             if number not in self._marks:
                 at, of_inputs = [positions.get(each, 0) for each in inputs], [ends[each] for each in inputs]
                 self._marks[number] = _Mark(time, of_inputs, at, clock_ms)
@@ -79,13 +93,17 @@ class _Mark:
     def __init__(self, time: int, ends: Sequence[int], at: Sequence[int], since: int) -> None:
         self.time = time
         self.ends = ends
-        self._at = at
+        self._at = [*map(min, at, ends)]
         self._since = since
         self._looks = 0
 
     def stands_still(self, at: Sequence[int], clock_ms: int) -> bool:
-        """Return whether the positions have not moved for long."""
-        if at != self._at:
+        """Return whether the positions have not moved towards the ends for long, by a clock that may be set back.
+
+        That they move on behind the ends does not count: then only what was due has not been called.
+        """
+        at = [*map(min, at, self.ends)]
+        if at != self._at or clock_ms < self._since:
             self._at, self._since, self._looks = at, clock_ms, 0
         self._looks += 1
         return self._looks >= _STILL_LOOKS and clock_ms - self._since >= _STILL_MS

@@ -39,11 +39,12 @@ class TakesOrders(ABC):
         self._clock.advance(duration)
         self._call_what_is_due()
 
-    def _call_what_is_due(self) -> None:
+    def _call_what_is_due(self, *, may_wait: bool = False) -> None:
+        """Call what is due; `may_wait`: records may wait."""
         for task, partitions in self._tasks.items():
             if task.subtopology not in self._paused:
                 # What a task waits with is processed before what is due now, as in a batch that finds both.
-                self._run(task, self.log.end_offsets(partitions) if self._may_wait else {})
+                self._run(task, self.log.end_offsets(partitions) if self._may_wait or may_wait else {})
         self._drain()
         self._settle()
 
@@ -51,7 +52,8 @@ class TakesOrders(ABC):
         """Let tasks behind others call what waits for these: everything in front of them is read now."""
         for number in sorted(self._in_front, key=lambda each: len(self._in_front[each])):
             above, now = self._in_front[number], self._clock.now_ms()
-            inputs = [each for task, of in self._tasks.items() if task.subtopology in above for each in of]
+            holding = self.application.program.holding().intersection(above)
+            inputs = [each for task, of in self._tasks.items() if task.subtopology in holding for each in of]
             read = self.log.committed(self.application.id, inputs).values()
             self._fronts[number] = Front(now, sum(position or 0 for position in read))
             for task in [each for each, tick in self._ticks.items() if each.subtopology == number and tick <= now]:
@@ -66,7 +68,7 @@ class TakesOrders(ABC):
     def resume(self, *subtopologies: int) -> None:
         """End the pause of these sub-topologies, or of all; process what waits, and call punctuators that are due."""
         self._paused = resume(self.application, self.log, subtopologies).of(self.application)
-        self._call_what_is_due()
+        self._call_what_is_due(may_wait=True)
 
     def visit(self, visitor: str, argument: Any = None) -> None:
         """Have a visitor called with every key of its store, in all tasks, and run everything that it causes.

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, PunctuationType, Record, Topology, ValueTransformer
 from penstock.errors import ConfigError, ProcessingError
 from penstock.handlers import skip
+from penstock.task.saved_schedules import are_called
 from penstock.task.schedule import first_due
 from penstock.task.task import Task
 
@@ -366,3 +367,10 @@ def test_a_start_that_is_over_is_moved_on_to_the_next_aligned_time(
 
 def test_without_a_start_stream_time_is_due_at_once_and_the_wall_clock_after_an_interval() -> None:
     assert (first_due(STREAM_TIME, 10, None, 50), first_due(WALL_CLOCK_TIME, 10, None, 50)) == (0, 60)
+
+
+def test_what_is_due_by_the_clock_of_a_task_is_not_called_although_the_drivers_was_set_back() -> None:
+    task = open_task(one_node(Ticking, plans=[Plan("p", 10_000, None, WALL_CLOCK_TIME)]), wall_clock_ms=1_000_000)
+    task.plan({}, 500_000)
+    state = task.engine_state()  # due at 1_010_000, which is 20 s from now by the driver's clock
+    assert [are_called(state, at) for at in (499_999, 500_000, 519_999, 520_000)] == [True, True, True, False]

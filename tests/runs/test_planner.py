@@ -22,6 +22,7 @@ from penstock.plugins.runs.planning.planner import (
     _limit,
 )
 from penstock.plugins.runs.planning.run_plan import Plan
+from penstock.plugins.runtime.fronts import Fronts
 
 KNOWN = {"0": [1_000, 0], "1": [1_000, 0]}
 """How far everything in front of sub-topologies is read that have nothing in front of them."""
@@ -520,7 +521,7 @@ BEHIND = {"0": [], "1": [0]}
 
 
 def test_what_is_in_front_is_read_once_the_batch_before_has_read_it(stage: Stage) -> None:
-    planner = stage.new_planner(upstream=BEHIND)
+    planner = stage.new_planner(upstream=BEHIND, holding=[0])
     offset = planner.next(planner.first(), None)
     stage.order()
     found = [offset["fronts"]]
@@ -570,3 +571,19 @@ def test_a_sub_topology_that_stands_still_or_is_paused_holds_nobody(stage: Stage
             offset = planner.next(offset, None)
         assert offset["fronts"]["1"][0] >= began
         assert (stage.clock.now_ms() - began >= 60_000) == (not paused)
+
+
+def test_a_sub_topology_without_tasks_is_in_front_of_nobody(stage: Stage) -> None:
+    """Its pattern matches no topic yet."""
+    planner = stage.new_planner(upstream=BEHIND, tasks={"1_0": [("app-r", 0)]})
+    assert planner.next(planner.first(), None)["fronts"] == {"1": [1_000, 0]}
+
+
+@pytest.mark.parametrize("clock", [10_000, 10_000_000])
+def test_what_is_never_called_in_front_holds_nobody_although_records_are_read(clock: int) -> None:
+    """A schedule whose callback is gone stays due. The clock is set back meanwhile, or not."""
+    fronts = Fronts({0: [], 1: [0]}, {0: [IN], 1: [INTERNAL]}, [0])
+    fronts.look(clock, {IN: 5, INTERNAL: 0}, {IN: 0}, busy=[0])
+    for number in range(1, 80):
+        fronts.look(10_000 + 1_000 * number, {IN: 5 + number, INTERNAL: 0}, {IN: 5 + number}, busy=[0])
+    assert fronts.fronts[1].time == clock

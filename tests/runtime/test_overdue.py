@@ -16,6 +16,7 @@ from penstock import (
     OutputBatch,
     Processor,
     Record,
+    TaskId,
     TopicPartition,
     Topology,
     key_value_store,
@@ -24,6 +25,8 @@ from penstock.dsl import StreamsBuilder, tumbling
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.task.progress import Front
 from penstock.task.saved_schedules import are_called
 
 from .faults import produced
@@ -95,14 +98,18 @@ class Stage:
         with self.started(processes) as loops:
             self.turn(loops, self._is_done)
 
-    def _is_done(self) -> bool:
+    def has_read_all(self) -> bool:
+        """Return whether all that is in the topics has been read, and that is committed."""
         inputs = [each for of in self.tasks.values() for each in of]
+        return self.log.committed("app", inputs) == self.log.end_offsets(inputs)
+
+    def _is_done(self) -> bool:
         states = [self.log.last_commit("app", name, of) for name, of in self.tasks.items()]
         has_called = all(
             each is not None and b'"timers"' in each.engine_state and are_called(each.engine_state, self.wall)
             for each in states
         )
-        return has_called and self.log.committed("app", inputs) == self.log.end_offsets(inputs)
+        return has_called and self.has_read_all()
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -159,19 +166,106 @@ def test_schedules_and_timers_that_are_overdue_wait_for_the_records_that_waited(
     assert [each[0] for each in produced(stage.log)] == ["busy"]  # and the timer was set again
 
 
-def test_they_wait_for_one_interval_at_most(tmp_path: Path) -> None:
-    stage = Stage(silence(), tmp_path, key_serde="str", value_serde="str", max_task_idle="1d")
+class Overdue(Processor):
+    """Has a schedule of five minutes, and each record sets a timer of an hour."""
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        context.schedule("5m", self.look, WALL_CLOCK_TIME)
+
+    def process(self, record: Record) -> None:
+        self.context.timer("k", self.context.current_system_time_ms() + 3_600_000, WALL_CLOCK_TIME)
+
+    def look(self, now: int) -> None:
+        self.context.forward(Record("schedule", "x", 1))
+
+    def on_timer(self, key: str, at: int) -> None:
+        self.context.forward(Record("timer", "x", 1))
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_schedule_waits_for_one_interval_at_most_and_timers_for_a_minute(tmp_path: Path, batches: bool) -> None:
+    """For records that are there, and cannot be read."""
+    program = (
+        Topology().add_source("in", "in").add_processor("overdue", Overdue, "in").add_sink("out", "out", "overdue")
+    )
+    stage = Stage(program, tmp_path, key_serde="str", value_serde="str", max_task_idle="1d")
     stage.put(1_000, 5)
     stage.run()
     stage.put(2_000, 10)
     stage.wall += DAY_MS
-    with stage.started() as loops, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops[0]._follower, "ends", lambda: {TASKS["0_0"][0]: None})  # a partition without a leader
-        patch.setattr(loops[0]._follower, "poll", lambda seconds, most: [])
-        stage.turn(loops, lambda: loops[0].open_tasks == 1)
-        for _ in range(50):
+    opened = stage.wall
+    with ExitStack() as stack:
+        work = (_batches if batches else _loop_without_leader)(stage, stack)
+        found = []
+        for passed in 0, 59_000, 60_100, 299_000, 300_100:
+            stage.wall = opened + passed
+            work()
+            found.append([each[0] for each in produced(stage.log)])
+    assert found == [[], [], ["timer"], ["timer"], ["timer", "schedule"]]
+
+
+def _loop_without_leader(stage: Stage, stack: ExitStack) -> Callable[[], None]:
+    loops, patch = stack.enter_context(stage.started()), stack.enter_context(pytest.MonkeyPatch.context())
+    patch.setattr(loops[0]._follower, "ends", lambda: {TASKS["0_0"][0]: None})
+    patch.setattr(loops[0]._follower, "poll", lambda seconds, most: [])
+    stage.turn(loops, lambda: loops[0].open_tasks == 1)
+
+    def work() -> None:
+        for _ in range(3):
             loops[0].turn(0.001)
         loops[0].commit_all()
-        assert produced(stage.log) == []
-        stage.wall += 60_000
-        stage.turn(loops, lambda: [each[0] for each in produced(stage.log)] == ["silent", "timer"])
+
+    return work
+
+
+def _batches(stage: Stage, stack: ExitStack) -> Callable[[], None]:
+    """Batches in which others have the whole limit of records."""
+    resources = ProcessResources()
+    stack.callback(resources.close)
+    worker = TaskWorker(stage.application, TaskId(0, 0), TASKS["0_0"], stage.log, resources=resources)
+    stack.callback(worker.close)
+
+    def work() -> None:
+        worker.run_batch({TASKS["0_0"][0]: 5}, stage.wall, front=Front(-1))
+
+    return work
+
+
+def closed_windows() -> StreamsBuilder:
+    """The starts of windows of 10 s that have closed."""
+    builder = StreamsBuilder()
+    windows = builder.stream("in").group_by_key().windowed_by(tumbling("10s", grace="0s"), emit="on_close", idle="20s")
+    starts = windows.count("counts").to_stream(lambda window, n: f"{window.start}", with_key=True).map_values(str)
+    starts.to("out", key_serde="str", value_serde="str")
+    return builder
+
+
+@pytest.mark.parametrize("program", [closed_windows(), sums_of_counts("20s")])
+@pytest.mark.parametrize("reopens", [False, True])
+def test_windows_close_in_silence_after_the_clock_was_set_back(
+    tmp_path: Path, program: StreamsBuilder, reopens: bool
+) -> None:
+    """The task's own clock goes half as fast then, and silence counts by that one."""
+    stage = Stage(program, tmp_path, key_serde="str")
+    stage.wall = 2 * DAY_MS
+    stage.put(1_000, 1)
+    stage.put(12_000, 1)
+    with stage.started() as loops:
+        stage.turn(loops, stage.has_read_all)
+        stage.wall -= DAY_MS
+        if not reopens:
+            _go_on(stage, loops)
+    if reopens:
+        with stage.started() as loops:
+            _go_on(stage, loops)
+
+
+def _go_on(stage: Stage, loops: list[TaskLoop]) -> None:
+    def is_closed() -> bool:
+        stage.wall += 50
+        return {each[0] for each in produced(stage.log)} == {"0", "10000"}
+
+    began = stage.wall
+    stage.turn(loops, is_closed)
+    assert 40_000 < stage.wall - began < DAY_MS // 2

@@ -92,7 +92,7 @@ class BatchPlanner:
         inputs: dict[int, list[TopicPartition]] = {}
         for task, partitions in self._inputs.items():
             inputs.setdefault(TaskId.parse(task).subtopology, []).extend(partitions)
-        self._fronts = Fronts({number: plan.upstream.get(str(number), ()) for number in inputs}, inputs)
+        self._fronts = Fronts({number: plan.upstream.get(str(number), ()) for number in inputs}, inputs, plan.holding)
         self._front_ms = 0  # as of this time everything in front of all is to be read before a drain or a step ends
 
     def first(self) -> Offset:

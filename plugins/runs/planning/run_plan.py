@@ -41,6 +41,7 @@ class Plan:
     is_continuous: bool = False
     log_level: int = logging.WARNING
     upstream: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    holding: Sequence[int] = ()
 
     @classmethod
     def of(
@@ -72,6 +73,7 @@ class Plan:
             is_continuous,
             log_level,
             {str(number): sorted(above) for number, above in application.program.upstream().items()},
+            sorted(application.program.holding()),
         )
 
     def write(self) -> None:

@@ -213,10 +213,14 @@ class ContinuousWorker(LoggedTask):
 
         A paused task has none. `clock_ms` is the time of that clock now.
         """
-        tick = None if self.is_paused or self.task is None else self.task.next_wall_clock_call()
-        if tick is None or self.task is None:
+        if self.is_paused or self.task is None:
             return None
-        return self.task.progress.driver_time_of(tick, clock_ms)
+        progress = self.task.progress
+        if clock_ms < progress.driver_clock:
+            # It was set back. The task's clock goes on from here, also where no record lets the task work.
+            progress.move_wall_clock(clock_ms)
+        tick = self.task.next_wall_clock_call()
+        return None if tick is None else progress.driver_time_of(tick)
 
     @property
     def waits_for_front(self) -> bool:

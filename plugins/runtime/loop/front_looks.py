@@ -63,7 +63,7 @@ class FrontLooks:
             for sink in each.sinks
             if isinstance(sink.topic, str)
         }
-        self._fronts = Fronts(upstream, self._inputs)
+        self._fronts = Fronts(upstream, self._inputs, application.program.holding())
         self._next = 0.0
         self._answer: Future[_Look] | None = None
 

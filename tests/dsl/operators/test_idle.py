@@ -54,3 +54,37 @@ def test_of_two_windows_in_one_task_the_first_one_looks_first() -> None:
         driver.advance_wall_clock("1d")
         assert [each[:2] for each in driver.read_all("out")] == [(0, 1), (10_000, 1)]
         assert driver.dropped_records() == 0
+
+
+def windows(*, repartitioned: bool) -> StreamsBuilder:
+    """Counts of each key in windows of 10 s; `repartitioned`: behind a repartition topic."""
+    builder = StreamsBuilder()
+    stream = builder.stream("in")
+    grouped: Any = stream.group_by(lambda key, n: key, with_key=True, name="again") if repartitioned else None
+    windowed = (grouped or stream.group_by_key()).windowed_by(tumbling("10s", grace="0s"), emit="on_close", idle="20s")
+    windowed.count("counts").to_stream(lambda window, n: window.key, with_key=True).to("out", key_serde="str")
+    return builder
+
+
+@pytest.mark.parametrize("repartitioned", [False, True])
+def test_silence_is_that_of_a_partition_while_others_have_records(repartitioned: bool) -> None:
+    """What has no stores holds nothing back, so what it reads breaks no silence behind it."""
+    with TopologyTestDriver(Application("app", windows(repartitioned=repartitioned), **SERDES), partitions=2) as driver:
+        driver.pipe("in", "a", 1, timestamp=1_000)
+        for _ in range(10):
+            driver.pipe("in", "d", 1, timestamp=1_000)  # of another partition
+            driver.advance_wall_clock("5s")
+        assert [each[:2] for each in driver.read_all("out")] == [("a", 1)]
+
+
+def test_after_a_pause_what_waits_is_read_before_windows_close() -> None:
+    with TopologyTestDriver(Application("app", windows(repartitioned=False), **SERDES)) as driver:
+        driver.pipe("in", "a", 1, timestamp=1_000)
+        driver.pause()
+        for _ in range(3):
+            driver.pipe("in", "a", 1, timestamp=2_000)
+        driver.advance_wall_clock("1d")
+        driver.resume()
+        driver.advance_wall_clock("1d")
+        assert [each[:2] for each in driver.read_all("out")] == [("a", 4)]
+        assert driver.dropped_records() == 0
