@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import TopologyError
 from ..record import TopicPartition
-from .nodes import Graph, ProcessorNode, SinkNode, SourceNode, TaskId, decorate
+from .nodes import Graph, SinkNode, SourceNode, TaskId, decorate
 
 
 @dataclass(frozen=True)
@@ -136,24 +136,9 @@ class Resolution:
 
     def _copartitioned(self) -> list[tuple[str, list[str]]]:
         """Return groups of topics that must have equal counts, each with the reason."""
-        feeds: dict[str, set[str]] = {}
-        reasons: list[tuple[str, set[str]]] = []
-        for subtopology in self.program.subtopologies:
-            stored: dict[str, set[str]] = {each.name: set() for each in subtopology.stores}
-            for node in subtopology.nodes:
-                feeds[node.name] = {node.name} if isinstance(node, SourceNode) else set()
-                feeds[node.name].update(*(feeds[parent] for parent in node.parents))
-                if isinstance(node, ProcessorNode):
-                    for store in node.stores:
-                        stored[store] |= feeds[node.name]
-            reasons += [(f"their records meet in store {store!r}", sources) for store, sources in stored.items()]
-        reasons += [
-            (f"sources {', '.join(each)} are declared to be co-partitioned", set(each))
-            for each in self.program.copartitioned
-        ]
         return [
             (reason, [topic for source, topics in self.topics.items() if source in sources for topic in topics])
-            for reason, sources in reasons
+            for reason, sources in self.program.copartitioned_sources()
         ]
 
     def _count_internal_topics(self) -> None:

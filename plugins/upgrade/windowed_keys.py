@@ -30,9 +30,11 @@ CHOSEN = ""
 def whole_keys(application: Application, before: Note, log: Log) -> set[str]:
     """Return the topics that keep this partitioner; `before`: the note of the program that ran last, empty if none did.
 
-    A topic that the program does not name any more stays among them.
+    A topic that the program does not name any more stays among them. A new internal topic is among them if it is
+    co-partitioned with one of them: in topics of two partitioners a join finds no rows.
     """
-    return _by_whole_key(application, before, log) - _chosen_otherwise(application)
+    chosen = _chosen_otherwise(application)
+    return _with_copartitioned(application, before, _by_whole_key(application, before, log) - chosen) - chosen
 
 
 def left_whole_keys(application: Application, before: Note, log: Log) -> set[str]:
@@ -54,8 +56,25 @@ def _by_whole_key(application: Application, before: Note, log: Log) -> set[str]:
     if WHOLE_KEYS in before:
         return set(before[WHOLE_KEYS])
     # Which topics from outside such a version has written is not known, so it may be any; of internal ones it is.
-    new = application.program.internal_topics.keys() - set(before["fingerprint"].get("internal_topics", ()))
-    return {topic_of(each) for each in _windowed_sinks(application)} - new
+    return {topic_of(each) for each in _windowed_sinks(application)} - _new_internal(application, before)
+
+
+def _with_copartitioned(application: Application, before: Note, kept: set[str]) -> set[str]:
+    program = application.program
+    topics = {each.name: each.topics for part in program.subtopologies for each in part.sources}
+    groups = [
+        {topic for source in sources for topic in topics.get(source, ())}
+        for _, sources in program.copartitioned_sources()
+    ]
+    new = _new_internal(application, before) & {topic_of(each) for each in _windowed_sinks(application)}
+    for _ in range(len(new)):  # a new one may be co-partitioned with another new one
+        kept = kept.union(*(group & new for group in groups if group & kept))
+    return kept
+
+
+def _new_internal(application: Application, before: Note) -> set[str]:
+    """Return the internal topics that the program which ran last did not have."""
+    return application.program.internal_topics.keys() - set(before.get("fingerprint", {}).get("internal_topics", ()))
 
 
 def _chosen_otherwise(application: Application) -> set[str]:

@@ -185,6 +185,38 @@ def test_a_repartition_topic_keeps_it_and_a_new_one_goes_by_the_key(life: Life) 
     assert len(found["one"]) == len(found["two"]) == len(NAMES)
 
 
+def joining(*more: str, **options: Any) -> StreamsBuilder:
+    """Return a program that joins the table of a repartition topic of windowed keys with others."""
+    builder = StreamsBuilder()
+    stream = builder.stream("left").select_key(lambda key, value: Windowed(key, 0, 5000), with_key=True)
+
+    def table(name: str, **options: Any) -> Any:
+        return stream.repartition(name, partitions=MANY, key_serde="windowed:str:5s", **options).to_table(f"t-{name}")
+
+    joined = table("one", **options)
+    for name in more:
+        joined = joined.join(table(name), lambda one, two: one + two)
+    joined.to_stream().to("out", key_serde="pickle")
+    return builder
+
+
+@pytest.mark.parametrize("resets", [False, True], ids=["start", "reset"])
+def test_a_new_topic_is_partitioned_like_those_that_it_is_joined_with(life: Life, resets: bool) -> None:
+    life.start(joining(partition_by=lambda key: key))
+    life.becomes_older()
+    if resets:
+        application = life.restarts.application(joining())
+        reset(application, life.log, plan_reset(application, life.log, to_earliest), lambda: None)
+    kept = tuple(f"{name}-repartition" for name in ("one", "three", "two"))
+    assert life.plan(joining("two", "three")).whole_keys == kept
+    life.restarts.start(joining("two", "three"), rows(10_000))
+    assert life.plan(joining("two", "three")).whole_keys == kept
+    out = [each.key for each in everything(life.log, "out") if each.value == b"vvv"]
+    assert len(set(out)) == len(NAMES)
+    by_key = joining("two", "three", partition_by=lambda key: key.key)
+    assert "one-repartition" not in life.plan(by_key).whole_keys
+
+
 def test_topics_that_a_function_chooses(life: Life) -> None:
     life.start(choosing(partition_by=lambda key: key))
     life.becomes_older()
