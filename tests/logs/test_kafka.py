@@ -11,7 +11,13 @@ from typing import ClassVar
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from penstock.clock import ManualClock
 from penstock.errors import FencedError, LeaseHeldError, LogError
@@ -21,7 +27,7 @@ from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.contracts.log import LogContract
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.plugins.upgrade.epoch import begin_epoch, current_epoch
-from penstock.record import TopicPartition
+from penstock.record import OutputBatch, TopicPartition
 
 from ..kafka.names import fresh_name
 
@@ -218,6 +224,33 @@ def test_who_waits_for_a_lease_looks_and_claims_it_when_it_is_over(broker: Kafka
         assert log.end_offsets([claims])[claims] <= again + 4, "claimed once, when it was over; then given up"
         found = log.fetch(claims, 0, log.end_offsets([claims])[claims], 1 << 20)
         assert len({key for batch in found for key in batch.keys}) == 3, "a token for each process"
+
+
+@pytest.mark.broker
+def test_who_waits_for_a_lease_looks_though_the_brokers_clock_was_set_back(broker: KafkaBroker) -> None:
+    application = fresh_name("app")
+    claims = TopicPartition(f"{application}-penstock-notes", 1)
+    with closing(KafkaLog(broker.bootstrap)) as log, closing(KafkaLog(broker.bootstrap)) as waiting:
+        log.create_topic(claims.topic, 2, {"message.timestamp.type": "CreateTime"})
+        ahead_ms = int(time.time() * 1000) + 1_800_000
+        claim = b'{"owner": "before", "ttl_ms": 1000}'
+        log.append(OutputBatch(claims.topic, [b"t", b"t"], [claim, None], [ahead_ms] * 2, None, [[1], [1]]))
+        change = ConfigEntry("message.timestamp.type", "LogAppendTime", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, claims.topic, incremental_configs=[change])
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.incremental_alter_configs([resource])[resource].result()
+        timestamps = [1]
+        while timestamps[-1] == 1:  # the broker takes the change a moment later
+            log.append(OutputBatch(claims.topic, [b"t"], [None], [1], None, [[1]]))
+            end = log.end_offsets([claims])[claims]
+            timestamps = [at for batch in log.fetch(claims, 0, end, 1 << 20) for at in batch.timestamps]
+        lease = log.lease(application, "present", 60_000)
+        before = log.end_offsets([claims])[claims]
+        for _ in range(5):
+            with pytest.raises(LeaseHeldError, match="present"):
+                waiting.lease(application, "waiting", 10_000)
+        assert log.end_offsets([claims])[claims] <= before + 2, "one claim, which is withdrawn"
+        lease.release()
 
 
 @pytest.mark.broker

@@ -201,7 +201,7 @@ class Notes:
         holder = lease.claim()
         if holder is None or holder.token != lease.token:
             own = [at_ms for token, _, at_ms in self._claims(application_id) if token == lease.token]
-            wait.ahead_ms = max(own) - _stopwatch_ms() if own else None
+            wait.ahead_ms = own[-1] - _stopwatch_ms() if own else None
             lease.withdraw()
             self._waits[application_id] = wait
             raise self._held(application_id, holder, ttl_ms)
@@ -218,8 +218,8 @@ class Notes:
         if (end := self._topics.end_offsets([where], stable=False)[where]) != wait.end:
             claims = list(self._claims(application_id))
             wait.end, wait.holder = end, _holder_in(claims)
-            # The broker's clock may have been set forward since.
-            wait.ahead_ms = max([wait.ahead_ms, *(at_ms - _stopwatch_ms() for *_, at_ms in claims)])
+            # The broker's clock may have been set forward since. Of older claims it may have been set back since.
+            wait.ahead_ms = max([wait.ahead_ms, *(at_ms - _stopwatch_ms() for *_, at_ms in claims[-1:])])
         return wait.holder is not None and _stopwatch_ms() + wait.ahead_ms < wait.holder.until_ms
 
     def _held(self, application_id: str, holder: _Holder | None, ttl_ms: int) -> LeaseHeldError:
@@ -285,7 +285,7 @@ class Notes:
         now_ms = 0
         for token, claim, at_ms in self._claims(application_id):
             until.pop(token, None)
-            now_ms = max(now_ms, at_ms)
+            now_ms = at_ms  # the newest one, not the largest: the broker's clock may have been set back
             if claim is not None:
                 until[token] = at_ms + claim["ttl_ms"]
         return [token for token, until_ms in until.items() if until_ms <= now_ms][:_MOST_FORGOTTEN]
