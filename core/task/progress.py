@@ -83,6 +83,11 @@ class Progress:
             self.wall_clock += half
             self.driver_clock = driver_ms - odd
 
+    def note_driver_clock(self, driver_ms: int) -> None:
+        """Note if the driver's clock was set back, also where the task has nothing to do: its own goes on from here."""
+        if driver_ms < self.driver_clock:
+            self.move_wall_clock(driver_ms)
+
     def driver_time_of(self, wall_clock_ms: int) -> int:
         """Return what the driver's clock will show when the wall clock reaches a time (ms)."""
         since = self.driver_clock

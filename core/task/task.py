@@ -189,11 +189,13 @@ class Task:
             return True
         return self.visits.run() or fired
 
-    def next_wall_clock_punctuation(self) -> int | None:
+    def next_wall_clock_punctuation(self, driver_ms: int | None = None) -> int | None:
         """Return when the next punctuator or timer of the wall clock is due, or None; 0: a visit is not over.
 
-        In ms, by the driver's clock.
+        In ms, by the driver's clock, which shows `driver_ms` now (None: as the driver last said).
         """
+        if driver_ms is not None:
+            self.progress.note_driver_clock(driver_ms)
         if self.visits.are_due:
             return 0
         due = self._punctuators.next_due(PunctuationType.WALL_CLOCK_TIME)

@@ -132,7 +132,7 @@ class ApplicationEngine(SlotEngine):
     def _due(self, plan: SlotPlan) -> Iterable[str]:
         """Return tasks without records whose punctuator is due, or whose commit has to be repeated."""
         for name, task in self._tasks.items():
-            tick = task.next_tick()
+            tick = task.next_tick(plan.clock_ms)
             is_due = tick is not None and tick <= plan.clock_ms
             is_due = is_due and not _is_paused(name, plan)
             if name not in plan.ends and (is_due or task.commit_expires()):

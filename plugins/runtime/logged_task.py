@@ -101,9 +101,9 @@ class LoggedTask(TaskRunner):
         """The last commit of the open task."""
         return None if self._commits is None else self._commits.last
 
-    def next_tick(self) -> int | None:
+    def next_tick(self, clock_ms: int) -> int | None:
         """Return when (ms) the open task's next wall-clock punctuator is due; None if there is none."""
-        return None if self.task is None else self.task.next_wall_clock_punctuation()
+        return None if self.task is None else self.task.next_wall_clock_punctuation(clock_ms)
 
     def ask(self, visits: Sequence[Visit] | None, portion: int = PORTION) -> None:
         """Let the task make the visits that were asked for; None: nothing is known of them. See `Visits.ask`."""

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock import ManualClock
+from penstock import ManualClock, Topology
 from penstock.plugins.embedded.engine import EmbeddedEngine, stepping_embedded
 from penstock.plugins.runs.order import RunOrder, Trigger
 
-from ..runtime.test_overdue import DAY_MS, sums_of_counts
+from ..runtime.test_overdue import DAY_MS, Overdue, sums_of_counts
 from ..spark.surroundings import Surroundings
 
 
@@ -35,3 +35,19 @@ def test_a_window_behind_another_one_keeps_its_last_results_over_pauses(tmp_path
             wall += DAY_MS
             run()
         assert surroundings.values_by_key("out") == {"0": ["30"], "10000": ["30"]}
+
+
+@pytest.mark.parametrize("is_continuous", [False, True])
+def test_schedules_go_on_without_records_after_the_clock_was_set_back(tmp_path: Path, is_continuous: bool) -> None:
+    """Half as fast, until the clock has caught up."""
+    program = Topology().add_source("in", "in").add_processor("overdue", Overdue, "in")
+    program = program.add_sink("out", "out", "overdue")
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(**{"in": 1, "out": 1})
+        given = surroundings.application("app", program, engine="embedded", key_serde="str", value_serde="str")
+        found = []
+        with stepping_embedded(given, is_continuous=is_continuous) as driver:
+            for minutes in 2_880, 1_440, 1_449, 1_451, 1_459, 1_461:
+                driver.step(minutes * 60_000)
+                found.append(len(surroundings.values_by_key("out").get("schedule", [])))
+        assert found == [0, 0, 0, 1, 1, 2]

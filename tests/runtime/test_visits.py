@@ -95,7 +95,7 @@ class Bench:
 
     @property
     def is_visiting(self) -> bool:
-        return self.worker.next_tick() == 0
+        return self.worker.task is not None and self.worker.task.visits.are_due
 
     def visited(self) -> list[str]:
         end = TopicPartition("out", 0)

@@ -216,9 +216,7 @@ class ContinuousWorker(LoggedTask):
         if self.is_paused or self.task is None:
             return None
         progress = self.task.progress
-        if clock_ms < progress.driver_clock:
-            # It was set back. The task's clock goes on from here, also where no record lets the task work.
-            progress.move_wall_clock(clock_ms)
+        progress.note_driver_clock(clock_ms)
         tick = self.task.next_wall_clock_call()
         return None if tick is None else progress.driver_time_of(tick)
 
