@@ -479,7 +479,8 @@ def test_so_is_that_of_a_node_that_is_gone_and_of_a_name(caplog: pytest.LogCaptu
 def test_a_value_transformer_schedules_its_methods() -> None:
     class Watch(ValueTransformer):
         def transform(self, key: Any, value: Any) -> Any:
-            self.context.schedule("10ms", self.tick, STREAM_TIME, start=8, name="watch")
+            if self.context.current_stream_time_ms() < 8:
+                self.context.schedule("10ms", self.tick, STREAM_TIME, start=8, name="watch")
             return value
 
         def tick(self, now: int) -> None:
@@ -490,7 +491,7 @@ def test_a_value_transformer_schedules_its_methods() -> None:
     with TopologyTestDriver(topology, reopen_tasks=True) as driver:
         for timestamp in (3, 12, 13, 19):
             driver.pipe("in", "k", "v", timestamp)
-        assert [time for _, time in driver.store("times").all()] == [12, 13, 19]
+        assert [time for _, time in driver.store("times").all()] == [12, 19]
 
 
 def test_the_mock_context_shows_what_took_a_schedules_place() -> None:

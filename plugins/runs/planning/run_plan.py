@@ -41,7 +41,7 @@ class Plan:
     is_continuous: bool = False
     log_level: int = logging.WARNING
     upstream: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    holding: Sequence[int] = ()
+    holding: Sequence[int] = field(default_factory=list)
 
     @classmethod
     def of(
