@@ -17,7 +17,7 @@ IMPORT_NAME = "penstock"
 
 @contextmanager
 def needed(feature: str, extra: str | None = None) -> Iterator[None]:
-    """Raise MissingPackageError for a module that the block imports and that is not installed.
+    """Raise MissingPackageError for an import of the block that fails: no package, or one of another version.
 
     `feature`: what needs the module, as the message's subject. `extra`: the distribution's extra that installs the
     module; None for a package that penstock requires, and that an installation without Spark leaves out. Blocks may be
