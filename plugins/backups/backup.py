@@ -26,10 +26,10 @@ from penstock.plugins.applications.changelog_location import reaches
 from penstock.plugins.applications.changelog_move import restored
 from penstock.plugins.applications.lag import offset_resets
 from penstock.plugins.applications.preparation import resolve as resolve_tasks
+from penstock.plugins.applications.saved_tasks import SavedTask, saved_tasks, task_partitions
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.changelogs.storage import absolute
 from penstock.plugins.replicas.replica import Replica
-from penstock.plugins.replicas.saved_tasks import SavedTask, saved_tasks, task_partitions
 from penstock.plugins.replicas.verification import beside
 from penstock.plugins.runtime.locations import open_deltas, resolve, state_directory
 from penstock.plugins.upgrade.saved_program import is_same_program, read_note, repartition_topics

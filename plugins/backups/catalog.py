@@ -22,9 +22,9 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from penstock import ChangelogError, Commit, ConfigError, StoreError, TopicPartition, World
+from penstock.plugins.applications.saved_tasks import saved_layouts
 from penstock.plugins.changelogs.directory import DirectoryChangelog, location_and_options
 from penstock.plugins.changelogs.storage import TEMPORARY, Storage, absolute, open_storage
-from penstock.plugins.replicas.saved_tasks import saved_layouts
 from penstock.plugins.upgrade.saved_program import Note
 from penstock.world import StoredFile
 

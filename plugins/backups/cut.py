@@ -9,7 +9,7 @@ from struct import Struct
 from msgpack import packb, unpackb
 
 from penstock import Commit, Log, OffsetOutOfRangeError, OutputBatch, StoreError, TopicPartition, World
-from penstock.plugins.replicas.saved_tasks import task_partitions
+from penstock.plugins.applications.saved_tasks import task_partitions
 from penstock.plugins.runtime.pause_requests import LEAD_MS, LONGEST_MS, Pause, ask_for_pause
 from penstock.plugins.upgrade.saved_program import Note, repartition_topics
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from penstock import Application, IncompatibleStateError, Log, TopicPartition, World
 from penstock.plugins.applications.preparation import RESTORING
-from penstock.plugins.replicas.saved_tasks import saved_layouts
+from penstock.plugins.applications.saved_tasks import saved_layouts
 from penstock.plugins.runtime.locations import open_deltas
 from penstock.plugins.upgrade.older import check_note
 from penstock.plugins.upgrade.saved_program import Note, read_note, repartition_topics, saved_subtopologies

@@ -25,7 +25,7 @@ from penstock.plugins.applications.changelog_move import restored
 from penstock.plugins.applications.checkpoint_files import delete_checkpoint
 from penstock.plugins.applications.committed import CommittedPartitions
 from penstock.plugins.applications.preparation import RESTORING, changelog_config, repartition_config
-from penstock.plugins.replicas.saved_tasks import saved_layouts, task_partitions
+from penstock.plugins.applications.saved_tasks import saved_layouts, task_partitions
 from penstock.plugins.runtime.locations import open_changelog, open_deltas
 from penstock.plugins.runtime.topic_ids import without_ids
 from penstock.plugins.upgrade.saved_program import write_note

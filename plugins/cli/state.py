@@ -21,9 +21,9 @@ from .stores import accept, drop, state_of
 
 if TYPE_CHECKING:
     from penstock import Application, Log
+    from penstock.plugins.applications.saved_tasks import SavedTask
     from penstock.plugins.replicas.contents import Entry
     from penstock.plugins.replicas.replica import Replica
-    from penstock.plugins.replicas.saved_tasks import SavedTask
     from penstock.plugins.replicas.verification import Comparison
     from penstock.plugins.upgrade.saved_stores import SavedStore
 
@@ -63,7 +63,7 @@ def list_state(target: str, as_json: bool, **where: Any) -> None:
     A copy is the task's local state, or that of this command. Entries are counted about, and for each store. A store
     that the program does not name any more is parked.
     """
-    from penstock.plugins.replicas.saved_tasks import saved_tasks
+    from penstock.plugins.applications.saved_tasks import saved_tasks
     from penstock.plugins.upgrade.saved_stores import saved_stores
 
     application = find_application(target, **where)
@@ -239,7 +239,7 @@ def verify(target: str, stores: tuple[str, ...], task: str | None, as_json: bool
     The application may run. The exit code is 1 if a row differs. Rows that have expired, and that this machine has
     freed, are counted.
     """
-    from penstock.plugins.replicas.saved_tasks import saved_tasks
+    from penstock.plugins.applications.saved_tasks import saved_tasks
     from penstock.plugins.replicas.verification import compare
     from penstock.plugins.runtime.locations import state_directory
 

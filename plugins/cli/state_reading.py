@@ -12,17 +12,17 @@ from .output import note
 
 if TYPE_CHECKING:
     from penstock import Application, Commit, Log
+    from penstock.plugins.applications.saved_tasks import SavedTask
     from penstock.plugins.replicas.arrow_columns import ArrowColumns
     from penstock.plugins.replicas.replica import Replica
-    from penstock.plugins.replicas.saved_tasks import SavedTask
 
 
 class StoreReading:
     """One store of an application, read from replicas of its tasks under `state_dir`."""
 
     def __init__(self, application: Application, log: Log, store: str) -> None:
+        from penstock.plugins.applications.saved_tasks import saved_tasks
         from penstock.plugins.replicas.contents import declared_store
-        from penstock.plugins.replicas.saved_tasks import saved_tasks
 
         self._application = application
         self._log = log

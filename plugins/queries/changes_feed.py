@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock import Application, Commit, LogChangelog, PenstockError, Restore, Serde, StoreBuilder, TaskChangelog
 from penstock.changelog import is_version
+from penstock.plugins.applications.saved_tasks import SavedTask
 from penstock.plugins.replicas.contents import (
     KINDS_OF_TIMES,
     Entry,
@@ -21,7 +22,6 @@ from penstock.plugins.replicas.contents import (
     store_over,
 )
 from penstock.plugins.replicas.log_history import LogHistory, OvertakenError
-from penstock.plugins.replicas.saved_tasks import SavedTask
 from penstock.plugins.runtime.locations import open_changelog
 from penstock.store import Change as Row
 from penstock.store import Changes

@@ -17,7 +17,7 @@ from penstock import (
     World,
     version_counter,
 )
-from penstock.plugins.replicas.saved_tasks import SavedTask, saved_tasks
+from penstock.plugins.applications.saved_tasks import SavedTask, saved_tasks
 from penstock.support.names import did_you_mean
 
 from .ahead import Ahead

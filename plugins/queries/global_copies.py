@@ -19,7 +19,7 @@ from penstock import (
     World,
 )
 from penstock.hooks import registry
-from penstock.plugins.replicas.saved_tasks import SavedTask
+from penstock.plugins.applications.saved_tasks import SavedTask
 from penstock.plugins.runtime.local_state.global_copy import Position, copy_backend, copy_directory, current_number
 from penstock.plugins.runtime.local_state.global_stores import GlobalStores
 from penstock.plugins.runtime.locations import state_directory

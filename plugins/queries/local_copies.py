@@ -19,7 +19,7 @@ from penstock import (
 )
 from penstock.changelog import is_version
 from penstock.hooks import registry
-from penstock.plugins.replicas.saved_tasks import SavedTask
+from penstock.plugins.applications.saved_tasks import SavedTask
 from penstock.plugins.runtime.locations import state_directory
 from penstock.program.layouts import id_of_version
 from penstock.store.kept_store import KeptStore

@@ -19,8 +19,8 @@ from penstock import (
     ValueAndTimestamp,
     ValueTimestampHeaders,
 )
+from penstock.plugins.applications.saved_tasks import SavedTask
 from penstock.plugins.replicas.keys import KeyTasks
-from penstock.plugins.replicas.saved_tasks import SavedTask
 from penstock.stores.rows.scan import Scan
 
 from .built_stores import BuiltStores

@@ -11,10 +11,9 @@ from pathlib import Path
 from penstock import Application, StoreError
 from penstock.changelog import is_version
 from penstock.hooks import registry
+from penstock.plugins.applications.saved_tasks import SavedTask
 from penstock.plugins.runtime.local_state.backends import OF_REPLICA
 from penstock.plugins.runtime.locations import state_directory
-
-from .saved_tasks import SavedTask
 
 _log = logging.getLogger("penstock.replicas")
 

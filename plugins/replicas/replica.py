@@ -23,6 +23,7 @@ from penstock import (
 )
 from penstock.changelog import is_version
 from penstock.plugins.applications.changelog_location import shown_location
+from penstock.plugins.applications.saved_tasks import SavedTask, saved_tasks
 from penstock.plugins.runtime.local_state.backends import OF_REPLICA, Backends
 from penstock.plugins.runtime.local_state.directories import SoleUse
 from penstock.plugins.runtime.local_state.stretch import Stretch
@@ -37,7 +38,6 @@ from penstock.support.names import did_you_mean
 from penstock.support.private_files import make_private_directory, write_private_text
 
 from .log_history import LogHistory, OvertakenError
-from .saved_tasks import SavedTask, saved_tasks
 
 _log = logging.getLogger("penstock.replicas")
 

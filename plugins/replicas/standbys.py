@@ -18,10 +18,10 @@ from penstock import (
     StoreLockedError,
     World,
 )
+from penstock.plugins.applications.saved_tasks import saved_tasks
 from penstock.plugins.runtime.locations import state_directory
 
 from .replica import Replica
-from .saved_tasks import saved_tasks
 from .settings import STANDBY_LISTENER
 
 _log = logging.getLogger("penstock.standbys")

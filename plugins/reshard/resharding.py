@@ -27,6 +27,7 @@ from penstock.plugins.applications.committed import CommittedPartitions
 from penstock.plugins.applications.own_topics import topics_beside
 from penstock.plugins.applications.pausing import carry_pause, check_not_paused
 from penstock.plugins.applications.preparation import Prepared, make_changelog_topics, prepare
+from penstock.plugins.applications.saved_tasks import task_partitions
 from penstock.plugins.applications.stored_id import (
     StoredAs,
     read_note_beside,
@@ -35,7 +36,6 @@ from penstock.plugins.applications.stored_id import (
     write_stored,
 )
 from penstock.plugins.applications.visits import check_no_visits
-from penstock.plugins.replicas.saved_tasks import task_partitions
 from penstock.plugins.runtime.local_state.directories import remove_all
 from penstock.plugins.runtime.locations import making_state_directory, open_deltas, state_directory
 from penstock.plugins.runtime.topic_ids import without_ids

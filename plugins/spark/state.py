@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import Application, Commit, ConfigError, StoreError
+from penstock.plugins.applications.saved_tasks import saved_tasks
 from penstock.plugins.applications.stored_id import stored_application
 from penstock.plugins.replicas.arrow_columns import ArrowColumns
 from penstock.plugins.replicas.contents import LATEST, columns, declared_store, open_store
 from penstock.plugins.replicas.replica import Replica
-from penstock.plugins.replicas.saved_tasks import saved_tasks
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.temporary import TemporaryDirectory

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from penstock import Application, ManualClock, World, run
+from penstock.plugins.applications.saved_tasks import saved_tasks
 from penstock.plugins.replicas import standbys as standbys_module
-from penstock.plugins.replicas.saved_tasks import saved_tasks
 from penstock.plugins.replicas.standbys import FAILED, FOLLOWING, TAKEN, Standbys
 from penstock.plugins.runtime.local_state import directories
 from penstock.plugins.runtime.local_state.directories import DirectoryUse, SoleUse, remove_unused

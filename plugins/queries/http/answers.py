@@ -10,9 +10,9 @@ from itertools import islice, takewhile
 from typing import Any
 
 from penstock import Serde, StateStore, ValueAndTimestamp, ValueTimestampHeaders
+from penstock.plugins.applications.saved_tasks import SavedTask
 from penstock.plugins.replicas.contents import LATEST, Entry, entries, entries_of, key_serde
 from penstock.plugins.replicas.keys import key_of_json, key_of_text
-from penstock.plugins.replicas.saved_tasks import SavedTask
 from penstock.plugins.serdes.json_text import headers_to_json
 from penstock.program.serdes import resolve_serde
 from penstock.store.specs import declared_serdes
