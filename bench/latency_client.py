@@ -32,7 +32,7 @@ class Load:
 
     The time starts when a record of each partition has its outputs: `warm_up` seconds that are not measured, then
     `seconds` that are. `words`: records are sentences of so many words, and each word is an output; 0: a record has one
-    output. Outputs that have not come `patience` seconds after the last record was sent are missing.
+    output. Outputs are missing when none has come for `patience` seconds after the last record was sent.
     """
 
     bootstrap: str
@@ -130,20 +130,21 @@ def measure(load: Load) -> dict[str, int]:
     found.measured_from = time.time() + load.warm_up
     thread = threading.Thread(target=sender.send_all)
     thread.start()
-    _read(consumer, found, expected, time.monotonic() + load.warm_up + load.seconds + load.patience)
+    _read(consumer, found, expected, time.monotonic() + load.warm_up + load.seconds + load.patience, load.patience)
     thread.join()
     consumer.close()
     np.save(load.file, np.array(found.milliseconds))
     return {"sent": sender.sent, "expected": expected, "received": found.received}
 
 
-def _read(consumer: Consumer, found: _Found, expected: int, deadline: float) -> None:
-    """Read until so many outputs came, or the time is over."""
+def _read(consumer: Consumer, found: _Found, expected: int, deadline: float, patience: float = 0.0) -> None:
+    """Read until so many outputs came, or the time is over, which ends at least `patience` seconds after an output."""
     while found.received < expected and time.monotonic() < deadline:
         # `consume(500, t)` would return when t is over, unless 500 are there: it would add t to the latency.
         messages = consumer.consume(1, 0.02)
         if messages:
             found.take(messages + consumer.consume(500, 0))
+            deadline = max(deadline, time.monotonic() + patience)
 
 
 def main() -> None:

@@ -100,6 +100,10 @@ class UnknownTopicError(LogError):
     """A topic that was named does not exist."""
 
 
+class TopicExistsError(LogError):
+    """A topic that was to be created exists."""
+
+
 class OffsetOutOfRangeError(LogError):
     """A position lies before the first record that the log still has, or after its end."""
 

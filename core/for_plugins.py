@@ -32,6 +32,7 @@ from .errors import (
     StaleStoreError,
     StoreLockedError,
     StoreUnavailableError,
+    TopicExistsError,
     UnknownTopicError,
 )
 from .handlers import Decision, Fail, RetryAfter, SendToDeadLetter, Skip
@@ -216,6 +217,7 @@ __all__ = [
     "TimestampExtractor",
     "TimestampedWindowStore",
     "TopicChooser",
+    "TopicExistsError",
     "TopicInfo",
     "TopicPartition",
     "TopicRows",

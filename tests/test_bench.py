@@ -244,7 +244,7 @@ def _load(broker: KafkaBroker, directory: Path) -> Load:
     log.create_topic(source, PARTITIONS)
     log.create_topic(target, PARTITIONS)
     log.close()
-    return Load(broker.bootstrap, source, target, True, 200, 0.5, 1.0, 0, 2.0, str(directory / "milliseconds.npy"))
+    return Load(broker.bootstrap, source, target, True, 200, 0.5, 1.0, 0, 5.0, str(directory / "milliseconds.npy"))
 
 
 def test_the_clients_measure_what_comes_and_count_what_does_not(broker: KafkaBroker, tmp_path: Path) -> None:

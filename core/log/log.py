@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, runtime_checkable
 
-from ..errors import UnknownTopicError
+from ..errors import TopicExistsError, UnknownTopicError
 from ..record import OutputBatch, RecordBatch, TopicPartition
 from .committer import Commit, TaskCommitter
 from .follower import Follower
@@ -83,7 +84,13 @@ class LogTopics(ABC):
     def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str] | None = None, *, internal: bool = False
     ) -> None:
-        """Create a topic. Raises LogError when it exists or a setting is unknown."""
+        """Create a topic. Raises TopicExistsError, and LogError when a setting is unknown."""
+
+    def ensure_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+        """Create an internal topic unless it is there; other processes may do so at the same time."""
+        if name not in self.topics():
+            with suppress(TopicExistsError):
+                self.create_topic(name, partitions, config, internal=True)
 
     @abstractmethod
     def delete_topic(self, name: str) -> None:

@@ -29,6 +29,4 @@ def heartbeat_topic(application_id: str) -> str:
 
 def make_heartbeat_topic(log: Log, application_id: str) -> None:
     """Create the topic unless it is there."""
-    name = heartbeat_topic(application_id)
-    if name not in log.topics():
-        log.create_topic(name, 1, _CONFIG, internal=True)
+    log.ensure_topic(heartbeat_topic(application_id), 1, _CONFIG)

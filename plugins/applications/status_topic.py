@@ -33,7 +33,7 @@ class StatusTopic:
     def write(self, status: RunStatus) -> None:
         """Keep a status; the topic is made when it is not there."""
         if not self._exists():
-            self._log.create_topic(self._name, 1, _CONFIG, internal=True)
+            self._log.ensure_topic(self._name, 1, _CONFIG)
             self._is_there = True
         # A thousand tasks take some hundred kilobytes of text, and Kafka takes a megabyte a record.
         value = zlib.compress(status.to_json().encode(), 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock import LogError, TopicInfo
+from penstock import LogError, TopicExistsError, TopicInfo
 from penstock.support.names import did_you_mean, is_topic_name
 
 _MAX_PARTITIONS = 10_000
@@ -147,7 +147,7 @@ def check_new_topic(
     check_name(name, partitions)
     for other in existing:
         if other == name:
-            raise LogError(f"topic {name!r} exists: use it, choose another name, or delete it first")
+            raise TopicExistsError(f"topic {name!r} exists: use it, choose another name, or delete it first")
         if other.replace(".", "_") == name.replace(".", "_"):
             raise LogError(
                 f"topic {name!r} differs from topic {other!r} only in '.' and '_', which Kafka refuses: choose another "

@@ -41,8 +41,7 @@ def ask_for_pause(log: Log, application_id: str, pause: Pause) -> None:
     that reads the request too late, or never, only lets the one who asks find no moment.
     """
     topic = requests_topic(application_id)
-    if topic not in log.topics():
-        log.create_topic(topic, 1, _CONFIG, internal=True)
+    log.ensure_topic(topic, 1, _CONFIG)
     text = json.dumps({"from_ms": pause.from_ms, "until_ms": pause.until_ms})
     log.append(OutputBatch(topic, [_KEY], [text.encode()], [pause.from_ms]))
 

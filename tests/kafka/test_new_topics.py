@@ -75,6 +75,16 @@ def test_a_start_looks_again(broker: KafkaBroker, tmp_path: Path, late: dict[str
         run(shop.application)
 
 
+def test_notes_of_two_drivers_at_once(broker: KafkaBroker, late: dict[str, int]) -> None:
+    """Both create the topic of notes, and the broker that the second one asks does not list it yet."""
+    name = fresh_name("app")
+    with closing(KafkaLog(broker.bootstrap)) as first, closing(KafkaLog(broker.bootstrap)) as second:
+        first.put_meta(name, "first", b"1")
+        late[f"{name}-penstock-notes"] = 3
+        second.put_meta(name, "second", b"2")
+        assert (first.get_meta(name, "second"), second.get_meta(name, "first")) == (b"2", b"1")
+
+
 def test_a_topic_is_created_when_every_broker_lists_it(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the broker were two, of which the second one hears of the topic later."""
     name, asked = fresh_name("new"), []

@@ -100,6 +100,9 @@ class KafkaLog(Log):
     ) -> None:
         self._topics.create(name, partitions, config or {})
 
+    def ensure_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+        self._topics.ensure(name, partitions, config or {})
+
     def delete_topic(self, name: str) -> None:
         self._readers.forget(name)
         self._measured.pop(name, None)

@@ -141,7 +141,7 @@ class Notes:
 
     def change(self, application_id: str, key: str, change: Callable[[bytes | None], bytes]) -> None:
         """Replace a note by what `change` returns for it; durable when this returns."""
-        self._ensure(application_id + NOTES_SUFFIX)
+        self._topics.ensure(application_id + NOTES_SUFFIX, 2, _CONFIG)
         self._change(application_id, lambda: {key.encode(): change(self.get(application_id, key))})
 
     def delete(self, application_id: str) -> None:
@@ -154,7 +154,7 @@ class Notes:
 
     def begin_at(self, application_id: str, starts: Sequence[KafkaPartition], others: Sequence[KafkaPartition]) -> None:
         """Commit `starts`, with copies, and `others`, and delete all other notes: one transaction."""
-        self._ensure(application_id + NOTES_SUFFIX)
+        self._topics.ensure(application_id + NOTES_SUFFIX, 2, _CONFIG)
         copies = self.copies(application_id).records(starts)
         self._change(application_id, lambda: dict.fromkeys(self._all(application_id)) | copies, [*starts, *others])
 
@@ -162,7 +162,11 @@ class Notes:
         """Return the copies of an application's offsets."""
         topic = application_id + NOTES_SUFFIX
         return OffsetCopies(
-            topic, _NOTES, lambda: self._all(application_id), self._topics.ids, lambda: self._ensure(topic)
+            topic,
+            _NOTES,
+            lambda: self._all(application_id),
+            self._topics.ids,
+            lambda: self._topics.ensure(topic, 2, _CONFIG),
         )
 
     def _change(
@@ -237,7 +241,7 @@ class Notes:
         taken it before makes this one fail.
         """
         topic = application_id + NOTES_SUFFIX
-        self._ensure(topic)
+        self._topics.ensure(topic, 2, _CONFIG)
         with closing(self._fence(lease.application_id, _LEASED)) as fence:
             lease.renew(writes=True)
             fence.commit(Commit({}, ""), [OutputBatch(topic, [key.encode()], [value], [0], None, [[_NOTES]])])
@@ -306,24 +310,13 @@ class Notes:
         topic, count = application_id + NOTES_SUFFIX, len(records)
         if not records:
             return
-        self._ensure(topic)
+        self._topics.ensure(topic, 2, _CONFIG)
         self._outbox.deliver(
             OutputBatch(topic, list(records), list(records.values()), [0] * count, None, [[partition]] * count)
         )
 
     def _is_there(self, topic: str) -> bool:
         return topic in self._topics.counts() or topic in self._topics.counts(fresh=True)
-
-    def _ensure(self, topic: str) -> None:
-        """Create the topic of notes unless it is there."""
-        if self._is_there(topic):
-            return
-        try:
-            self._topics.create(topic, 2, _CONFIG)
-        except LogError:
-            # Two drivers may start at once.
-            if not self._is_there(topic):
-                raise
 
     def _read(self, application_id: str, partition: int, first: int = 0) -> Iterator[RecordBatch]:
         """Yield the records from offset `first` on."""

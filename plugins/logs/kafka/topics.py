@@ -20,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from penstock import LogError, TopicInfo, TopicPartition, UnknownTopicError
+from penstock import LogError, TopicExistsError, TopicInfo, TopicPartition, UnknownTopicError
 from penstock.support.names import did_you_mean
 
 from ..messages import check_partition, unknown_topic
@@ -163,6 +163,21 @@ class Topics:
             self._admin.one(f"creating topic {name!r}", AdminClient.create_topics, [new])
         except KafkaException as exception:
             raise self._not_created(name, config, exception) from exception
+        self._wait_until_served(name, partitions)
+
+    def ensure(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Create a topic unless it is there, and wait until every broker serves it.
+
+        Other processes may do so at the same time, and the broker this one asks may not list it yet.
+        """
+        if name in self.counts() or name in self.counts(fresh=True):
+            return
+        try:
+            self.create(name, partitions, config)
+        except TopicExistsError:
+            self._wait_until_served(name, partitions)
+
+    def _wait_until_served(self, name: str, partitions: int) -> None:
         self._wait(f"topic {name!r} to appear", lambda: self._is_ready(name, partitions))
         self._wait(f"every broker to list topic {name!r}", lambda: self._is_listed_everywhere(name, partitions))
 
@@ -216,7 +231,7 @@ class Topics:
         if error is None:
             return LogError(f"topic {name!r}: {exception}")
         if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
-            return LogError(f"topic {name!r} exists: use it, choose another name, or delete it first")
+            return TopicExistsError(f"topic {name!r} exists: use it, choose another name, or delete it first")
         if error.code() == KafkaError.INVALID_CONFIG:
             known = [*CONFIG_DEFAULTS, *CONFIG_IGNORED]
             for key in config:

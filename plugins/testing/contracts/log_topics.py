@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock import Commit, Log, LogError, TopicPartition, UnknownTopicError
+from penstock import Commit, Log, LogError, TopicExistsError, TopicPartition, UnknownTopicError
 
 from .expectations import check, expect
 from .log_tests import APPLICATION, LogTests, created, everything, output
@@ -70,9 +70,16 @@ class TopicTests(LogTests):
     def test_a_topic_that_exists_is_refused(self, log: Log) -> None:
         """And stays as it was."""
         log.create_topic("t", 2)
-        with pytest.raises(LogError, match="t"):
+        with pytest.raises(TopicExistsError, match="t"):
             log.create_topic("t", 3)
         expect(log.topics()["t"].partitions, 2)
+
+    def test_an_internal_topic_is_made_once(self, log: Log) -> None:
+        """By whichever process comes first."""
+        own = f"{APPLICATION}-set-changelog"
+        for _ in range(2):
+            log.ensure_topic(own, 1, {"cleanup.policy": "compact"})
+        expect(log.topics()[own].partitions, 1)
 
     def test_an_unknown_setting_is_refused_with_near_names(self, log: Log) -> None:
         """A setting that is misspelled and ignored is found when the disk is full."""
