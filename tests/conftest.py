@@ -160,12 +160,20 @@ def stores_are_closed(request: pytest.FixtureRequest) -> Iterator[None]:
         wait_until(lambda: not any(each.startswith(f"{own}/") for each in list(registry._environments)), seconds=10)
 
 
+OF_OTHER_QUERIES = {
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    "spark.sql.streaming.stateStore.encodingFormat": "avro",
+    "spark.sql.streaming.stopActiveRunOnRestart": "false",
+}
+"""What a given session may have for other queries. The query of an application would fail with the first two."""
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """The SparkSession of all tests that need one: a process can have only one, and a start takes seconds."""
     from penstock.plugins.spark.session.sessions import make_session
 
-    session = make_session("local[2]")
+    session = make_session("local[2]", OF_OTHER_QUERIES)
     yield session
     session.stop()
 

@@ -81,6 +81,7 @@ def shout(console: Console) -> Console:
         (["--conf", "spark.master=local"], "--conf spark.master: it cannot be changed here: use --master"),
         (["--conf", "spark.sql.shuffle.partitions=7"], "the setting parallelism"),
         (["--conf", "spark.sql.streaming.stateStore.providerClass=x"], "needs the value that penstock sets"),
+        (["--conf", "spark.sql.streaming.stateStore.encodingFormat=avro"], "has Spark's default"),
         (["--log", "local"], "expected NAME:LOCATION"),
     ],
 )

@@ -183,9 +183,26 @@ def slots_of_executor(session: SparkSession) -> int:
     return int(context.getConf().get("spark.executor.cores", "0") or 0)
 
 
+STREAMING = "spark.sql.streaming."
+TAKEN_OVER = {
+    "spark.sql.streaming.checkpointFileManagerClass": "how files are written where a checkpoint lies that is not local",
+    "spark.sql.streaming.metricsEnabled": "whether Spark's own registry of metrics has those of queries",
+    "spark.sql.streaming.noDataProgressEventInterval": "how often listeners hear of a query without data",
+    "spark.sql.streaming.pollingDelay": "how often a query without data looks for some",
+    "spark.sql.streaming.stopTimeout": "how long a stop waits",
+}
+"""Settings of streaming queries that an application's query takes over from the session, and what they decide.
+
+It has Spark's default for the others, which are the wishes of other queries: the format of their checkpoints, say.
+"""
+
+
 def tune(session: SparkSession, checkpoint_is_local: bool, shuffle_partitions: int) -> SparkSession:
     """Return a new session on the same SparkContext with the settings that an application's query wants."""
     tuned = session.newSession()
+    for name in tuned.conf.getAll:
+        if name.startswith(STREAMING) and name not in TAKEN_OVER and tuned.conf.isModifiable(name):
+            tuned.conf.unset(name)
     for name, value in query_options(checkpoint_is_local).items():
         tuned.conf.set(name, value)
     tuned.conf.set("spark.sql.shuffle.partitions", str(shuffle_partitions))

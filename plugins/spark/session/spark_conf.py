@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from penstock import ConfigError
 
-from .sessions import query_options
+from .sessions import STREAMING, TAKEN_OVER, query_options
 
 _OTHERWISE = {
     "spark.master": "use --master (`master=`)",
@@ -15,6 +15,7 @@ _OTHERWISE = {
     "spark.remote": "penstock needs a classic session, because its runner watches the query in the driver's JVM",
     "spark.sql.shuffle.partitions": "the number of slots is the setting parallelism (--set parallelism=N)",
 }
+_OF_THE_CONTEXT = ("spark.sql.streaming.ui.", "spark.sql.streaming.streamingQueryListeners")
 
 
 def parse_conf(given: Iterable[str]) -> dict[str, str]:
@@ -40,5 +41,12 @@ def check_conf(conf: Mapping[str, str]) -> None:
         reason = _OTHERWISE.get(key)
         if reason is None and key in query_options(checkpoint_is_local=True):
             reason = "the query of an application needs the value that penstock sets"
+        if (
+            reason is None
+            and key.startswith(STREAMING)
+            and key not in TAKEN_OVER
+            and not key.startswith(_OF_THE_CONTEXT)
+        ):
+            reason = "the query of an application has Spark's default, and this session has no other query"
         if reason is not None:
             raise ConfigError(f"--conf {key}: it cannot be changed here: {reason}")
