@@ -41,12 +41,8 @@ def check_conf(conf: Mapping[str, str]) -> None:
         reason = _OTHERWISE.get(key)
         if reason is None and key in query_options(checkpoint_is_local=True):
             reason = "the query of an application needs the value that penstock sets"
-        if (
-            reason is None
-            and key.startswith(STREAMING)
-            and key not in TAKEN_OVER
-            and not key.startswith(_OF_THE_CONTEXT)
-        ):
+        is_for_queries = key.startswith(STREAMING) and not key.startswith(_OF_THE_CONTEXT)
+        if reason is None and is_for_queries and key not in TAKEN_OVER:
             reason = "the query of an application has Spark's default, and this session has no other query"
         if reason is not None:
             raise ConfigError(f"--conf {key}: it cannot be changed here: {reason}")
