@@ -43,11 +43,18 @@ class ApplicationEngine(SlotEngine):
         """By task, and for the global stores, the time before which a failed record is not tried again."""
         self._restores = self._resources.world.threads(_RESTORING_THREADS, "penstock-restores")
         self._restoring: dict[str, Future[None]] = {}
+        self._kept: dict[int, Sequence[TaskResult]] = {}
+        """By the number of its message, what tasks have reported since the last batch that Spark has ended."""
+        self._batch = self._messages = 0
 
     def handle(self, request: SlotRequest) -> SlotMessage:
         """Run one batch."""
         plan = request.plan
         self._claim(plan, request.executor)
+        if plan.batch == self._batch + 1:
+            self._kept.clear()  # Spark plans the next batch when the driver has what the last one did
+        self._batch = plan.batch
+        kept = dict(self._kept)
         self._keep_standbys(plan)
         self._resources.is_settled = plan.is_settled
         self._visits = plan.visits
@@ -60,6 +67,9 @@ class ApplicationEngine(SlotEngine):
             results = self._run_all(names, plan, request.known)
         self._logs.task = ""
         self._resources.clean_up(self._application)
+        self._messages += 1
+        if plan.batch:
+            self._kept[self._messages] = [each for each in results if each.report is not None]
         return SlotMessage(
             plan.slot,
             request.executor,
@@ -68,6 +78,8 @@ class ApplicationEngine(SlotEngine):
             lines=self._logs.take(),
             paused=plan.paused,
             server=self._server_url(SERVER_SECONDS),
+            number=self._messages,
+            kept=kept,
         )
 
     def close(self) -> None:

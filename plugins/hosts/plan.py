@@ -37,6 +37,7 @@ class SlotPlan:
     `is_settled`: every task of the application is open, so that local state which nobody uses belongs to tasks that
     have moved away. `standbys`: the tasks of other slots of which the host keeps warm copies.
     `paused`: the sub-topologies whose tasks are opened and commit, but process no records and call no punctuators.
+    `batch`: the number of the batch, which it keeps when Spark repeats it; 0 where none is repeated.
     `visits`: the visits that were asked for. `fronts`: by sub-topology, or by task where it is another one than that
     of the sub-topology, how far everything in front of the task is read once it has read up to `ends` (`Front`).
     """
@@ -48,6 +49,7 @@ class SlotPlan:
     global_ends: Offsets = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     step: int = -1
+    batch: int = 0
     stopping: bool = False
     suspect: str = ""
     seconds: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -107,6 +107,8 @@ class SlotMessage:
 
     `executor` is the identity of the executor that got the slot's row. `elsewhere`: nothing was done, because the slot
     belongs to the executor of this identity. `failure` is one that is not of a single task: no host could be started.
+    `number` counts the batches of the host. `kept` has, by their numbers, the results of those before it of which the
+    driver has not heard, as far as the host knows: Spark may cut off a batch that has done its work.
     `losses`: what happened to hosts that were lost in this batch. `lines` are log lines that could not be sent
     otherwise. `planned`: the slot's owner in the plan. `server`: the URL of the machine's server of queries; "": none.
 
@@ -131,6 +133,8 @@ class SlotMessage:
     stopped: bool = False
     paused: Sequence[int] = ()
     server: str = ""
+    number: int = 0
+    kept: Mapping[int, Sequence[TaskResult]] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return this as text."""
@@ -141,6 +145,7 @@ class SlotMessage:
             "host": None if self.host is None else asdict(self.host),
             "losses": [asdict(each) for each in self.losses],
             "stuck_seconds": round(self.stuck_seconds, 3),
+            "kept": {number: [each.to_data() for each in results] for number, results in self.kept.items()},
         }
         return json.dumps(data, separators=(",", ":"))
 
@@ -153,4 +158,7 @@ class SlotMessage:
         data["host"] = None if data["host"] is None else HostStatus(**data["host"])
         data["losses"] = [Loss(**each) for each in data["losses"]]
         data["paused"] = tuple(data["paused"])
+        data["kept"] = {
+            int(number): [TaskResult.from_data(each) for each in results] for number, results in data["kept"].items()
+        }
         return cls(**data)

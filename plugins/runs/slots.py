@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from penstock import TaskId
-from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
+from penstock.plugins.hosts.reports import SlotMessage, TaskFailure, TaskResult
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.local_state.restoring import RestoreProgress
 from penstock.plugins.runtime.logged_task import FIRST
@@ -43,6 +43,8 @@ class Slots:
         """By the token of a host that no batch has named yet: the tasks that it has open."""
         self._counted: set[tuple[int, str, int]] = set()
         self._told: set[tuple[int, str, int]] = set()
+        self._heard: dict[str, int] = {}
+        """By the token of a host, the number of its last message."""
         self._losses: list[str] = []
         self.lost = 0
         """How many hosts were lost."""
@@ -54,13 +56,14 @@ class Slots:
         whose executor lost the slot; or of a new host whose first batch has not ended. What such a host did is
         returned, but not its failures after it has got a successor.
         Each lost host is counted once: several workers may tell of it, or nobody does, and another host answers.
+        So is what a host did in a batch that Spark cut off: it tells again until it is heard.
         """
         failures = [] if message.failure is None else [message.failure]
         if message.elsewhere:
             return [], failures
         host, slot = message.host, message.slot
         if is_heartbeat and host is not None and not self.is_host(message):
-            reports, others = self._results(message, self._early.setdefault(host.token, set()))
+            reports, others = self._results(message.results, host, self._early.setdefault(host.token, set()))
             return (reports, []) if host.token in self._gone else (reports, failures + others)
         if host is not None and host.token in self._gone:
             if slot in self._tokens:
@@ -86,20 +89,32 @@ class Slots:
         if host is not None:
             self._obeyed[slot] = message.paused
             self._tokens[slot], self.hosts[slot] = host.token, host
-        reports, others = self._results(message, opened, again)
-        return reports, failures + others
+        reports = self._kept_reports(message, opened, again)
+        results, others = self._results(message.results, message.host, opened, again)
+        return reports + results, failures + others
 
     def is_host(self, message: SlotMessage) -> bool:
         """Return whether a heartbeat is of the slot's host, as far as batches have named one."""
         host = message.host
         return host is None or (host.token not in self._gone and self._tokens.get(message.slot) in (None, host.token))
 
+    def _kept_reports(self, message: SlotMessage, opened: set[str], again: str) -> list[TaskReport]:
+        """Return what the host did in earlier batches whose messages did not come."""
+        if message.host is None:
+            return []
+        token, reports = message.host.token, []
+        for number, results in sorted(message.kept.items()):
+            if number > self._heard.get(token, 0):
+                reports += self._results(results, message.host, opened, again)[0]
+        self._heard[token] = max(message.number, self._heard.get(token, 0))
+        return reports
+
     def _results(
-        self, message: SlotMessage, opened: set[str], again: str = HOST_LOST
+        self, results: Sequence[TaskResult], host: HostStatus | None, opened: set[str], again: str = HOST_LOST
     ) -> tuple[list[TaskReport], list[TaskFailure]]:
         """Return reports and failures; note in `opened` which tasks are open. `again`: why one was opened again."""
         reports, failures = [], []
-        for result in message.results:
+        for result in results:
             task, report = result.task_id, result.report
             opened.discard(task)
             self.restoring.pop(task, None)
@@ -114,8 +129,8 @@ class Slots:
             opened.add(task)
             self._ever_opened.add(task)
             self._next_ticks[task] = report.next_tick
-            if message.host is not None:
-                self.processes[task] = message.host.process
+            if host is not None:
+                self.processes[task] = host.process
             reports.append(report)
         return reports, failures
 
@@ -161,10 +176,12 @@ class Slots:
         lost, self.lost = self.lost, 0
         return lost
 
-    def move(self, slots: Iterable[int]) -> None:
-        """Forget the hosts of slots that may go to other executors."""
+    def move(self, slots: Iterable[int], lost: Collection[int] = ()) -> None:
+        """Forget the hosts of slots that may go to other executors; those of `lost` ended with theirs."""
         for slot in slots:
             self._open[slot].clear()
+            if slot in lost and slot in self._tokens:
+                self._count_lost((slot, self.executors.get(slot, ""), self.hosts[slot].process))
             if (token := self._tokens.pop(slot, None)) is not None:
                 self._gone.add(token)
             self.hosts.pop(slot, None)

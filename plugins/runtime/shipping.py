@@ -8,16 +8,20 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from importlib.metadata import packages_distributions
+from functools import cache, lru_cache
+from importlib.metadata import PackageNotFoundError, packages_distributions
+from importlib.metadata import version as metadata_version
 from io import BytesIO
 from operator import is_
 from pathlib import Path
+from pickletools import genops
 from types import CodeType, ModuleType
 from typing import Any
 
-from penstock import Application, ConfigError
+from penstock import Application, ConfigError, RuntimeUnavailableError
+from penstock.hooks.registry import registry
 from penstock.program.checks import kind_of
+from penstock.support.packages import DISTRIBUTION
 
 _packing = threading.Lock()
 _NO_FILE = "<dynamic-code>"
@@ -59,6 +63,46 @@ def cannot_arrive(application: Application, error: Exception) -> ConfigError:
         "and settings refer to is pickled, and made again there: look for a class with __reduce__, __setstate__ or "
         "__new__, or make the object in a processor's init"
     )
+
+
+def packages_of(packed: bytes) -> dict[str, str]:
+    """Return the versions of penstock, and of each package of plugins of which a packed application uses something.
+
+    What is used is named in the pickle: a component, or a module.
+    """
+    named = {argument for _, argument, _ in genops(packed) if isinstance(argument, str)}
+    tops = {each.partition(".")[0] for each in named if each in sys.modules}
+    packages = {DISTRIBUTION}
+    for component in registry().components.values():
+        target = component.target
+        module = target.partition(":")[0] if isinstance(target, str) else getattr(target, "__module__", "")
+        if component.name in named or module.partition(".")[0] in tops:
+            packages.add(component.package)
+    return {package: version for package in sorted(packages) if (version := installed_version(package))}
+
+
+@lru_cache(maxsize=8)
+def check_packages(packages: tuple[tuple[str, str], ...], machine: str) -> None:
+    """Raise RuntimeUnavailableError if this process has other versions of `packages` than the driver.
+
+    `packages`: (name, version) of each, as `packages_of` found them in the driver. `machine`: where this process is.
+    """
+    for package, version in packages:
+        here = installed_version(package)
+        if here != version:
+            raise RuntimeUnavailableError(
+                f"{machine} has {f'version {here} of {package}' if here else f'no {package}'}, and the driver has "
+                f"version {version}: install the driver's version on each machine, or send the driver's environment "
+                "along (spark.archives, spark.submit.pyFiles)"
+            )
+
+
+def installed_version(package: str) -> str:
+    """Return the version of an installed package; "" if there is none."""
+    try:
+        return metadata_version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def _pickled(cargo: Any, cloudpickle: ModuleType) -> bytes:

@@ -343,7 +343,7 @@ class ApplicationQuery(Query):
     def _set_slots(self) -> None:
         """Let the source plan for the present owners; the tasks of a slot without one are opened again."""
         owners = {str(slot): executor for slot, executor in self.placement.owners.items()}
-        self.slots.move(slot for slot in range(self.parallelism) if str(slot) not in owners)
+        self.slots.move((slot for slot in range(self.parallelism) if str(slot) not in owners), self.placement.lost)
         tick, unopened, standbys = self.slots.next_tick(), self.slots.unopened(), self._standbys()
         # The next batch of continuous mode may be far off, and until then a lost task has no copy.
         renewal = self._control.renewal + (self.is_continuous and standbys != self._control.standbys)

@@ -139,6 +139,26 @@ def test_the_tasks_of_a_slot_share_its_time(make_world: MakeWorld, monkeypatch: 
     assert shares[6:] == [math.inf]
 
 
+def test_reports_of_batches_that_spark_repeats_are_kept(make_world: MakeWorld) -> None:
+    world = make_world(apps.count())
+    engine = world.engine()
+
+    def batch(number: int, *values: str) -> dict[int, int]:
+        """Return how many records the message has, and those of earlier ones, by the number of their message."""
+        put(world, 0, *values)
+        ends = {"0_0": world.surroundings.log.end_offsets(world.tasks["0_0"])}
+        message = engine.handle(SlotRequest(SlotPlan(0, "", 0, ends, batch=number), {}, "e"))
+        every = {**message.kept, message.number: message.results}
+        return {each: sum(one.report.records_in for one in found if one.report) for each, found in every.items()}
+
+    assert batch(1, "a", "b") == {1: 2}
+    assert batch(2, "c") == {2: 1}
+    assert batch(2) == {2: 1, 3: 0}
+    assert batch(2) == {2: 1, 3: 0, 4: 0}
+    assert batch(3, "d") == {5: 1}
+    assert batch(1) == {5: 1, 6: 0}, "a new checkpoint: it is not known whether the driver has heard"
+
+
 def opened(results: Mapping[str, TaskResult]) -> dict[str, str]:
     return {task: result.report.opened for task, result in results.items() if result.report is not None}
 

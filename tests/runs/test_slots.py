@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure, TaskResult
 from penstock.plugins.hosts.status import HostStatus, Loss
 from penstock.plugins.runs.slots import Slots
@@ -49,6 +51,10 @@ def test_a_new_host_of_another_executor_is_a_move_and_no_loss() -> None:
     assert (slots.lost, run.counts.openings) == (0, {"first": 1, "moved": 1})
     take(slots, run, SlotMessage(0, "three", elsewhere="two"))
     assert slots.executors == {0: "two"}
+    for _ in range(2):
+        slots.move([0], {0})
+    take(slots, run, message("c", executor="one"))
+    assert slots.lost == 1, "it ended with its executor"
 
 
 def test_a_heartbeat_from_before_the_end_of_a_host_is_no_other_host() -> None:
@@ -135,3 +141,19 @@ def test_errors_of_a_host_with_a_successor_are_left_out() -> None:
     for token, failures in (("a", 0), ("b", 1), ("c", 1)):
         message = SlotMessage(0, "e", results=[failed], host=HostStatus(token, 0, ord(token)))
         assert len(slots.take(message, is_heartbeat=True)[1]) == failures, token
+
+
+def test_what_a_host_did_in_a_batch_that_was_cut_off_counts_once() -> None:
+    """It tells again of batches until it knows that the driver has heard of them."""
+    slots = Slots({0: ["0_0"]})
+
+    def result(records: int) -> list[TaskResult]:
+        return [TaskResult("0_0", TaskReport("0_0", "v", {}, 0, records_in=records))]
+
+    def say(number: int, records: int, kept: Mapping[int, Sequence[TaskResult]]) -> int:
+        sent = SlotMessage(0, "e", results=result(records), host=HostStatus("a", 0, 1), number=number, kept=kept)
+        return sum(report.records_in for report in slots.take(SlotMessage.from_json(sent.to_json()))[0])
+
+    assert say(1, 5, {}) == 5
+    assert say(4, 1, {1: result(5), 2: result(70), 3: result(300)}) == 371
+    assert say(5, 2, {4: result(1)}) == 2

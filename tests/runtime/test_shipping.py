@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from penstock import Application, ConfigError, Topology
-from penstock.plugins.runtime.shipping import pack
+from penstock import Application, ConfigError, RuntimeUnavailableError, Topology
+from penstock.plugins.runtime.shipping import check_packages, pack, packages_of
 from penstock.plugins.serdes.of import of
+from penstock.support.packages import DISTRIBUTION
 
 from ..serdes import typed_values
 from ..spark import apps
@@ -82,3 +85,16 @@ def test_types_of_values_arrive_with_their_fields_where_their_module_is_not(tmp_
         answer.stderr
     )
     assert "ConfigError serde 'of(Payment)': the class Payment was sent" in answer.stdout
+
+
+def test_packages_of_another_version_are_named_with_the_machine() -> None:
+    packages = packages_of(pack(Application("app", apps.count_by_value())))
+    assert packages == {DISTRIBUTION: version(DISTRIBUTION)}
+    check_packages(tuple(packages.items()), "executor 7 on node-1")
+    here = re.escape(packages[DISTRIBUTION])
+    with pytest.raises(
+        RuntimeUnavailableError, match=f"^executor 7 on node-1 has version {here} of {DISTRIBUTION}, .*0.7"
+    ):
+        check_packages(((DISTRIBUTION, "0.7"),), "executor 7 on node-1")
+    with pytest.raises(RuntimeUnavailableError, match="has no penstock-acme, and the driver has version 1: install"):
+        check_packages((("penstock-acme", "1"),), "executor 7 on node-1")

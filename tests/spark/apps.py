@@ -179,6 +179,18 @@ class DiesOnce(Count):
         super().process(record)
 
 
+class Waits(Count):
+    """At a record with the value "wait" it waits for a file."""
+
+    def __init__(self, flag: str) -> None:
+        self.flag = Path(flag)
+
+    def process(self, record: Record) -> None:
+        while record.value == "wait" and not self.flag.exists():
+            time.sleep(0.01)
+        super().process(record)
+
+
 class Flaky(Count):
     """Fails at a record with the value "flaky" while a file is there: as often as it says, or always if it is empty."""
 

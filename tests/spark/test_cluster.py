@@ -200,6 +200,7 @@ def test_slots_stay_at_their_executors_and_move_when_one_is_lost_added_or_decomm
     assert err.count("node 'count': here") == partitions
     summary = json.loads(printed.splitlines()[-1])
     assert "rebalanced" in summary["moves"]
+    assert summary["workers_lost"] >= 2, "the two hosts of the executor that was killed"
     # One on which nothing runs ends as soon as it is decommissioned, maybe before the driver looks at the executors.
     assert summary["moves"].get("executor decommissioned", 0) + summary["moves"]["executor lost"] > lost
     surroundings.log.lease("app", "a successor", 1_000).release()
@@ -315,8 +316,9 @@ def test_a_music_chart_is_asked_on_two_executors_of_which_one_is_killed(
         assert answered
         until(lambda: agree([each.url for each in servers()]), "all answer for all tasks again")
         process.terminate()
-        _, err = process.communicate(timeout=120)
+        printed, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
+    assert json.loads(printed.splitlines()[-1])["workers_lost"] >= 2, "the two hosts of the executor that was killed"
     assert task_servers("music-chart", surroundings.log) == []
 
     def is_left() -> bool:

@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,24 @@ def test_a_worker_that_is_killed_costs_nothing(surroundings: Surroundings, spark
     expected = counts(50)
     expected["k1"].append(str(len(expected["k1"]) + 1))
     assert surroundings.values_by_key("out") == expected
+
+
+def test_a_batch_that_spark_cuts_off_is_counted(surroundings: Surroundings, spark: Any, tmp_path: Path) -> None:
+    """One slot has committed, and the job ends before the other one has."""
+    surroundings.create(**{"in": 2, "out": 2})
+    flag = tmp_path / "go"
+    for number, values in enumerate((["v"] * 100, ["wait"] * 100)):
+        surroundings.put("in", [(f"k{number}", value, 1) for value in values], partition=number)
+    application = surroundings.application("app", apps.count(apps.Waits, flag=str(flag)), parallelism=2)
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(run, application, session=spark)
+        try:
+            wait_until(lambda: len(surroundings.values_by_key("out").get("k0", ())) == 100, "a slot has committed")
+            spark.sparkContext.cancelAllJobs()
+        finally:
+            flag.touch()
+        summary = running.result()
+    assert (summary.records_in, summary.records_out) == (200, 200)
 
 
 def test_what_a_task_fails_with_is_said_once_and_plainly(

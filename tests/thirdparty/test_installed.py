@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -382,6 +383,24 @@ def test_a_pipeline_of_names_runs_on_spark(acme: Installation, project: Path) ->
         found.setdefault(record["key"], []).append(record["value"])
     assert found == CHANGES
     assert list((project / ".penstock" / "state").rglob("state.sqlite")), "the state is where the backend keeps it"
+
+
+@by_turns(0, 2)
+@pytest.mark.spark
+def test_executors_with_another_version_of_a_plugin_are_refused(acme: Installation, project: Path) -> None:
+    """Spark's workers find packages by PYTHONPATH, and the driver a later one before them."""
+    newer = project / "newer"
+    shutil.copytree(acme.targets[0], newer)
+    (info,) = newer.glob("penstock_acme-*.dist-info")
+    metadata = (info / "METADATA").read_text().replace("Version: 1.2.3", "Version: 2.0.0")
+    (info / "METADATA").write_text(metadata)
+    info.rename(newer / "penstock_acme-2.0.0.dist-info")
+    acme.penstock("topics", "create", "readings", "changes", cwd=project)
+    program = f"import sys; sys.path.insert(0, {str(newer)!r}); from pipeline import application; "
+    program += "from penstock.spark import run; run(application, master='local[2]')"
+    message = acme.python("-c", program, cwd=project, code=1)
+    assert "has version 1.2.3 of penstock-acme, and the driver has version 2.0.0: install" in message
+    assert f"executor driver on {socket.gethostname()}" in message
 
 
 def test_a_name_that_nobody_brings_lists_what_is_installed(acme: Installation, project: Path) -> None:

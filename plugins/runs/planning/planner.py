@@ -157,6 +157,7 @@ class BatchPlanner:
                 global_ends,
                 ids,
                 step,
+                end["seq"],
                 seconds=self._batch_seconds if step < 0 else None,
                 restore_seconds=None if self._drains_only or step >= 0 else self._restore_seconds,
                 is_settled=end.get("settled_in") == self._plan.control,

@@ -83,6 +83,7 @@ class BatchFunction:
         known = {task: Commit(offsets_from_json(positions), version) for task, (version, positions) in commits.items()}
         client = self.hosts.client(plan.slot, identity)
         try:
+            self.hosts.check(identity)
             owner = self._owner_elsewhere(plan, identity.text, client)
             if owner:
                 return SlotMessage(plan.slot, identity.text, elsewhere=owner, planned=plan.owner)

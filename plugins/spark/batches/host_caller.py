@@ -8,9 +8,10 @@ from collections.abc import Callable
 from functools import partial
 
 from penstock.plugins.hosts.client import Client, HostSpec, nothing
-from penstock.plugins.hosts.executor_identity import ExecutorIdentity
+from penstock.plugins.hosts.executor_identity import ExecutorIdentity, describe
 from penstock.plugins.hosts.life import LEASE_SECONDS, Process, started_at
 from penstock.plugins.hosts.place import digest_of
+from penstock.plugins.runtime.shipping import check_packages, packages_of
 
 _clients: dict[tuple[str, str], Client] = {}
 """This process's connections to hosts, by their keys and digests."""
@@ -28,7 +29,12 @@ class HostCaller:
         self.family = family
         self.title = title
         self.lease_seconds = lease_seconds
+        self.packages = tuple(packages_of(cargo).items())
         self.digest = hashlib.sha256(cargo).hexdigest()
+
+    def check(self, identity: ExecutorIdentity) -> None:
+        """Raise RuntimeUnavailableError if this executor's machine has other versions of what the program uses."""
+        check_packages(self.packages, describe(identity.text))
 
     def client(self, slot: int, identity: ExecutorIdentity, scope: str = "") -> Client:
         """Return this process's connection to the host of a slot. Hosts of different scopes are not the same."""

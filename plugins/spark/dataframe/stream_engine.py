@@ -84,6 +84,7 @@ class StreamFunction:
             _collect(frame, chunks)
         known = StreamCommit.from_state(state.get) if state.exists else None
         clock_ms = state.getCurrentProcessingTimeMs()
+        self.hosts.check(executor_identity())
         outcome: Outcome = self._client().call(StreamBatch(key[0], chunks, clock_ms, known), "first")
         if outcome.commit != known:
             state.update(outcome.commit.to_state())

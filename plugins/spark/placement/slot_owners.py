@@ -65,6 +65,8 @@ class SlotOwners:
         """By slot, the machines with copies of its tasks."""
         self._left: dict[int, str] = {}
         """By slot without an owner, the last one."""
+        self.lost: set[int] = set()
+        """The slots without an owner whose last one was lost."""
 
     def note_batch(self, reports: Iterable[SlotMessage], now: float) -> list[Move]:
         """Note the reports of one batch; return the moves that follow. `now`: seconds of a monotonic clock."""
@@ -154,6 +156,7 @@ class SlotOwners:
         self.owners[slot] = executor
         self._avoided.pop(slot, None)
         self._left.pop(slot, None)
+        self.lost.discard(slot)
         if owner is None:
             return []
         self.moves[TAKEN_OVER] += 1
@@ -168,6 +171,7 @@ class SlotOwners:
             if unfit:
                 return [Move(slot, report.elsewhere, unfit)]
             self.owners[slot] = report.elsewhere
+            self.lost.discard(slot)
             return []
         if owner == report.executor:
             return []
@@ -190,6 +194,8 @@ class SlotOwners:
         if reason == REBALANCED:
             self._warm.pop(slot, None)  # it moves to where there is room
         self.moves[reason] += 1
+        if reason == LOST:
+            self.lost.add(slot)
         owner = self._left[slot] = self.owners.pop(slot)
         return Move(slot, owner, reason)
 

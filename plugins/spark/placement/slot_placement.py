@@ -51,6 +51,11 @@ class SlotPlacement:
         return self._owners.owners
 
     @property
+    def lost(self) -> set[int]:
+        """The slots without an owner whose executor was lost."""
+        return self._owners.lost
+
+    @property
     def moves(self) -> Counter[str]:
         """How many slots have moved, by reason."""
         return self._owners.moves
