@@ -68,6 +68,8 @@ for name in names:
         importlib.import_module(name)
     except MissingPackageError as error:
         said[name] = str(error)
+    else:
+        exec(f"from {name} import *", {})
 print(json.dumps(said))
 """
 
@@ -115,7 +117,10 @@ def every_module() -> list[str]:
 
 
 def imported_with(wanted: list[Requirement], names: list[str]) -> dict[str, str]:
-    """Import modules where only `wanted` is installed; return what each said that lacks a package."""
+    """Import modules where only `wanted` is installed; return what each said that lacks a package.
+
+    From those that can be imported, `import *` must work, too.
+    """
     done = subprocess.run(
         [sys.executable, "-c", IMPORT_ALL],
         input=json.dumps([sorted(owners_by_module().keys() - modules_of(wanted)), names]),

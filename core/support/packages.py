@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 
@@ -43,6 +44,16 @@ def check_installed(feature: str, extra: str | None, *packages: str) -> None:
     """Raise MissingPackageError, as `needed` does, for those of `packages` that are not installed; import none."""
     if lacking := tuple(package for package in packages if find_spec(package) is None):
         raise _missing(feature, extra, lacking, "is not installed" if len(lacking) == 1 else "are not installed")
+
+
+def importable(module: str, names: Iterable[str]) -> list[str]:
+    """Return those of a module's lazy `names` whose packages are installed: its `__all__`, so a star import works."""
+    found = []
+    for name in names:
+        with suppress(MissingPackageError):
+            getattr(import_module(module), name)
+            found.append(name)
+    return found
 
 
 def _missing(feature: str, extra: str | None, packages: tuple[str, ...], lack: str) -> MissingPackageError:
