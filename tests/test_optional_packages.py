@@ -26,6 +26,7 @@ from penstock import (
     Record,
     RuntimeUnavailableError,
     Topology,
+    TopologyError,
     key_value_store,
     skip,
 )
@@ -68,6 +69,8 @@ for name in names:
         importlib.import_module(name)
     except MissingPackageError as error:
         said[name] = str(error)
+    else:
+        exec(f"from {name} import *", {})
 print(json.dumps(said))
 """
 
@@ -115,7 +118,10 @@ def every_module() -> list[str]:
 
 
 def imported_with(wanted: list[Requirement], names: list[str]) -> dict[str, str]:
-    """Import modules where only `wanted` is installed; return what each said that lacks a package."""
+    """Import modules where only `wanted` is installed; return what each said that lacks a package.
+
+    From those that can be imported, `import *` must work, too.
+    """
     done = subprocess.run(
         [sys.executable, "-c", IMPORT_ALL],
         input=json.dumps([sorted(owners_by_module().keys() - modules_of(wanted)), names]),
@@ -180,7 +186,8 @@ def test_a_file_that_imports_an_optional_package_guards_it() -> None:
         if optional:
             guards = [source, *(parent / "__init__.py" for parent in source.parents if parent.is_relative_to(ROOT))]
             text = "".join(guard.read_text() for guard in guards if guard.exists())
-            assert re.search(r"\b(needed|check_installed|find_spec)\(", text), f"{source} imports {sorted(optional)}"
+            looks = r"\b(needed|check_installed|check_libraries|find_spec)\("
+            assert re.search(looks, text), f"{source} imports {sorted(optional)}"
 
 
 def test_the_error_names_feature_package_and_command() -> None:
@@ -215,6 +222,36 @@ def test_a_package_of_another_version_is_not_said_to_be_missing() -> None:
         from json import no_such_name  # type: ignore[attr-defined] # noqa: F401
 
 
+@pytest.mark.parametrize("statement", ["import acme_space.part", "from acme_space import part"])
+def test_a_part_of_a_namespace_package_is_missing(
+    statement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another distribution brings the namespace, as with google.protobuf and opentelemetry."""
+    (tmp_path / "acme_space" / "other").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    said = r"it needs the package acme_space\.part, which is not installed: pip install .*\[protobuf\]"
+    with pytest.raises(MissingPackageError, match=said), needed("it", "protobuf"):
+        exec(statement)
+    with pytest.raises(MissingPackageError, match=said):
+        check_installed("it", "protobuf", "acme_space.part")
+    with pytest.raises(MissingPackageError, match=r"the packages no_such\.part, acme_space\.part"):
+        check_installed("it", "protobuf", "no_such.part", "acme_space.part")
+
+
+def test_a_package_that_is_too_old_is_named_with_the_version_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "pydantic-1.10.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pydantic\nVersion: 1.10.2\n")
+    check_installed("it", "pydantic", "pydantic")
+    monkeypatch.syspath_prepend(tmp_path)
+    least = next(each.specifier for each in of_extra("pydantic") if each.name == "pydantic")
+    said = rf"it needs the package pydantic, which is too old \(1\.10\.2; {str(least)[2:]} or later is needed\): pip"
+    with pytest.raises(MissingPackageError, match=said):
+        check_installed("it", "pydantic", "pydantic")
+
+
 def test_an_installation_without_spark_stays_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra of the distribution would bring it."""
     monkeypatch.setitem(sys.modules, "pyspark", None)
@@ -228,20 +265,40 @@ class Silent(Processor):
     def process(self, record: Record) -> None: ...
 
 
-@pytest.mark.parametrize("setting", ["store_backend", "changelog"])
+@pytest.mark.parametrize(
+    ("setting", "value", "package", "kind"),
+    [
+        ("store_backend", "contrib.rocksdb", "rocksdict", "store backend"),
+        ("changelog", "directory:S3://bucket/shop", "pyarrow", ""),
+        ("metrics_port", 9_000, "prometheus_client", ""),
+        ("metrics_reporters", "opentelemetry", "opentelemetry.exporter.otlp.proto.http", "metrics reporter"),
+        ("queries", "127.0.0.1:0", "uvicorn", ""),
+    ],
+)
 def test_a_start_and_its_plan_look_for_packages_first(
-    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setting: str, value: object, package: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = {"store_backend": "rocksdict", "changelog": "pyarrow"}[setting]
-    value = {"store_backend": "contrib.rocksdb", "changelog": "directory:s3://bucket/shop"}[setting]
     found = find_spec
     monkeypatch.setattr(packages, "find_spec", lambda name: None if name == package else found(name))
-    monkeypatch.delitem(sys.modules, "penstock.contrib.rocksdb.backend", raising=False)
-    component = registry().find("store backend", "contrib.rocksdb")
-    vars(component).pop("_found", None)
+    if kind:
+        component = registry().find(kind, str(value))
+        vars(component).pop("_found", None)
+        monkeypatch.delitem(sys.modules, component.target.partition(":")[0], raising=False)
     topology = Topology().add_source("in", "in").add_processor("p", Silent, "in", stores=[key_value_store("s")])
     application = Application("shop", topology, log="memory:packages", config={setting: value}, data_dir=str(tmp_path))
     with closing(open_log(application.settings)) as log, pytest.raises(MissingPackageError, match=package):
+        check(application, log)
+    monkeypatch.undo()
+    if kind:
+        component.load()
+
+
+def test_a_path_as_a_url_needs_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find_spec
+    monkeypatch.setattr(packages, "find_spec", lambda name: None if name == "pyarrow" else found(name))
+    topology = Topology().add_source("in", "in").add_processor("p", Silent, "in")
+    application = Application("shop", topology, log="memory:", changelog=f"directory:FILE://{tmp_path}")
+    with closing(open_log(application.settings)) as log, pytest.raises(TopologyError):  # there is no topic "in"
         check(application, log)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
@@ -75,17 +75,24 @@ _CLIENTS = SettingType(lambda setting, value: ClientSettings(value))
 _EXTRACTOR = function(("record", "partition_time", "wall_clock"), EXTRACTORS)
 
 
+def _needs_nothing(value: Any) -> None:
+    """Need no package, whatever the value is."""
+
+
 @dataclass(frozen=True)
 class Setting(Generic[T]):
     """A setting that a plugin brings: declared once, named in its hook `penstock_settings`, and read with `of`.
 
     `values` says which are accepted (`penstock.settings.types`). `text` is a sentence that says what the setting does.
+    `needs` is called with the value when an application with this setting starts or is planned, before anything is
+    changed: it raises MissingPackageError where that value needs a package which is not installed.
     """
 
     name: str
     values: SettingType[T]
     default: T
     text: str
+    needs: Callable[[T], None] = _needs_nothing
 
     def of(self, settings: Settings | Mapping[str, Any]) -> T:
         """Return the value that `settings`, or the `config` of a processor's context, give, or the default."""
@@ -231,6 +238,11 @@ class Settings:
     def type_of(cls, name: str) -> SettingType[Any]:
         """Return the type of a setting. Raises PluginError for one whose plugin cannot be loaded."""
         return _TYPES[name] if name in _DEFAULTS else _declared(name).values
+
+    def check_packages(self) -> None:
+        """Raise MissingPackageError for what the settings of plugins need."""
+        for name, value in self.of_plugins.items():
+            _declared(name).needs(value)
 
     @classmethod
     def make(cls, given: Mapping[str, Any]) -> Settings:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 
@@ -26,23 +28,80 @@ def needed(feature: str, extra: str | None = None) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        missing = error.name or ""
-        package = missing.partition(".")[0]
-        if package in ("", IMPORT_NAME):
+        if not error.name or error.name.partition(".")[0] == IMPORT_NAME:
             raise
         if isinstance(error, MissingPackageError):
             packages, lack = error.packages, error.lack
-        elif isinstance(error, ModuleNotFoundError) and missing == package:
-            packages, lack = (package,), "is not installed"
+        elif part := _missing_part(error):
+            packages, lack = (part,), "is not installed"
         else:
-            packages, lack = (package,), f"is too old or too new ({error})"
+            packages, lack = (error.name.partition(".")[0],), f"is too old or too new ({error})"
         raise _missing(feature, extra, packages, lack) from error
 
 
+def _missing_part(error: ImportError) -> str | None:
+    """Return the package that an import lacks, None where it is there in another version.
+
+    It may be a part of a namespace package, which other distributions bring, too: `google.protobuf`.
+    """
+    name = error.name or ""
+    if isinstance(error, ModuleNotFoundError):
+        parent = name.rpartition(".")[0]
+        return name if not parent or _is_namespace(parent) else None
+    found = re.match(r"cannot import name '(\w+)'", error.msg)
+    return f"{name}.{found[1]}" if found and _is_namespace(name) else None
+
+
+def _is_namespace(name: str) -> bool:
+    spec = _spec(name)
+    return spec is not None and spec.origin is None and spec.submodule_search_locations is not None
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    try:
+        return find_spec(name)
+    except ModuleNotFoundError:  # so is the package that it is in
+        return None
+
+
 def check_installed(feature: str, extra: str | None, *packages: str) -> None:
-    """Raise MissingPackageError, as `needed` does, for those of `packages` that are not installed; import none."""
-    if lacking := tuple(package for package in packages if find_spec(package) is None):
+    """Raise MissingPackageError for those of `packages` that are not installed, or are too old; import none.
+
+    As `needed` does. One in a namespace package is named with it, as "google.protobuf".
+    """
+    if lacking := tuple(package for package in packages if _spec(package) is None):
         raise _missing(feature, extra, lacking, "is not installed" if len(lacking) == 1 else "are not installed")
+    for package in packages:
+        if too_old := _too_old(extra, package):
+            raise _missing(feature, extra, (package,), too_old)
+
+
+def _too_old(extra: str | None, package: str) -> str | None:
+    """Return that a package has another version than the extra asks for, None if it has not or cannot be compared."""
+    try:
+        wanted = next((each for each in _required() if _is_of(extra, each, package)), "")
+        found = distribution(package).version
+    except PackageNotFoundError:
+        return None
+    least = re.search(r">=\s*([\d.]+)", wanted)
+    if least is None or _numbers(found) >= _numbers(least[1]):
+        return None
+    return f"is too old ({found}; {least[1]} or later is needed)"
+
+
+def _numbers(version: str) -> list[int]:
+    found = re.match(r"\d+(\.\d+)*", version)
+    return [int(each) for each in found[0].split(".")] if found else []
+
+
+def importable(module: str, names: Iterable[str]) -> list[str]:
+    """Return those of a module's lazy `names` whose packages are installed: its `__all__`, so a star import works."""
+    found = []
+    for name in names:
+        with suppress(MissingPackageError):
+            getattr(import_module(module), name)
+            found.append(name)
+    return found
 
 
 def _missing(feature: str, extra: str | None, packages: tuple[str, ...], lack: str) -> MissingPackageError:
@@ -59,12 +118,9 @@ def install_command(extra: str | None, packages: Sequence[str]) -> str:
     """
     from shlex import quote
 
-    try:
-        required = distribution(DISTRIBUTION).requires or ()
-    except PackageNotFoundError:
-        required = ()
+    required = _required()
     if extra is None:
-        found = [next((each for each in required if _is_plain(each, package)), package) for package in packages]
+        found = [next((each for each in required if _is_of(None, each, package)), package) for package in packages]
     elif find_spec("pyspark") is None and required:
         marker = re.compile(rf"; extra == ['\"]{re.escape(extra)}['\"]$")
         found = [marker.sub("", each) for each in required if marker.search(each)]
@@ -73,8 +129,20 @@ def install_command(extra: str | None, packages: Sequence[str]) -> str:
     return f"pip install {' '.join(map(quote, found))}"
 
 
-def _is_plain(requirement: str, package: str) -> bool:
-    return re.match(rf"{re.escape(package)}\b(?!.*extra ==)", requirement) is not None
+def _required() -> Sequence[str]:
+    """Return the requirements of the distribution, those of its extras included."""
+    try:
+        return distribution(DISTRIBUTION).requires or ()
+    except PackageNotFoundError:
+        return ()
+
+
+def _is_of(extra: str | None, requirement: str, package: str) -> bool:
+    """Return whether a requirement names a package, and is of this extra, or of none."""
+    name, _, marker = requirement.partition(";")
+    of = re.search(r"extra == ['\"]([\w-]+)", marker)
+    plain = re.match(r"[\w.-]+", name)
+    return plain is not None and re.sub(r"[-_.]+", "_", plain[0]) == package and (of[1] if of else None) == extra
 
 
 def other_distribution() -> str | None:

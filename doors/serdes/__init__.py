@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from penstock.support.packages import importable
+
 if TYPE_CHECKING:
     from penstock.plugins.serdes.json import JsonSerde
     from penstock.plugins.serdes.list import ListSerde
@@ -16,6 +18,19 @@ if TYPE_CHECKING:
     from penstock.plugins.serdes.registry.protobuf import ProtobufSerde
     from penstock.plugins.serdes.uuid import UuidSerde
     from penstock.plugins.serdes.void import VoidSerde
+
+    __all__ = [
+        "AvroSerde",
+        "JsonSchemaSerde",
+        "JsonSerde",
+        "ListSerde",
+        "MsgpackSerde",
+        "PickleSerde",
+        "ProtobufSerde",
+        "UuidSerde",
+        "VoidSerde",
+        "of",
+    ]
 
 _FROM = {
     "AvroSerde": "registry.avro",
@@ -30,22 +45,11 @@ _FROM = {
     "of": "of",
 }
 
-__all__ = [
-    "AvroSerde",
-    "JsonSchemaSerde",
-    "JsonSerde",
-    "ListSerde",
-    "MsgpackSerde",
-    "PickleSerde",
-    "ProtobufSerde",
-    "UuidSerde",
-    "VoidSerde",
-    "of",
-]
-
 
 def __getattr__(name: str) -> Any:
     """Import a serde when it is first used: some need a library that only programs with such values have."""
+    if name == "__all__":
+        return importable(__name__, _FROM)
     if name not in _FROM:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"penstock.plugins.serdes.{_FROM[name]}"), name)

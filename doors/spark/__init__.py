@@ -10,11 +10,15 @@ from penstock.plugins.spark.session import make_session
 if TYPE_CHECKING:
     from penstock.plugins.spark import Records, RunProgress, RunSummary, read_state, run, transform
 
-__all__ = ["Records", "RunProgress", "RunSummary", "make_session", "read_state", "run", "transform"]
+    __all__ = ["Records", "RunProgress", "RunSummary", "make_session", "read_state", "run", "transform"]
+
+_LAZY = ("Records", "RunProgress", "RunSummary", "read_state", "run", "transform")
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: with `from penstock.spark import run` come Spark and pandas."""
-    if name not in __all__:
+    if name == "__all__":
+        return ["make_session", *spark.__all__]
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(spark, name)

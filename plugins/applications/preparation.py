@@ -35,11 +35,12 @@ from penstock.plugins.upgrade.saved_program import (
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.support.packages import check_installed
 from penstock.support.topic_config import TopicConfig, checked_topic_config
+from penstock.support.urls import url_scheme
 
 from .changelog_location import check_location
 from .committed import CommittedPartitions, Positions
 from .own_topics import topics_beside
-from .serdes import prepare_serdes
+from .serdes import check_serdes, prepare_serdes
 
 _log = logging.getLogger("penstock.applications")
 
@@ -151,12 +152,17 @@ def check(application: Application, log: Log, *, are_positions_known: bool = Fal
 
 
 def _check_packages(application: Application) -> None:
-    """Raise MissingPackageError for what stores and changelog need, which tasks would find when they are opened."""
+    """Raise MissingPackageError for what stores, changelog, serdes and settings of plugins need.
+
+    Tasks would find it when they are opened, and other parts of a run when topics have been created.
+    """
     settings = application.settings
+    settings.check_packages()
+    check_serdes(application)
     for name in {each.backend or settings.store_backend for each in application.program.all_stores()}:
         registry().load("store backend", name)
-    scheme, mark, _ = settings.changelog.partition(":")[2].partition("://")
-    if mark and settings.log_changelog is None and scheme != "file":
+    scheme = url_scheme(settings.changelog.partition(":")[2])
+    if settings.log_changelog is None and scheme not in ("", "file"):
         check_installed(f"the changelog in {scheme}://...", None, "pyarrow")
 
 

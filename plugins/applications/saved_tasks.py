@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock import Log, TopicPartition
-from penstock.plugins.applications.changelog_location import noted_location
 from penstock.plugins.upgrade.saved_program import Note, read_note
 from penstock.program.layouts import Layouts, layout_from_data
+
+from .changelog_location import noted_location
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,12 @@ def prepare_serdes(application: Application) -> None:
             raise ConfigError(f"application {application.id!r}, {where}: {error}") from error
 
 
+def check_serdes(application: Application) -> None:
+    """Make the serdes of all topics and stores. Raises MissingPackageError for what one needs, among others."""
+    for _ in _serdes(application):
+        pass
+
+
 def _serdes(application: Application) -> Iterator[tuple[str, Serde[Any], bool]]:
     """Yield each serde with where it is used, and whether values are written with it.
 

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from penstock import ChangelogError, World
 from penstock.support.packages import needed
 from penstock.support.system_errors import what_to_do
+from penstock.support.urls import url_scheme, with_small_scheme
 from penstock.world import StoredFile, WrittenFile
 
 TEMPORARY = ".tmp"
@@ -104,10 +105,10 @@ def absolute(location: str) -> str:
 
     Raises ChangelogError for an empty one.
     """
-    scheme, mark, _ = location.partition("://")
-    if mark and scheme != "file":
-        return location
-    path = unquote(urlsplit(location).path) if mark else os.path.expanduser(location)
+    scheme = url_scheme(location)
+    if scheme and scheme != "file":
+        return with_small_scheme(location)
+    path = unquote(urlsplit(location).path) if scheme else os.path.expanduser(location)
     if not path:
         raise ChangelogError(f"changelog location {location!r}: expected a path or a URL such as 's3://bucket/folder'")
     return os.path.abspath(path)
@@ -118,8 +119,8 @@ def open_storage(location: str, *folders: str, world: World) -> Storage:
 
     Raises ChangelogError for a URL that pyarrow.fs does not know or cannot reach.
     """
-    scheme, mark, _ = location.partition("://")
-    if not mark:
+    scheme = url_scheme(location)
+    if not scheme:
         return LocalStorage(Path(location), *folders, world=world)
     file_system, root = world.files.remote(location) or _opened_by_pyarrow(location, scheme)
     folder = "/".join([root.rstrip("/"), *folders])

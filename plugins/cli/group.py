@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -18,6 +19,7 @@ from penstock.support.packages import DISTRIBUTION
 
 from .command import EXIT_CODES, Context, verbose_option, write_examples
 from .failures import INTERRUPTED, OK, ReaderGone, Terminated, exit_code, show
+from .output import reader_may_leave
 from .verbs import VERBS
 
 
@@ -86,14 +88,13 @@ class Verbs(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a verb. One whose output nobody reads any longer just ends, also where it writes by `click.echo`."""
-        try:
+        with reader_may_leave():  # click would exit with 1
             return super().invoke(ctx)
-        except BrokenPipeError as error:  # click would exit with 1
-            raise ReaderGone from error
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Make the context of one run, and keep it: errors are shown after click has closed it."""
-        self._context = super().make_context(*args, **kwargs)
+        with reader_may_leave():  # it prints the help
+            self._context = super().make_context(*args, **kwargs)
         return self._context
 
     def main(
@@ -113,19 +114,20 @@ class Verbs(click.Group):
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()
         except click.ClickException as error:
-            error.show()
+            with suppress(BrokenPipeError):
+                error.show()
             code = error.exit_code
         except (click.Abort, KeyboardInterrupt):
-            click.echo("Interrupted.", err=True)
+            with suppress(BrokenPipeError):
+                click.echo("Interrupted.", err=True)
             code = INTERRUPTED
-        except Terminated:
-            code = OK
-        except (ReaderGone, BrokenPipeError):
-            _forget_stdout()
+        except (Terminated, ReaderGone, BrokenPipeError):
             code = OK
         except Exception as error:
-            show(error, verbose=bool(self._context and self._context.meta.get("penstock.verbose")))
+            with suppress(BrokenPipeError):
+                show(error, verbose=bool(self._context and self._context.meta.get("penstock.verbose")))
             code = exit_code(error)
+        _forget_unread_output()
         sys.exit(code if isinstance(code, int) else OK)
 
 
@@ -147,13 +149,6 @@ class _Broken(click.Command):
     def __init__(self, name: str, error: PenstockError) -> None:
         super().__init__(name, add_help_option=False)
         self.error = error
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a verb. One whose output nobody reads any longer just ends, also where it writes by `click.echo`."""
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError as error:  # click would exit with 1
-            raise ReaderGone from error
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         raise self.error
@@ -199,7 +194,13 @@ def _import_from_here() -> None:
         sys.path.insert(0, here)
 
 
-def _forget_stdout() -> None:
-    """Discard buffered output, or the interpreter complains about the closed pipe when it exits."""
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+def _forget_unread_output() -> None:
+    """Discard buffered output whose reader has left, or the interpreter complains about it and exits with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())
+        except OSError:  # a full disk: the interpreter says so
+            continue

@@ -17,6 +17,7 @@ from penstock import Clock, SystemClock
 from .failures import ReaderGone
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress
 
 PLAIN_INTERVAL_MS, LONG_INTERVAL_MS, SHORT_MS = 5_000, 60_000, 30_000
@@ -31,6 +32,17 @@ def reader_may_leave() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise ReaderGone from None
+
+
+def console(**options: Any) -> Console:
+    """Return a console of rich on stdout. Rich itself would exit with 1 when the reader has left."""
+    import rich.console
+
+    class Console(rich.console.Console):
+        def on_broken_pipe(self) -> None:
+            raise ReaderGone
+
+    return Console(highlight=False, **options)
 
 
 def print_json(value: Any) -> None:
@@ -56,7 +68,6 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, num
     cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         from rich import box
-        from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
@@ -66,7 +77,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, num
         for row in cells:
             table.add_row(*map(Text, row))
         with reader_may_leave():
-            Console(highlight=False).print(table)
+            console().print(table)
         return
     lines = [[column.upper() for column in columns], *cells]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -88,7 +88,8 @@ def serve(
     """
     from penstock.plugins.console.pages import pages
     from penstock.plugins.queries.http.guard import Address
-    from penstock.plugins.queries.http.server import Server, ServerOptions, check_libraries, open_socket, url_of
+    from penstock.plugins.queries.http.server import Server, ServerOptions, open_socket, url_of
+    from penstock.plugins.queries.settings import check_libraries
 
     check_libraries("penstock serve")
     application = find_application(target, **where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .command import Group, verbose_option
+from .failures import FAILED
 from .options import application_options, confirm, find_application, leased, open_application
 from .output import note, print_json, print_table, print_text
 
@@ -138,6 +140,9 @@ def bench(
     """Measure the installed store backends: speed, size on disk and memory.
 
     Each runs in a process of its own. Other work on the machine makes the figures worse.
+
+    Ends with 1 if a backend cannot be opened. Without --backend, those that need a package which is not installed are
+    left out.
     """
     import json
 
@@ -155,6 +160,8 @@ def bench(
     for each in found:
         if each.error is not None:
             note(f"{each.backend}: not measured: {each.error}")
+    if any(each.error is not None and each.is_installed for each in found):
+        sys.exit(FAILED)
 
 
 _COLUMNS = ["backend", "get/s", "put/s", "commit ms", "range/s", "restore/s", "disk MB", "memory MB"]

@@ -14,7 +14,7 @@ from penstock.plugins.console.wording import ago, length, opening, per_second, s
 
 from .command import verb
 from .options import application_options, followed, timeout_option
-from .output import count, reader_may_leave
+from .output import console, count, reader_may_leave
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,7 +40,6 @@ def top(target: str, once: bool, interval: str, **where: Any) -> None:
     and events, as much as the terminal has room for. Counts and places are what the driver wrote to the log, every five
     seconds; lag is read now. Spark is not needed, and this may run on another host.
     """
-    from rich.console import Console
     from rich.live import Live
 
     is_terminal = sys.stdout.isatty()
@@ -51,11 +50,12 @@ def top(target: str, once: bool, interval: str, **where: Any) -> None:
                 view = watch.look()
                 if view.error is not None and once:
                     raise view.error
-                console = Console(width=None if is_terminal else _PLAIN_WIDTH, highlight=False)
                 with reader_may_leave():
-                    console.print(_frame(view, _PLAIN_WIDTH, _PLAIN_HEIGHT))
+                    console(width=None if is_terminal else _PLAIN_WIDTH).print(
+                        _frame(view, _PLAIN_WIDTH, _PLAIN_HEIGHT)
+                    )
             return
-        with Live(screen=True, auto_refresh=False) as live:
+        with Live(console=console(), screen=True, auto_refresh=False) as live:
             for _ in steps:
                 live.update(_frame(watch.look(), *shutil.get_terminal_size()), refresh=True)
 

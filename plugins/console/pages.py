@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from penstock.plugins.queries.http.guard import Address, checked_token
-from penstock.plugins.queries.http.server import Pages, ServerOptions, check_libraries
+from penstock.plugins.queries.http.server import Pages, ServerOptions
 from penstock.plugins.queries.queries import Queries
+from penstock.plugins.queries.settings import check_libraries
 
 
 def pages(queries: Queries, options: ServerOptions) -> Pages:

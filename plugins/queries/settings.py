@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from penstock import Setting
 from penstock.settings.types import FLAG, optional, text
+from penstock.support.packages import check_installed
+
+
+def check_libraries(feature: str) -> None:
+    """Raise MissingPackageError, naming `feature`, unless the libraries of a server and its pages are installed."""
+    check_installed(feature, "serve", "anyio", "httptools", "jinja2", "starlette", "uvicorn")
+
+
+def _needs_libraries(address: str | None) -> None:
+    if address:
+        check_libraries("setting 'queries'")
+
 
 QUERIES = Setting(
     "queries",
     optional(text("HOST:PORT")),
     None,
     "Where a server beside the run, and on each machine of a cluster, answers queries: `127.0.0.1:8080`; None: none.",
+    _needs_libraries,
 )
 APPLICATION_SERVER = Setting(
     "application_server",

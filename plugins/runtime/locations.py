@@ -28,6 +28,7 @@ from penstock.hooks import registry
 from penstock.settings.secret import ClientSettings
 from penstock.store.kept_store import Layout
 from penstock.support.system_errors import what_to_do
+from penstock.support.urls import url_scheme, with_small_scheme
 
 _ELSEWHERE = "set `state_dir` to another directory"
 
@@ -134,7 +135,10 @@ def making_state_directory(directory: Path) -> Iterator[None]:
 
 
 def resolve(settings: Settings, location: str) -> str:
-    """Return a location with a relative path put under `data_dir`; URLs and absolute paths stay."""
-    if "://" in location:
-        return location
+    """Return a location with a relative path put under `data_dir`; URLs and absolute paths stay.
+
+    The scheme of a URL is in small letters.
+    """
+    if url_scheme(location):
+        return with_small_scheme(location)
     return str(Path(settings.data_dir).expanduser() / Path(location).expanduser())

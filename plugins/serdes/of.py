@@ -55,6 +55,11 @@ def typed_serde(kind: Any, *, refuses_extra: bool = False) -> TypedSerde[Any]:
     if any(map(is_model, classes)):
         from .typed.models import ModelSerde
 
+        if old := [each for each in classes if is_model(each) and not hasattr(each, "__pydantic_core_schema__")]:
+            raise ConfigError(
+                f"of: {old[0].__qualname__} is a model of Pydantic 1 (pydantic.v1): declare it with BaseModel or "
+                "dataclass of Pydantic 2"
+            )
         return ModelSerde(kind, refuses_extra=refuses_extra)
     from .typed.standard import StandardSerde
 

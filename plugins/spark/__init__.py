@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from penstock.support.packages import importable
+
 if TYPE_CHECKING:
     from penstock.plugins.runs.progress import RunProgress, RunSummary
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from .runner import run
     from .state import read_state
 
-__all__ = ["Records", "RunProgress", "RunSummary", "read_state", "run", "transform"]
+    __all__ = ["Records", "RunProgress", "RunSummary", "read_state", "run", "transform"]
 
 _FROM = {
     "Records": ".dataframe",
@@ -26,6 +28,8 @@ _FROM = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: whatever reads all settings imports `settings` of this package."""
+    if name == "__all__":
+        return importable(__name__, _FROM)
     if name not in _FROM:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_FROM[name], __name__), name)

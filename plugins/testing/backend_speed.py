@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 
-from penstock import StoreBackend, StoreBackendFactory
+from penstock import MissingPackageError, PluginError, StoreBackend, StoreBackendFactory
 from penstock.hooks import registry
 from penstock.store import Change
 
@@ -31,6 +31,7 @@ class Speed:
     Rates are entries in a second: of `get` of random keys, of commits that put random keys, of a scan of all, and of a
     restore, which writes all in the order of their keys. `commit_ms` is for one commit. `memory_bytes` is how much the
     process's anonymous memory has grown (None where the system does not tell), without files that are mapped.
+    `is_installed`: False for a backend that needs a package which is not installed.
     """
 
     backend: str
@@ -42,6 +43,7 @@ class Speed:
     disk_bytes: int = 0
     memory_bytes: int | None = None
     error: str | None = None
+    is_installed: bool = True
 
 
 def measure_backends(
@@ -50,10 +52,19 @@ def measure_backends(
     """Yield the speed of each of the backends `names`, or of all that are installed, in a new directory each.
 
     Values are random bytes, which cannot be compressed. `directory`: where to write (None: the system's temporary
-    directory). Raises PluginError for a name that is not installed.
+    directory). Raises PluginError for a name that is not installed, and MissingPackageError for a backend that needs a
+    package which is not installed; without `names` that backend is yielded with the error.
     """
-    chosen = [registry().find(KIND, name).name for name in names] or registry().names(KIND)
-    for name in chosen:
+    for name in names:
+        registry().load(KIND, name)
+    for name in names or registry().names(KIND):
+        try:
+            registry().load(KIND, name)
+        except MissingPackageError as error:
+            yield Speed(name, error=str(error), is_installed=False)
+            continue
+        except PluginError:
+            pass  # `measure` says what is wrong
         with (
             tempfile.TemporaryDirectory(prefix="penstock-stores-", dir=directory) as made,
             ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process,

@@ -11,10 +11,12 @@ from pyarrow import fs
 
 from penstock import World
 from penstock.errors import ChangelogError
+from penstock.plugins.applications.changelog_location import shown_location
 from penstock.plugins.changelogs.directory import DirectoryChangelog, location_and_options
 from penstock.plugins.changelogs.storage import ArrowStorage, Storage
 from penstock.plugins.testing.contracts.changelog import ChangelogContract
 from penstock.plugins.testing.contracts.changelog_tests import restored
+from penstock.settings.settings import Settings
 
 from .s3_server import S3Server
 
@@ -191,3 +193,14 @@ def test_a_location_that_cannot_be_opened_is_an_error(location: str, reason: str
 def test_an_empty_location_is_an_error() -> None:
     with pytest.raises(ChangelogError, match="expected a path or a URL"):
         DirectoryChangelog("", "app", "0_0")
+
+
+def test_the_case_of_a_scheme_does_not_matter(tmp_path: Path, s3: S3Server) -> None:
+    """FILE: is a path, without pyarrow, and S3: is the object store that s3: is."""
+    for place in (tmp_path.as_uri(), s3.uri("bucket/case")):
+        other = place.replace("file:", "FILE:").replace("s3:", "S3:")
+        _four_versions(other)
+        assert restored(DirectoryChangelog(place, "app", "0_0"), "3-v", None, {}) == _STATE
+        shown = [shown_location(Settings(changelog=f"directory:{each}")) for each in (place, other)]
+        assert shown[0] == shown[1]
+    assert not (tmp_path / "FILE:").exists()

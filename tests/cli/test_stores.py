@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from importlib.util import find_spec
+
 import pytest
 
+from penstock.hooks import registry
 from penstock.plugins.upgrade.saved_program import read_note, write_note
+from penstock.support import packages
 
 from .applications import COUNTING, TARGET, counting, run
-from .console import Console
+from .console import Console, install
 from .test_reset import append, logs
 
 MORE = COUNTING.replace(
@@ -86,3 +92,37 @@ def test_a_store_that_is_none(rolled_back: Console) -> None:
         options = ["--yes"] if verb == "drop" else []
         assert said in rolled_back("stores", verb, TARGET, "mor", *options, code=2).stderr
     assert "no parked store 'counts'" in rolled_back("stores", "accept", TARGET, "counts", code=2).stderr
+
+
+@pytest.fixture
+def without_rocksdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find_spec
+    monkeypatch.setattr(packages, "find_spec", lambda name: None if name == "rocksdict" else found(name))
+    monkeypatch.delitem(sys.modules, "penstock.contrib.rocksdb.backend", raising=False)
+    vars(registry().find("store backend", "contrib.rocksdb")).pop("_found", None)
+
+
+@pytest.mark.usefixtures("without_rocksdict")
+def test_a_named_backend_whose_package_is_missing_is_an_error(console: Console) -> None:
+    """Before anything is measured."""
+    done = console("stores", "bench", "--backend", "memory", "--backend", "contrib.rocksdb", code=2)
+    assert done.stdout == ""
+    assert re.search(r"needs the package rocksdict, which is not installed: pip install .*rocksdb", done.stderr)
+
+
+@pytest.mark.usefixtures("without_rocksdict")
+def test_of_all_backends_those_whose_package_is_missing_are_left_out(console: Console) -> None:
+    done = console("stores", "bench", "--entries", "10")
+    assert "memory " in done.stdout and "contrib.rocksdb" not in done.stdout
+    assert re.search(r"contrib.rocksdb: not measured: .*rocksdict.* pip install", done.stderr)
+
+
+def test_a_backend_that_cannot_be_opened_is_a_failure(console: Console) -> None:
+    environment = install(
+        console,
+        "acme",
+        "@hookimpl\ndef penstock_store_backends():\n    return {'acme.shut': 'acme.backend:Shut'}\n",
+        backend="class Shut:\n    def __init__(self, directory, stores):\n        raise ValueError('it is shut')\n",
+    )
+    _, said = console.apart("stores", "bench", "--backend", "acme.shut", environment=environment, code=1)
+    assert "acme.shut: not measured: it is shut" in said

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
+import pydantic.v1
 import pytest
 from hypothesis import strategies as st
 
@@ -202,6 +203,19 @@ def test_types_without_json_are_refused_when_they_are_declared() -> None:
             of(kind)
     with pytest.raises(ConfigError, match="extra: expected 'ignore' or 'refuse', found 'allow'"):
         of(Line, extra="allow")  # type: ignore[call-overload]
+
+
+def test_a_model_of_pydantic_1_is_refused() -> None:
+    class Model(pydantic.v1.BaseModel):
+        id: int
+
+    @pydantic.v1.dataclasses.dataclass
+    class Other:
+        id: int
+
+    for kind in (Model, list[Model], Other):
+        with pytest.raises(ConfigError, match=r"of: \S+ is a model of Pydantic 1 \(pydantic.v1\)"):
+            of(kind)
 
 
 def test_a_struct_that_travels_without_its_fields_is_refused() -> None:

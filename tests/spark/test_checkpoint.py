@@ -59,7 +59,7 @@ def test_one_of_another_form_is_replaced_without_fuss(tmp_path: Path, caplog: py
     assert not caplog.records
 
 
-@pytest.mark.parametrize("scheme", ["", "file://"])
+@pytest.mark.parametrize("scheme", ["", "file://", "FILE://"])
 def test_one_that_is_replaced_is_deleted_wherever_it_is(tmp_path: Path, scheme: str) -> None:
     location = f"{scheme}{tmp_path}/elsewhere"
     first = checkpoint(tmp_path, checkpoint_dir=location)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock import Application, ConfigError
 from penstock.support.names import did_you_mean
-from penstock.support.packages import check_installed
 
 from ..active_server import own_server
 from ..queries import Queries
+from ..settings import check_libraries
 from .guard import Address, Guard
 
 if TYPE_CHECKING:
@@ -151,11 +151,6 @@ def open_socket(options: ServerOptions, option: str) -> socket.socket:
             f"{option} {address.host}:{address.port} cannot be opened ({error.strerror or error}): choose another "
             "port, or an address of this host"
         ) from error
-
-
-def check_libraries(feature: str) -> None:
-    """Raise MissingPackageError, naming `feature`, unless the libraries of a server and its pages are installed."""
-    check_installed(feature, "serve", "anyio", "httptools", "jinja2", "starlette", "uvicorn")
 
 
 def url_of(listening: socket.socket, options: ServerOptions, name: str = "") -> str:

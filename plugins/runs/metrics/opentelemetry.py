@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock import HISTOGRAM_BOUNDS, Measure, MeasureKind, MetricsReporter, Settings
-from penstock.support.packages import needed
+from penstock.support.packages import check_installed, needed
 
+_REPORTER = "metrics reporter 'opentelemetry'"
 _NANOSECONDS = 1_000_000
+
+# When the reporter is looked up: before a start changes anything.
+check_installed(_REPORTER, "opentelemetry", "opentelemetry.exporter.otlp.proto.http", "opentelemetry.sdk")
 
 
 class OpenTelemetryReporter(MetricsReporter):
@@ -20,7 +24,7 @@ class OpenTelemetryReporter(MetricsReporter):
     """
 
     def __init__(self, application_id: str, settings: Settings) -> None:
-        with needed("metrics reporter 'opentelemetry'", "opentelemetry"):
+        with needed(_REPORTER, "opentelemetry"):
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
             from opentelemetry.sdk.resources import Resource
         named = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": application_id}

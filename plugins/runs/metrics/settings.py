@@ -7,6 +7,7 @@ from typing import Any
 from penstock import ConfigError, PluginError, Setting
 from penstock.hooks import registry
 from penstock.settings.types import DURATION, SettingType, optional, text, whole_number
+from penstock.support.packages import check_installed
 
 
 def reporter_names(text: str) -> list[str]:
@@ -25,11 +26,22 @@ def _installed(setting: str, value: Any) -> str:
     return value
 
 
+def _needs_prometheus(port: int | None) -> None:
+    if port:
+        check_installed("setting 'metrics_port'", "metrics", "prometheus_client")
+
+
+def _needs_reporters(names: str) -> None:
+    for name in reporter_names(names):
+        registry().load("metrics reporter", name)
+
+
 METRICS_PORT = Setting(
     "metrics_port",
     optional(whole_number(0, 65_535, "a port, or 0 or None for none")),
     None,
     "The port on which the driver of a run serves its counts to Prometheus; None or 0: it does not.",
+    _needs_prometheus,
 )
 METRICS_HOST = Setting(
     "metrics_host",
@@ -42,5 +54,6 @@ METRICS_REPORTERS = Setting(
     SettingType(_installed),
     "",
     "Names of installed reporters that get the metrics of a run, with commas between.",
+    _needs_reporters,
 )
 METRICS_INTERVAL = Setting("metrics_interval", DURATION, "10s", "The time between two reports of `metrics_reporters`.")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from penstock import SerdeError, SerdeUnavailableError
 from penstock.support.packages import needed
+from penstock.support.urls import url_scheme
 
 with needed("a schema registry", "avro"):
     from confluent_kafka.schema_registry import RegisteredSchema, Schema, SchemaRegistryClient
@@ -138,7 +139,7 @@ def client_of(settings: Mapping[str, Any]) -> RegistryClient | MockRegistryClien
 @cache
 def _client(process: int, settings: tuple[tuple[str, Any], ...]) -> RegistryClient | MockRegistryClient:
     made = dict(settings)
-    return MockRegistryClient(made) if str(made.get("url")).startswith("mock://") else RegistryClient(made)
+    return MockRegistryClient(made) if url_scheme(str(made.get("url"))) == "mock" else RegistryClient(made)
 
 
 def _checked(found: Schema) -> Schema:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from penstock import ConfigError
-from penstock.support.packages import needed
+from penstock.support.packages import check_installed, needed
 
 from .base import TypedSerde, kind_name
 from .json_schemas import Schema
 
+check_installed("a serde of Pydantic models", "pydantic", "pydantic")  # its version, too
 with needed("a serde of Pydantic models", "pydantic"):
     from pydantic import PydanticUserError, TypeAdapter, ValidationError
 

@@ -25,8 +25,10 @@ def classes_inside(kind: Any) -> list[type]:
 
 
 def is_model(kind: Any) -> bool:
-    """Return whether a type is pydantic's: a model, or a dataclass of pydantic's."""
-    return isinstance(kind, type) and hasattr(kind, "__pydantic_core_schema__")
+    """Return whether a type is pydantic's, of any version: a model, or a dataclass of pydantic's."""
+    return isinstance(kind, type) and any(
+        hasattr(kind, name) for name in ("__pydantic_core_schema__", "__pydantic_model__", "__fields_set__")
+    )
 
 
 def pin_annotations(kinds: list[type]) -> None:

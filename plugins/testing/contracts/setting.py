@@ -33,7 +33,7 @@ class SettingContract:
     """Texts and values that are not accepted, beside an `object()`."""
 
     def test_its_declaration(self) -> None:
-        """A name after the plugin's and a dot, a sentence, and a default that it accepts."""
+        """A name after the plugin's and a dot, a sentence, and a default that it accepts and that needs no package."""
         setting = self.setting
         assert _NAME.fullmatch(setting.name), f"a setting's name is PLUGIN.NAME in small letters: {setting.name!r}"
         text = setting.text.strip()
@@ -42,6 +42,7 @@ class SettingContract:
         )
         kept = self._checked(setting.default)
         assert kept == setting.default, f"the default {setting.default!r} is kept as {kept!r}: declare it in that form"
+        setting.needs(setting.default)
         found = setting.of({})
         assert found == setting.default, f"where nothing is given, it is its default, and was {found!r}"
 
