@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, runtime_checkable
 
-from ..errors import TopicExistsError, UnknownTopicError
+from ..errors import LogError, TopicExistsError, UnknownTopicError
 from ..record import OutputBatch, RecordBatch, TopicPartition
 from .committer import Commit, TaskCommitter
 from .follower import Follower
@@ -113,6 +113,22 @@ class LogRecords(ABC):
 
         Not `stable`: after the last record of all, those of open transactions included.
         """
+
+    def known_end_offsets(
+        self, partitions: Sequence[TopicPartition], *, stable: bool = True
+    ) -> Mapping[TopicPartition, int]:
+        """Return `end_offsets` without those partitions whose end cannot be had now, as they have no leader.
+
+        A log whose `end_offsets` waits for a leader overrides this: it must not wait for long.
+        """
+        try:
+            return self.end_offsets(partitions, stable=stable)
+        except LogError:
+            found: dict[TopicPartition, int] = {}
+            for each in partitions:
+                with suppress(LogError):
+                    found.update(self.end_offsets([each], stable=stable))
+            return found
 
     @abstractmethod
     def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:

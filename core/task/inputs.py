@@ -58,8 +58,12 @@ class Inputs:
         """Note that `front`, by the driver's clock, will be reached once the inputs are read up to `ends`.
 
         None: up to where the log has records as of `plan`. With `ends` an input has to be read up to there, also where
-        what follows its position cannot be read yet. A mark that is not reached yet stays.
+        what follows its position cannot be read yet. A mark that is not reached yet stays, but goes back where the log
+        ends earlier now: it has lost the records between.
         """
+        if self._mark is not None and ends is not None and front.time >= 0:
+            marked, up_to, is_strict = self._mark
+            self._mark = marked, {each: min(end, ends.get(each, end)) for each, end in up_to.items()}, is_strict
         self.settle()
         front = self._progress.own_front(front)
         if self._mark is None and front.time > self._progress.front.time:

@@ -211,8 +211,8 @@ class Task:
 
     @property
     def waits_for_front(self) -> bool:
-        """Whether a schedule is due by the wall clock that waits for a `mark` of what is in front of the task."""
-        return self._punctuators.are_waiting and not self.inputs.are_settling
+        """Whether a schedule is due by the wall clock that waits for what is in front of the task."""
+        return self._punctuators.are_waiting
 
     def wall_clock_nodes(self) -> list[str]:
         """Return the nodes that schedule by the wall clock."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 
 from penstock import TopicPartition
@@ -9,6 +10,8 @@ from penstock.task.progress import Front
 
 UNKNOWN = Front(0)
 """How far everything is read of which nothing is known."""
+NOT_KNOWN = sys.maxsize
+"""The end of a partition that has no leader now: nobody has read up to it."""
 _STILL_LOOKS, _STILL_MS = 10, 60_000
 """A sub-topology of which so many looks, in so long, have found the same positions holds the others no longer."""
 
@@ -61,14 +64,17 @@ class Fronts:
     ) -> None:
         """Note a look that began at `clock_ms`: it found these committed positions, and then these ends.
 
-        A partition without a position has not been read. Sub-topologies of which it has not all ends stay as they are.
-        `busy`: sub-topologies of which a task has not yet called what
-        was due as of its `pending` time. `paused`: those that process nothing now; they hold nobody.
+        A partition without a position has not been read. An end is `NOT_KNOWN` where it could not be had.
+        Sub-topologies that are not in it with all their partitions stay as they are. `busy`: sub-topologies of which a
+        task has not yet called what was due as of its `pending` time. `paused`: those that process nothing now; they
+        hold nobody.
         """
         looked = {number: of for number, of in self._inputs.items() if ends.keys() >= set(of)}
         for number, inputs in looked.items():
             at, mark = [positions.get(each, 0) for each in inputs], self._marks.get(number)
             if mark is not None:
+                # The log has lost what was after its present end.
+                mark.ends = [*map(min, mark.ends, (ends[each] for each in inputs))]
                 has_read = number not in busy and all(map(int.__ge__, at, mark.ends))
                 if has_read or number in paused or mark.stands_still(at, clock_ms):
                     self._read[number] = mark.time

@@ -56,9 +56,10 @@ def test_a_leader_moves_when_its_broker_is_killed(cluster: KafkaCluster) -> None
 
 
 def test_the_log_waits_for_a_leader(cluster: KafkaCluster) -> None:
-    """And not for the leader of a topic that is gone."""
+    """And not for the leader of a topic that is gone, nor where only the ends that are known are asked for."""
     topic = make_topic_led_by(2, cluster, replicas=1)
-    partition = TopicPartition(topic, 0)
+    partition, other_led = TopicPartition(topic, 0), TopicPartition(make_topic_led_by(1, cluster, replicas=1), 0)
+    assert produce(cluster.bootstrap, other_led.topic, b"1") == []
     assert produce(cluster.bootstrap, topic, b"1", b"2") == []
     impatient, patient = KafkaLog(cluster.bootstrap, {"task.timeout.ms": "1500"}), KafkaLog(cluster.bootstrap)
     assert patient.end_offsets([partition]) == impatient.end_offsets([partition]) == {partition: 2}
@@ -66,7 +67,10 @@ def test_the_log_waits_for_a_leader(cluster: KafkaCluster) -> None:
     wait_until(lambda: leader(cluster.bootstrap, topic) == -1)
     with pytest.raises(LogError, match="asking for offsets.*[Ll]eader"):
         impatient.end_offsets([partition])
+    for stable in False, True:
+        assert patient.known_end_offsets([partition, other_led], stable=stable) == {other_led: 1}
     cluster.start()
+    wait_until(lambda: patient.known_end_offsets([partition, other_led]) == {partition: 2, other_led: 1})
     assert patient.end_offsets([partition]) == {partition: 2}
     other = KafkaLog(cluster.bootstrap)
     other.delete_topic(topic)

@@ -116,6 +116,12 @@ class KafkaLog(Log):
         self._topics.check(partitions)
         return self._topics.end_offsets(partitions, stable=stable)
 
+    def known_end_offsets(
+        self, partitions: Sequence[TopicPartition], *, stable: bool = True
+    ) -> Mapping[TopicPartition, int]:
+        """Ask the leaders of those partitions that have one: librdkafka answers for none before all have."""
+        return self._topics.known_end_offsets(partitions, stable=stable)
+
     def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
         self._topics.check(partitions)
         return self._topics.offsets_for_time(partitions, timestamp_ms)

@@ -40,6 +40,8 @@ SETTLE_SECONDS = 1.0
 _BROKERS_AT_ONCE = 8
 _BROKER_SECONDS = 5.0
 """How long a broker may take to list a topic that was created; one that does not answer is left out."""
+_ANSWER_SECONDS = 5.0
+"""How long leaders may take to say where their partitions end, where nobody is to wait for one that is away."""
 _KAFKAS_OWN = frozenset(["__consumer_offsets", "__transaction_state", "__share_group_state", "__remote_log_metadata"])
 _OWN_SUFFIXES = ("-repartition", "-changelog", "-penstock-status", "-penstock-heartbeats", "-penstock-requests")
 NOTES_SUFFIX = "-penstock-notes"
@@ -251,8 +253,39 @@ class Topics:
 
     def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool) -> dict[TopicPartition, int]:
         """Return the end offset of each; with `stable`, the stable end offset: below every open transaction."""
-        level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
-        return self.offsets(partitions, _LATEST, level)
+        return self.offsets(partitions, _LATEST, _level(stable))
+
+    def known_end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool) -> dict[TopicPartition, int]:
+        """Return the end offsets of those partitions that have a leader. Raises LogError if one does not answer."""
+        led = self._led({each.topic for each in partitions})
+        asked = {KafkaPartition(*each): _LATEST for each in partitions if each in led}
+        if not asked:
+            return {}
+
+        def read(futures: Mapping[KafkaPartition, Future[Any]]) -> dict[TopicPartition, int]:
+            known = {each: future for each, future in futures.items() if future.exception() is None}
+            return {TopicPartition(at.topic, at.partition): int(known[at].result().offset) for at in known}
+
+        doing = "asking for offsets"
+        with self._patience.naming(doing):
+            level = _level(stable)
+            return self._admin.once(AdminClient.list_offsets, asked, read, _ANSWER_SECONDS, isolation_level=level)
+
+    def _led(self, topics: Collection[str]) -> set[TopicPartition]:
+        """Return the partitions of topics that have a leader."""
+
+        def read(futures: Mapping[str, Future[Any]]) -> set[TopicPartition]:
+            found = {name: future.result() for name, future in futures.items() if future.exception() is None}
+            return {
+                TopicPartition(name, each.id)
+                for name, topic in found.items()
+                for each in topic.partitions
+                if each.leader is not None
+            }
+
+        doing = "asking for the leaders of topics"
+        with self._patience.naming(doing):
+            return self._admin.once(AdminClient.describe_topics, TopicCollection([*topics]), read, _ANSWER_SECONDS)
 
     def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
         """Return the first offset whose record has that timestamp or a later one; the end where there is none."""
@@ -291,6 +324,10 @@ class Topics:
             raise self._patience.failed("asking for offsets", exception) from exception
         # In the order of the request.
         return {each: found[each] for each in partitions}
+
+
+def _level(stable: bool) -> IsolationLevel:
+    return IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
 
 
 class _TopicSettings(Mapping[str, str]):

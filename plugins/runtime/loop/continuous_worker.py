@@ -227,6 +227,11 @@ class ContinuousWorker(LoggedTask):
             return False
         return self.task.waits_for_front
 
+    @property
+    def is_settling(self) -> bool:
+        """Whether the task has still to read up to the ends of an earlier `settle`."""
+        return self.task is not None and self.task.inputs.are_settling
+
     def settle(self, front: Front, ends: Mapping[TopicPartition, int]) -> None:
         """Note how far everything in front of the task is read once its inputs are read up to `ends`."""
         if self.task is not None:

@@ -12,11 +12,14 @@ from penstock.program.nodes import decorate
 from penstock.task.progress import Front
 from penstock.task.saved_schedules import are_called
 
-from ..fronts import Fronts, in_front
+from ..fronts import NOT_KNOWN, Fronts, in_front
 from .continuous_worker import ContinuousWorker
 
 _EVERY_SECONDS = 0.2
 """Seconds between two looks, while a task waits for one. It waits for as many as there are tasks one behind another."""
+_AGAIN_SECONDS = 1.0
+"""Seconds between two looks for tasks that have still to read up to the ends of an earlier one: a log that is truncated
+meanwhile never comes to these."""
 
 FrontOf = Callable[[str], Front | None]
 """Returns the `front` of a task by its id; see `Task.plan`."""
@@ -35,7 +38,8 @@ class FrontLooks:
     """Looks at the log in a thread of `threads`, only while a task has something to call that waits for it.
 
     It asks where the inputs of these tasks end: what a follower knows of that may be as old as the process was frozen.
-    Where other tasks are in front of them, in whatever process, it also asks for the last commits of those.
+    Where other tasks are in front of them, in whatever process, it also asks for the last commits of those. A partition
+    without a leader holds its own task, and for a minute those behind it.
     """
 
     def __init__(
@@ -64,7 +68,7 @@ class FrontLooks:
             if isinstance(sink.topic, str)
         }
         self._fronts = Fronts(upstream, self._inputs, application.program.holding())
-        self._next = 0.0
+        self._next = self._again = 0.0
         self._answer: Future[_Look] | None = None
 
     def look(self, tasks: Collection[ContinuousWorker], clock_ms: int, paused: Collection[int]) -> None:
@@ -75,9 +79,14 @@ class FrontLooks:
                 self._answer = None
                 self._take(answer, tasks)
             return
-        waiting = {task.id.subtopology for task in tasks if task.waits_for_front}
-        if waiting and self._seconds() >= self._next:
-            self._next = self._seconds() + _EVERY_SECONDS
+        if (now := self._seconds()) < self._next:
+            return
+        is_again = now >= self._again
+        waiting = {task.id.subtopology for task in tasks if task.waits_for_front and (is_again or not task.is_settling)}
+        if waiting:
+            self._next = now + _EVERY_SECONDS
+            if is_again:
+                self._again = now + _AGAIN_SECONDS
             self._answer = self._threads.submit(self._ask, waiting, clock_ms, paused)
 
     def _take(self, answer: Future[_Look], tasks: Collection[ContinuousWorker]) -> None:
@@ -104,10 +113,10 @@ class FrontLooks:
         asked = {each for number in {*waiting, *in_front_of_them} for each in self._inputs[number]}
         # What a task in front has committed may be readable only some time after that.
         written = [each for each in asked if each.topic in self._written]
-        ends = {**self._log.end_offsets(list(asked.difference(written)))}
+        ends = {**self._log.known_end_offsets(list(asked.difference(written)))}
         if written:
-            ends.update(self._log.end_offsets(written, stable=False))
-        fronts.look(clock_ms, ends, positions, busy=busy, paused=paused)
+            ends.update(self._log.known_end_offsets(written, stable=False))
+        fronts.look(clock_ms, dict.fromkeys(asked, NOT_KNOWN) | ends, positions, busy=busy, paused=paused)
         return _Look({number: fronts.fronts[number] for number in waiting}, ends)
 
 

@@ -114,6 +114,15 @@ class TopicTests(LogTests):
             with pytest.raises(UnknownTopicError, match="'?invoice'?"):
                 call()
 
+    def test_known_ends_are_had_without_the_others(self, log: Log) -> None:
+        """A partition whose end cannot be had now is left out: of a missing topic, or without a leader."""
+        [partition] = created(log, "t")
+        log.append(output("t", 5))
+        for stable in (True, False):
+            found = log.known_end_offsets([TopicPartition("gone", 0), partition], stable=stable)
+            expect(found, {partition: 5})
+        expect(log.known_end_offsets([]), {})
+
     def test_a_missing_partition_is_named(self, log: Log) -> None:
         """Also a negative one, which is no way to count from the end."""
         log.create_topic("t", 2)
