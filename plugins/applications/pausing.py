@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from penstock import Application, ConfigError, IncompatibleStateError, Log
+
+from .stored_id import read_stored, stored_application
 
 _META = "paused"
 
@@ -61,11 +64,34 @@ def check_not_paused(application: Application, log: Log) -> None:
         )
 
 
-def carry_pause(application_id: str, to: str, log: Log) -> None:
-    """Let what is paused under an id be paused under another one, where the application is stored next."""
-    saved = log.get_meta(application_id, _META)
-    if saved is not None:
-        log.put_meta(to, _META, saved)
+@contextmanager
+def carrying_pause(application_id: str, to: str, log: Log) -> Iterator[None]:
+    """Let what is paused under an id be paused under `to`; the block stores the application there.
+
+    What is paused or resumed meanwhile counts, too: see `change_stored`.
+    """
+    carried = log.get_meta(application_id, _META)
+    if carried is not None:
+        log.put_meta(to, _META, carried)
+    yield
+    late = log.get_meta(application_id, _META)
+    if late is not None and late != carried:
+        log.put_meta(to, _META, late)
+
+
+def change_stored(
+    application: Application, log: Log, change: Callable[[Application], Paused]
+) -> tuple[Application, Paused]:
+    """Call `change` with the application as it is stored; return that, and what is paused.
+
+    A resharding carries the note before it stores the application elsewhere and once more after it. A change that is
+    later than both finds the application elsewhere, and is made there.
+    """
+    while True:
+        stored = stored_application(application, log)
+        paused = change(stored)
+        if read_stored(application.id, log).id == stored.id:
+            return stored, paused
 
 
 def _paused(saved: bytes | None) -> Paused:

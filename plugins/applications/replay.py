@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from penstock import Commit, ConfigError, Log, OutputBatch, TopicPartition, UnknownTopicError
+from penstock import (
+    Application,
+    Commit,
+    ConfigError,
+    Log,
+    OutputBatch,
+    SinkNode,
+    SourceNode,
+    TopicPartition,
+    UnknownTopicError,
+    default_partitioner,
+)
+from penstock.plugins.upgrade.saved_program import read_note_of_any_version
+from penstock.plugins.upgrade.windowed_keys import WHOLE_KEYS, whole_keys, with_whole_keys
+from penstock.program.nodes import decorate
+from penstock.program.partitioning import partitions_of_key
+from penstock.program.serdes import serdes_of_topic
 
 from .dead_letters import Letter, Selection, batches_from, letters_in, partitions_of, read_letters
+from .stored_id import stored_application
 
 _STATE_BYTES = 1_900
 
@@ -82,6 +99,48 @@ def group_of(topic: str) -> str:
     return f"{topic}-replay"
 
 
+Choose = Callable[[str, bytes, int], Sequence[int]]
+"""(topic, serialized key, number of partitions) -> the partitions to which records with this key go."""
+
+
+def by_hash(topic: str, key: bytes, count: int) -> Sequence[int]:
+    """Choose the partition by the hash of the key's bytes."""
+    return (default_partitioner(key, count),)
+
+
+def by_sinks(application: Application, log: Log) -> Choose:
+    """Return the function that chooses as the application's sinks do: a windowed key without its window, for instance.
+
+    Where only a source names the topic, its key serde says whether keys are windowed. Others are chosen `by_hash`.
+    """
+    application = stored_application(application, log)
+    kept = whole_keys(application, read_note_of_any_version(application.id, log), log)
+    application = with_whole_keys(application, {WHOLE_KEYS: kept})
+    program, settings = application.program, application.settings
+    nodes: dict[str, SinkNode | SourceNode] = {}
+    for node in sorted(program.nodes.values(), key=lambda each: isinstance(each, SinkNode)):
+        if isinstance(node, SourceNode):
+            nodes |= {decorate(application.id, each, program.internal_topics): node for each in node.topics}
+        elif isinstance(node, SinkNode) and isinstance(node.topic, str):
+            nodes[decorate(application.id, node.topic, program.internal_topics)] = node
+
+    def choose(topic: str, key: bytes, count: int) -> Sequence[int]:
+        if (node := nodes.get(topic)) is None:
+            return by_hash(topic, key, count)
+        serde, _ = serdes_of_topic(node.key_serde, None, settings, f"topic {topic!r}", topic)
+        if isinstance(node, SinkNode) and (node.partitioner or node.partition_by):
+            try:
+                return partitions_of_key(node, serde, topic, serde.deserialize(key), count)
+            except Exception as error:  # a user's function, and a key that may be why the record failed
+                raise ConfigError(
+                    f"sink {node.name!r} cannot choose a partition of {topic!r} for key {key!r}: {error!r}: leave "
+                    "--app away to send it by the hash of its key"
+                ) from error
+        return by_hash(topic, key[: len(key) - serde.window_bytes], count)
+
+    return choose
+
+
 def replayed(log: Log, topic: str) -> Mapping[int, Replayed]:
     """Return the replayed part of each partition, without disturbing a running replay."""
     return {
@@ -99,10 +158,12 @@ def replay(
     limit: int | None = None,
     again: bool = False,
     dry_run: bool = False,
+    choose: Choose = by_hash,
 ) -> Replay:
     """Send selected letters, as their source records were, to `to` or back to where each was read.
 
-    Back means into the partition that it was read from. Letters that were replayed before are left out, except with
+    Back means into the partition that it was read from. `choose` says the partition where that is not there, and in
+    `to`. Letters that were replayed before are left out, except with
     `again` or where the selection goes by place or time, which is not remembered. What is sent and what is remembered
     are one commit of the log: a replay that is killed is taken up where it was. At most `limit` are sent. Raises
     UnknownTopicError when a topic to send to is not there.
@@ -113,7 +174,7 @@ def replay(
         if limit is not None and sum(each.records for each in total) >= limit:
             break
         left = None if limit is None else limit - sum(each.records for each in total)
-        one = _PartitionReplay(log, partition, selection, to, left, again or selection.by_place)
+        one = _PartitionReplay(log, partition, selection, to, left, again or selection.by_place, choose)
         if dry_run:
             one.run(replayed(log, topic)[partition.partition])
         else:
@@ -134,6 +195,7 @@ class _PartitionReplay:
         to: str | None,
         limit: int | None,
         again: bool,
+        choose: Choose,
     ) -> None:
         self._log = log
         self._partition = partition
@@ -141,6 +203,7 @@ class _PartitionReplay:
         self._to = to
         self._left = limit
         self._again = again
+        self._choose = choose
         self._counts = {name: info.partitions for name, info in log.topics().items()}
         self._offsets: dict[str, list[int]] = {}
         self._seen: set[str] = set()
@@ -200,14 +263,18 @@ class _PartitionReplay:
                 else f"there is no topic {to!r} to replay to"
             )
         number = letter.note.partition
-        known = self._to is None and number is not None and number < self._counts[to]
+        chosen: Sequence[int] | None = None
+        if self._to is None and number is not None and number < self._counts[to]:
+            chosen = (number,)
+        elif letter.key is not None:
+            chosen = self._choose(to, letter.key, self._counts[to])
         output = outputs.setdefault(to, OutputBatch(to, [], [], [], [], []))
         output.keys.append(letter.key)
         output.values.append(letter.value)
         output.timestamps.append(letter.timestamp)
         assert output.headers is not None and output.partitions is not None
         output.headers.append(letter.headers)
-        output.partitions.append([number] if known and number is not None else None)
+        output.partitions.append(chosen)
         self._offsets.setdefault(to, []).append(letter.offset)
         if self._left is not None:
             self._left -= 1

@@ -15,7 +15,7 @@ from penstock.settings.dead_letters import dead_letter_topics
 from penstock.settings.settings import HANDLERS
 
 from .command import Group, options
-from .options import application_options, find_application, find_settings, log_options, open_log
+from .options import application_options, find_application, find_settings, log_options, named_application, open_log
 from .output import count, note, print_json, print_table, print_text
 from .reset import parse_time
 from .topics import topic_info
@@ -148,7 +148,11 @@ def show(topic: str, as_json: bool, limit: int | None, **given: Any) -> None:
     ("One letter, whether it was replayed or not", "penstock dlq replay orders-failed --partition 0 --offsets 17"),
 )  # fmt: skip
 @click.argument("topic")
-@click.option("--to", metavar="NAME", help="Send them to this topic, by key. [default: where each was read]")
+@click.option(
+    "--to",
+    metavar="NAME",
+    help="Send them to this topic, by key; with --app, as the application's sink. [default: where each was read]",
+)
 @_selection_options
 @click.option("--all", "again", is_flag=True, help="Also letters that were replayed before.")
 @click.option("--dry-run", "-n", is_flag=True, help="Show what would be sent, and send nothing.")
@@ -163,12 +167,15 @@ def replay(
     commit that sends them, what was replayed, and the next replay goes on behind it. Letters that are named by
     --offsets or --since are sent whether they were replayed or not, and that is not remembered.
     """
+    from penstock.plugins.applications.replay import by_hash, by_sinks
     from penstock.plugins.applications.replay import replay as run_replay
 
     selection, where = _selection(given)
     with open_log(find_settings(**where)) as log:
         topic_info(log, topic)
-        done = run_replay(log, topic, selection, to=to, limit=limit, again=again, dry_run=dry_run)
+        application = named_application(**where)
+        choose = by_hash if application is None else by_sinks(application, log)
+        done = run_replay(log, topic, selection, to=to, limit=limit, again=again, dry_run=dry_run, choose=choose)
     _report(topic, done, dry_run=dry_run, as_json=as_json)
 
 

@@ -106,15 +106,20 @@ def find_application(target: str, **where: Any) -> Application:
 
 def find_settings(log: str | None, data_dir: str | None, app: str | None) -> Settings:
     """Return the settings of the application, if there is one, below those of `find_layer`."""
-    layer = find_layer(log, data_dir)
+    application = named_application(log, data_dir, app)
+    return Settings.of(find_layer(log, data_dir)) if application is None else application.settings
+
+
+def named_application(log: str | None, data_dir: str | None, app: str | None) -> Application | None:
+    """Return the application of --app with the settings of `find_layer`; None for a Topology, which has no id."""
     if app is None:
-        return Settings.of(layer)
+        return None
     from penstock import Application
 
     from .target import load
 
-    found = load(app)  # a Topology has no settings of its own
-    return Settings.of(layer.over(found.given) if isinstance(found, Application) else layer)
+    found = load(app)
+    return found.under(find_layer(log, data_dir)) if isinstance(found, Application) else None
 
 
 def open_log(settings: Settings) -> closing[Log]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .command import verb
-from .options import application_options, find_application, open_application
+from .options import application_options, find_application, open_log
 from .output import print_text
 
 if TYPE_CHECKING:
@@ -50,6 +50,10 @@ def change_pauses(
     **where: Any,
 ) -> None:
     """Write the note, and print what is paused now."""
-    with open_application(find_application(target, **where)) as (application, log):
-        paused = sorted(change(application, log, subtopologies).of(application))
+    from penstock.plugins.applications.pausing import change_stored
+
+    named = find_application(target, **where)
+    with open_log(named.settings) as log:
+        application, now = change_stored(named, log, lambda stored: change(stored, log, subtopologies))
+    paused = sorted(now.of(application))
     print_text(f"{application.id}: paused sub-topologies: {', '.join(map(str, paused)) or 'none'}\n")

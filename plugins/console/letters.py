@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock import Application, Log, PenstockError, TopicPartition
 from penstock.plugins.applications.dead_letters import Letter, Selection, batches_from, letters_in, partitions_of
-from penstock.plugins.applications.replay import Replayed, replay, replayed
+from penstock.plugins.applications.replay import Replayed, by_sinks, replay, replayed
 from penstock.plugins.queries.http.refusals import Refused
 from penstock.plugins.runtime.locations import open_log
 from penstock.settings.dead_letters import dead_letter_topics
@@ -31,6 +31,7 @@ class Letters:
 
     def __init__(self, application: Application, *, hides: bool) -> None:
         settings = application.settings
+        self._application = application
         self._settings = settings
         self._hides = hides
         self._topics = dead_letter_topics(getattr(settings, name) for name in HANDLERS)
@@ -81,7 +82,8 @@ class Letters:
             raise Refused(400, "bad_request", "Expected the partition and the offset of a letter.")
         selection = Selection(partition=partition, first=offset, last=offset) if names_one else Selection()
         with closing(open_log(self._settings)) as log:
-            sent = replay(log, topic, selection, limit=MOST_REPLAYED).sent
+            choose = by_sinks(self._application, log)
+            sent = replay(log, topic, selection, limit=MOST_REPLAYED, choose=choose).sent
         number_sent = sum(each.records for each in sent)
         _log.info("the console replayed %d dead letters of %s", number_sent, topic)
         return number_sent

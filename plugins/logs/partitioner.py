@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import count
 from operator import itemgetter
+from random import randrange
 from typing import TYPE_CHECKING, Any
 
 from penstock import Headers, OutputBatch, default_partitioner
@@ -29,7 +31,7 @@ _CACHED_KEYS = 1 << 14
 _CACHED_KEY_BYTES = 256
 """Longer keys are not cached, so that a cache stays under 5 MB."""
 NULL_KEY_RUN = 128
-"""So many records without a key in a row go to one partition."""
+"""So many records in a row that any partition may have, such as those without a key, go to one partition."""
 
 
 def partitions_for_keys(keys: Sequence[bytes], partitions: int) -> Partitions:
@@ -65,6 +67,12 @@ def partitions_of(keys: Sequence[bytes], partitions: int) -> list[int]:
         found: list[int] = partitions_for_keys(keys, partitions).tolist()
         return found
     return [default_partitioner(key, partitions) for key in keys]
+
+
+def runs_of_partitions(partitions: int) -> Iterator[int]:
+    """Yield the partition of each next record that any partition may have: in runs, from a random partition on."""
+    for number in count(NULL_KEY_RUN * randrange(partitions)):
+        yield number // NULL_KEY_RUN % partitions
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from penstock import (
 )
 from penstock.plugins.applications.committed import CommittedPartitions
 from penstock.plugins.applications.own_topics import topics_beside
-from penstock.plugins.applications.pausing import carry_pause, check_not_paused
+from penstock.plugins.applications.pausing import carrying_pause, check_not_paused
 from penstock.plugins.applications.preparation import Prepared, make_changelog_topics, prepare
 from penstock.plugins.applications.saved_tasks import task_partitions
 from penstock.plugins.applications.stored_id import (
@@ -97,8 +97,8 @@ def reshard(
         except Exception:
             _delete_unused(plan, resharding.id, log, world, check_lease)
             raise
-        carry_pause(plan.stored.id, resharding.id, log)
-        write_stored(plan.id, lease, _stored(plan, resharding.id, starts))
+        with carrying_pause(plan.stored.id, resharding.id, log):
+            write_stored(plan.id, lease, _stored(plan, resharding.id, starts))
     return Resharded(resharding.id, rows)
 
 
@@ -150,8 +150,8 @@ def undo(application: Application, log: Log, lease: Lease, *, world: World | Non
             f"application {application.id!r} has processed records since it was resharded ({', '.join(moved[:5])}): "
             "the layout before would process them again; reshard it to the earlier number instead"
         )
-    carry_pause(stored.id, stored.before, log)
-    write_stored(application.id, lease, StoredAs(stored.before, left=stored.left))
+    with carrying_pause(stored.id, stored.before, log):
+        write_stored(application.id, lease, StoredAs(stored.before, left=stored.left))
     delete_layout(application.settings, log, stored.id, world or World(), lease.renew)
 
 

@@ -31,7 +31,7 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
     the reasons when the program does not fit.
     """
     now = application.program.fingerprint(assignment, application.settings)
-    before = _without_refilled(before, now)
+    before = _without_refilled(application.id, before, now, log)
     note: Note = {
         "identity": before.get("identity") or secrets.token_hex(8),
         "fingerprint": now,
@@ -85,15 +85,20 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
     return note, with_whole_keys(_with_layouts(application, layouts), note)
 
 
-def _without_refilled(before: Note, now: Mapping[str, Any]) -> Note:
-    """Return the note without stores that the program wrote and that are filled from a topic from now on."""
+def _without_refilled(application_id: str, before: Note, now: Mapping[str, Any], log: Log) -> Note:
+    """Return the note without stores that are filled from a topic from now on, and whose saved content is not that.
+
+    These are stores that the program wrote, and parked ones that have missed records of the topic.
+    """
     filled = {
         name for each in now["subtopologies"].values() for name, store in each["stores"].items() if "topic" in store
     }
-    made = deepcopy(before)
+    made, parked = deepcopy(before), before.get("parked", {})
     for number, each in saved_subtopologies(before).items() if before else ():
-        for name in filled.intersection(name for name, store in each["stores"].items() if "topic" not in store):
-            drop_store(made, number, name)
+        for name in filled.intersection(each["stores"]):
+            is_late = name in parked and missed(application_id, before, parked[name], log)
+            if is_late or "topic" not in each["stores"][name]:
+                drop_store(made, number, name)
     return made
 
 

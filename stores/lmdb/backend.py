@@ -9,7 +9,7 @@ from typing import Any
 
 import lmdb
 
-from penstock import Duration, StoreBackend, StoreError, duration_ms
+from penstock import Duration, StaleStoreError, StoreBackend, StoreError, duration_ms
 from penstock.store import Change, Changes, in_chunks
 
 from . import keys, registry
@@ -77,8 +77,12 @@ class LmdbBackend(StoreBackend):
         return in_chunks(self._chunk, store, start, end, reverse, self._snapshots)
 
     def approximate_count(self, store: str) -> int:
-        database = self._database(store)
-        return 0 if database is None else keys.count(self._transaction or self._begin(), database)
+        if self._database(store) is None:
+            return 0
+        try:
+            return keys.count(self._transaction or self._begin(), self._databases[store])
+        except lmdb.Error as error:
+            return self._open().read_anew(error, lambda: keys.count(self._begin(), self._databases[store]))
 
     def write_bytes(self, store: str, changes: int) -> int:
         # A write keeps copies of all pages that it changes. Some have more than one of the keys: call it two.
@@ -97,7 +101,9 @@ class LmdbBackend(StoreBackend):
         self._open().write(change, previous, version, self._timeout)
 
     def view(self, stores: Sequence[str]) -> LmdbView:
-        return LmdbView(self._open(), {store: self._database(store) for store in stores})
+        for store in stores:
+            self._database(store)
+        return LmdbView(self._open(), stores)
 
     def close(self) -> None:
         shared, self._shared = self._shared, None
@@ -147,27 +153,35 @@ class LmdbBackend(StoreBackend):
 
     def _get_again(self, store: str, key: bytes) -> bytes | None:
         """Get after a failure: the store was not there yet, or the transaction ended when the map was resized."""
-        database = self._database(store)
-        if database is None:
+        if self._database(store) is None:
             return None
         self.release()
         try:
-            return keys.get(self._begin(), database, key)
+            return keys.get(self._begin(), self._databases[store], key)
         except lmdb.Error as error:
-            raise self._open().explain(error) from error
+            return self._open().read_anew(error, lambda: keys.get(self._begin(), self._databases[store], key))
 
     def _chunk(
         self, store: str, start: bytes | None, end: bytes | None, reverse: bool, size: int, token: object
     ) -> list[tuple[bytes, bytes]]:
-        if self._read_only:
-            transaction = self._snapshots.get(token) or self._begin()
-            self._snapshots[token] = transaction
-        else:
-            transaction = self._transaction or self._begin()
-        try:
+        is_first = token not in self._snapshots
+
+        def read() -> list[tuple[bytes, bytes]]:
+            transaction = (self._snapshots.get(token) if self._read_only else self._transaction) or self._begin()
+            if self._read_only:
+                self._snapshots[token] = transaction
             return list(islice(keys.scan(transaction, self._database(store), start, end, reverse), size))
+
+        try:
+            return read()
         except lmdb.Error as error:
-            raise self._open().explain(error) from error
+            chunk = self._open().read_anew(error, read)
+            if is_first:
+                return chunk
+            raise StaleStoreError(
+                f"store directory {self._directory}: it was opened anew during a scan, which sees one commit: scan it "
+                "again"
+            ) from error
 
     def _apply(self, transaction: Any, store: str, database: Any, changes: Sequence[Change]) -> None:
         cursor = transaction.cursor(database)

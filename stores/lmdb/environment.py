@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
@@ -15,19 +16,16 @@ import lmdb
 
 from penstock import StaleStoreError, StoreError, StoreLockedError
 from penstock.support.file_lock import FileLock
-from penstock.support.private_files import FILE_MODE
 
-from .errors import DAMAGE, explain
+from .errors import DAMAGE, STALE, explain
+from .files import DATA, LOCK, WRITER, check_readable, fill_up, open_files
 from .trust_mark import TrustMark
 
 T = TypeVar("T")
 
 _log = logging.getLogger("penstock.stores")
 
-_DATA, _LOCK, _WRITER = "data.mdb", "lock.mdb", "writer.lock"
 _META = b"meta"
-_MAX_DATABASES = 256
-_MAX_READERS = 1024
 _WRITES_PER_CHECK = 64
 """Writes between two checks for killed readers, which pin the pages of the commit that they read."""
 
@@ -82,12 +80,35 @@ class SharedEnvironment:
         if read_only and self._read_only:
             if self._environment is None:
                 self._open_environment()
-            self._open_databases(stores)
+                self._open_databases(stores)
+                return
+            try:
+                self._open_databases(stores)
+            except StoreError as error:
+                if not isinstance(error.__cause__, STALE):
+                    raise
+                self.open_anew(error.__cause__, stores)
             return
         if self._lock is None:
-            self._lock = FileLock(self._path(_WRITER))
+            self._lock = FileLock(self._path(WRITER))
         if self._read_only or any(name not in self.databases for name in stores):
             self._locked(timeout, lambda: self._open_for_writing(stores))
+
+    def open_anew(self, error: Exception, stores: Sequence[str] = ()) -> None:
+        """Open the environment anew, for a reader that got `error`.
+
+        LMDB calls healthy files corrupt where the pages of an open transaction were used again, because the writer does
+        not know of this reader: a lock file was removed, or they are in containers that do not see each other. So no
+        reader advises to delete files before it has opened them anew. Raises StoreError for a process that writes, and
+        for errors that say nothing about the files.
+        """
+        if not self._read_only or not isinstance(error, STALE):
+            raise self.explain(error) from error
+        _log.info("store directory %s: %s; opening it anew", self.directory, error)
+        known = [*self.databases, *stores]
+        self._close_environment()
+        self._open_environment()
+        self._open_databases(known)
 
     def close(self) -> None:
         """Close. If this process wrote, sync and set the mark to clean, unless another process is writing."""
@@ -112,7 +133,7 @@ class SharedEnvironment:
         here = self.is_here()
         self.close()
         if here:
-            for name in (_DATA, _LOCK, self._mark.path, _WRITER):
+            for name in (DATA, LOCK, self._mark.path, WRITER):
                 Path(self._path(name)).unlink(missing_ok=True)
 
     def forget(self) -> None:
@@ -132,13 +153,21 @@ class SharedEnvironment:
         try:
             return self._running().begin()
         except lmdb.MapResizedError:  # another process made the map larger
-            self._map(0)
-            return self._guard(lambda: self._running().begin())
+            before_trying_again = partial(self._map, 0)
         except lmdb.ReadersFullError:
-            self._running().reader_check()
-            return self._guard(lambda: self._running().begin())
+            before_trying_again = self._running().reader_check
         except lmdb.Error as error:
-            raise self.explain(error) from error
+            before_trying_again = partial(self.open_anew, error)
+        try:
+            before_trying_again()
+            return self._running().begin()
+        except lmdb.Error as error:
+            return self.read_anew(error, lambda: self._running().begin())
+
+    def read_anew(self, error: Exception, read: Callable[[], T]) -> T:
+        """Return `read()`, which has failed with `error`, after `open_anew`. Raises StoreError where it fails again."""
+        self.open_anew(error)
+        return self._guard(read)
 
     def version(self) -> str | None:
         """Return the version that the last write transaction recorded."""
@@ -150,12 +179,14 @@ class SharedEnvironment:
         transaction = self.begin()
         try:
             return self.version_in(transaction)
+        except lmdb.Error as error:
+            return self.read_anew(error, lambda: self.version_in(self.begin()))
         finally:
             transaction.abort()
 
     def version_in(self, transaction: Any) -> str | None:
-        """Return the version that a transaction shows."""
-        version = self._guard(lambda: transaction.get(b"version", None, self._meta))
+        """Return the version that a transaction shows. Raises lmdb.Error."""
+        version = transaction.get(b"version", None, self._meta)
         return None if version is None else version.decode()
 
     def write(self, change: Callable[[Any], None], previous: str | None, version: str, timeout: float) -> None:
@@ -222,7 +253,7 @@ class SharedEnvironment:
             had_readers = self._environment is not None
             # Another user opened it under this boot, so the files were checked after the last crash of the machine.
             alone = self._lock.is_only_user() and not had_readers
-            if alone and os.path.exists(self._path(_DATA)) and not self._mark.is_trusted():
+            if alone and os.path.exists(self._path(DATA)) and not self._mark.is_trusted():
                 # LMDB does not notice files that a crash of the machine damaged, and crashes on them.
                 self._abandon("since it was last written the machine may have gone down, or its disk refused a part")
             self._close_environment()
@@ -247,56 +278,22 @@ class SharedEnvironment:
         """Delete the data: the engine restores a store that is not trusted from the changelog."""
         _log.warning("store directory %s: %s; it is rebuilt", self.directory, reason)
         self.trusted = False
-        Path(self._path(_DATA)).unlink()
+        Path(self._path(DATA)).unlink()
 
     def _open_or_make(self) -> None:
-        if not os.path.exists(self._path(_DATA)):
+        if not os.path.exists(self._path(DATA)):
             # Without its data the lock file would describe another environment.
-            Path(self._path(_LOCK)).unlink(missing_ok=True)
+            Path(self._path(LOCK)).unlink(missing_ok=True)
             self._wrote = True
             self._mark.set_in_use()
         self._open_environment()
-        self._guard(self._fill_up)
-
-    def _fill_up(self) -> None:
-        """Extend the file to the size that LMDB expects: reading beyond the end of the file would be a SIGBUS.
-
-        No other process writes meanwhile. An intact file may lack a few pages that were never written.
-        """
-        size = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
-        if os.path.getsize(self._path(_DATA)) < size:
-            os.truncate(self._path(_DATA), size)
+        self._guard(lambda: fill_up(self._environment, self.directory))
 
     def _open_environment(self) -> None:
         if self._read_only:
-            if not os.path.exists(self._path(_DATA)):
-                raise StoreError(
-                    f"store directory {self.directory}: nothing to read there yet; start the task that writes it"
-                )
-            if self._mark.is_stale():
-                raise StoreError(
-                    f"store directory {self.directory}: the machine went down since it was written, or its disk "
-                    "refused a part: start the task that writes it, which rebuilds it"
-                )
-        self._environment = self._guard(
-            lambda: lmdb.open(
-                self.directory,
-                map_size=self._map_size,
-                max_dbs=_MAX_DATABASES,
-                max_readers=_MAX_READERS,
-                # With spare transactions, a forked child that drops the environment would end its parent's.
-                max_spare_txns=0,
-                readonly=self._read_only,
-                create=not self._read_only,
-                # The changelog is the durable copy; after a crash of the machine these files are not trusted.
-                sync=False,
-                metasync=False,
-                readahead=False,
-                meminit=False,
-                mode=FILE_MODE,
-            )
-        )
-        self._inode = os.stat(self._path(_DATA)).st_ino
+            check_readable(self.directory, self._mark)
+        self._environment = self._guard(lambda: open_files(self.directory, self._map_size, read_only=self._read_only))
+        self._inode = os.stat(self._path(DATA)).st_ino
         self._guard(self._environment.reader_check)
 
     def _open_databases(self, stores: Sequence[str]) -> None:
@@ -335,16 +332,18 @@ class SharedEnvironment:
 
     def _running(self) -> Any:
         if self._environment is None:
-            raise StoreError(
-                f"store directory {self.directory}: used after it was closed or destroyed, or in a forked process: "
-                "open it again"
-            )
+            if self._ended or not self._read_only:
+                raise StoreError(
+                    f"store directory {self.directory}: used after it was closed or destroyed, or in a forked process: "
+                    "open it again"
+                )
+            self._open_environment()  # the files could not be opened anew the last time
         return self._environment
 
     def is_here(self) -> bool:
         """Return whether the open files are still in the directory."""
         try:
-            return os.stat(self._path(_DATA)).st_ino == self._inode
+            return os.stat(self._path(DATA)).st_ino == self._inode
         except FileNotFoundError:
             return False
 

@@ -12,6 +12,11 @@ from penstock.support.system_errors import what_to_do
 DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
 """Raised for files that are damaged, of another LMDB version, or not LMDB's."""
 
+STALE = (
+    *DAMAGE, lmdb.BadTxnError, lmdb.BadRslotError, lmdb.PanicError, lmdb.MapResizedError, lmdb.MemoryError,
+)  # fmt: skip
+"""Raised to a reader also where only what it has open is spoiled, such as by a writer that no longer knew of it."""
+
 
 def explain(directory: str, error: Exception) -> StoreError:
     """Return the StoreError for an error of LMDB or of the operating system."""

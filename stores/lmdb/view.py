@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -24,16 +24,23 @@ class LmdbView(StoreView):
     unmapped: to be destroyed, or to map it larger. Then the transaction cannot be used any more.
     """
 
-    def __init__(self, shared: SharedEnvironment, databases: Mapping[str, Any]) -> None:
+    def __init__(self, shared: SharedEnvironment, stores: Sequence[str]) -> None:
+        """View `stores`, which are open, unless no writer has made them yet."""
         self._shared: SharedEnvironment | None = shared
-        self._databases = databases
-        self._transaction = shared.begin()
-        self._mapping = shared.mapping
-        self.version = shared.version_in(self._transaction)
+        try:
+            self._begin(shared, stores)
+        except lmdb.Error as error:
+            shared.read_anew(error, lambda: self._begin(shared, stores))
         registry.share(shared)
 
+    def _begin(self, shared: SharedEnvironment, stores: Sequence[str]) -> None:
+        self._transaction = shared.begin()
+        self._mapping = shared.mapping
+        self._databases = {store: shared.databases.get(store) for store in stores}
+        self.version = shared.version_in(self._transaction)
+
     def get(self, store: str, key: bytes) -> bytes | None:
-        return self._read(store, lambda database: keys.get(self._transaction, database, key), None)
+        return self._read(store, lambda transaction, database: keys.get(transaction, database, key), None)
 
     def range(
         self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
@@ -50,12 +57,12 @@ class LmdbView(StoreView):
     def _chunk(
         self, store: str, start: bytes | None, end: bytes | None, reverse: bool, size: int, _: object
     ) -> list[tuple[bytes, bytes]]:
-        def read(database: Any) -> list[tuple[bytes, bytes]]:
-            return list(islice(keys.scan(self._transaction, database, start, end, reverse), size))
+        def read(transaction: Any, database: Any) -> list[tuple[bytes, bytes]]:
+            return list(islice(keys.scan(transaction, database, start, end, reverse), size))
 
         return self._read(store, read, [])
 
-    def _read(self, store: str, read: Callable[[Any], T], nothing: T) -> T:
+    def _read(self, store: str, read: Callable[[Any, Any], T], nothing: T) -> T:
         """Return the result of `read` in the database of a store, or `nothing` if no writer has made it yet."""
         shared, database = self._shared, self._databases[store]
         if shared is None:
@@ -66,6 +73,8 @@ class LmdbView(StoreView):
             if shared.mapping != self._mapping:
                 raise StaleStoreError(f"store directory {shared.directory}: it was closed, or made larger, meanwhile")
             try:
-                return read(database)
+                return read(self._transaction, database)
             except lmdb.Error as error:
-                raise shared.explain(error) from error
+                # What another transaction finds is of another commit.
+                shared.read_anew(error, lambda: read(shared.begin(), shared.databases[store]))
+                raise StaleStoreError(f"store directory {shared.directory}: it was opened anew meanwhile") from error

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock import Application, Topology, Windowed, default_partitioner
 from penstock.errors import ConfigError, FencedError, UnknownTopicError
 from penstock.handlers import Failure, Stage
 from penstock.log import Log
 from penstock.plugins.applications.dead_letters import Selection, read_letters
-from penstock.plugins.applications.replay import count_letters, replay
+from penstock.plugins.applications.replay import by_sinks, count_letters, replay
 from penstock.plugins.logs.local import LocalLog
+from penstock.program.serdes import resolve_serde
 from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
 from penstock.task.dead_letter import failure_headers
 
@@ -113,6 +115,43 @@ def test_it_goes_back_as_it_was_and_where_it_was() -> None:
     assert values(log, "b") == [8]
     replay(log, "dead", Selection(), to="elsewhere", again=True)
     assert sorted(values(log, "elsewhere")) == [7, 8]
+
+
+def test_a_windowed_key_goes_where_the_sink_of_its_topic_sends_it() -> None:
+    log = dead_letter_log()
+    names = [f"k{number}" for number in range(20)]
+    serde = resolve_serde("windowed:str:1s", None, "test")
+    for topic in ("windows", "read", "by-first"):
+        log.create_topic(topic, 7)
+    for number, name in enumerate(names):
+        failure = Failure(Stage.PROCESSING, ERRORS[0], "node", "0_0", "a", 9, number, b"", b"", ())
+        key = serde.serialize(Windowed(name, 5_000, 6_000))
+        log.append(OutputBatch("dead", [key], [b"%d" % number], [0], [failure_headers(failure)], [[0]]))
+    topology = Topology().add_source("all", "a", "read", key_serde=serde)
+    topology.add_sink("windows", "windows", "all", key_serde=serde)
+    topology.add_sink("by first", "by-first", "all", key_serde=serde, partition_by=lambda key: key.key[0])
+    choose = by_sinks(Application("app", topology), log)
+    for topic in ("windows", "read", "by-first"):
+        replay(log, "dead", Selection(), to=topic, again=True, choose=choose)
+    for topic, hashed in (("windows", names), ("read", names), ("by-first", ["k"] * len(names))):
+        assert placed(log, topic) == [default_partitioner(each.encode(), 7) for each in hashed], topic
+    replay(log, "dead", Selection(), again=True, choose=choose)  # back, where partition 9 is not there any more
+    assert placed(log, "a") == [default_partitioner(each.encode(), 3) for each in names]
+    topology.add_sink(
+        "by value", "b", "all", key_serde=serde, partitioner=lambda topic, record, count: record.value % 2
+    )
+    with pytest.raises(ConfigError, match="sink 'by value' cannot choose a partition of 'b'"):
+        replay(log, "dead", Selection(), to="b", again=True, choose=by_sinks(Application("app", topology), log))
+
+
+def placed(log: Log, topic: str) -> list[int]:
+    """Return the partition of each record, in the order of the values."""
+    found = {}
+    for number in range(log.topics()[topic].partitions):
+        partition = TopicPartition(topic, number)
+        for batch in log.fetch(partition, 0, log.end_offsets([partition])[partition], 1 << 30):
+            found.update(dict.fromkeys(map(int, filter(None, batch.values)), number))
+    return [found[each] for each in sorted(found)]
 
 
 def test_what_is_named_by_place_is_sent_whatever_was_before_and_not_remembered() -> None:

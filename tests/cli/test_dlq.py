@@ -46,6 +46,25 @@ def test_what_there_is(letters: Console) -> None:
     ]
 
 
+ONES = """
+from penstock import Application, Topology
+topology = Topology().add_source("in", "words", key_serde="str")
+topology.add_sink("out", "ones", "in", partitioner=lambda topic, record, count: 1)
+application = Application("ones", topology)
+"""
+
+
+def test_a_replay_elsewhere_goes_where_the_sink_of_the_application_sends_it(letters: Console) -> None:
+    letters.write("ones.py", ONES)
+    letters("topics", "create", "ones", "--partitions", "2")
+    replay = ("dlq", "replay", "dead", "--to", "ones", "--exception", "ValueError")
+    letters(*replay, "--app", "ones:application")
+    shown = letters.json_lines("consume", "ones", "--json")
+    assert [each["partition"] for each in shown if each["key"] is not None] == [1]
+    letters(*replay, "--all", "--app", "ones:topology")
+    assert len(letters.json_lines("consume", "ones", "--json")) == 4
+
+
 def test_topics_that_no_handler_names(letters: Console) -> None:
     plain = ("dlq", "list", TARGET, "--set", "processing_handler=skip")
     assert "no handler of 'counting' names a dead-letter topic" in letters(*plain, code=2).stderr

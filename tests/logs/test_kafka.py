@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -24,12 +25,15 @@ from penstock.errors import FencedError, LeaseHeldError, LogError
 from penstock.log import Commit, Lease, Log
 from penstock.plugins.logs.kafka import notes
 from penstock.plugins.logs.kafka.log import KafkaLog
+from penstock.plugins.logs.kafka.producing import Outbox
+from penstock.plugins.logs.partitioner import NULL_KEY_RUN
 from penstock.plugins.testing.contracts.log import LogContract
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.plugins.upgrade.epoch import begin_epoch, current_epoch
 from penstock.record import OutputBatch, TopicPartition
 
 from ..kafka.names import fresh_name
+from ..waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -254,30 +258,64 @@ def test_who_waits_for_a_lease_looks_though_the_brokers_clock_was_set_back(broke
 
 
 @pytest.mark.broker
-def test_a_note_is_read_though_a_transaction_of_a_killed_process_is_open(broker: KafkaBroker) -> None:
-    """The transaction would hide it, so a start would work with what was written before."""
+def test_readers_leave_an_open_transaction_of_notes_alone(broker: KafkaBroker) -> None:
+    """The process that changes a note may be slow: status, plan and queries, which ask often, must not fence it."""
     application = fresh_name("app")
-    notes_of = f"{application}-penstock-notes"
+    with closing(KafkaLog(broker.bootstrap)) as log, closing(KafkaLog(broker.bootstrap)) as reader:
+        begin_epoch(application, log)
+        slow = _open_transaction(broker, application)
+        for _ in range(2):
+            assert reader.get_meta(application, "paused") is None
+        slow.commit_transaction(30)
+        wait_until(lambda: reader.get_meta(application, "paused") == b"value")
+
+
+@pytest.mark.broker
+def test_a_start_reads_notes_behind_a_transaction_of_a_killed_process(broker: KafkaBroker) -> None:
+    """The transaction would hide them, so a start would work with what was written before."""
+    application = fresh_name("app")
     with closing(KafkaLog(broker.bootstrap)) as log, closing(KafkaLog(broker.bootstrap)) as starting:
         begin_epoch(application, log)
-        killed = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{application}-notes"})
-        killed.init_transactions(30)
-        killed.begin_transaction()
-        killed.produce(notes_of, b"value", b"paused", partition=0)
-        killed.flush(30)
+        killed = _open_transaction(broker, application)
         # The start that wrote this one was killed before it could be read.
         plain = Producer({"bootstrap.servers": broker.bootstrap})
-        plain.produce(notes_of, b"later", b"epoch", partition=0)
+        plain.produce(f"{application}-penstock-notes", b"later", b"epoch", partition=0)
         plain.flush(30)
+        lease = starting.lease(application, "driver", 60_000)
         assert current_epoch(application, starting) == "later"
         with pytest.raises(KafkaException):
             killed.commit_transaction(30)
-        killed = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{application}-notes"})
-        killed.init_transactions(30)
-        killed.begin_transaction()
-        killed.produce(notes_of, b"value", b"paused", partition=0)
-        killed.flush(30)
+        _open_transaction(broker, application)
         assert begin_epoch(application, starting) == current_epoch(application, log)
+        _open_transaction(broker, application)
+        lease.put_meta(application, "under", b"the lease")
+        assert log.get_meta(application, "under") == b"the lease"
+        lease.release()
+
+
+def _open_transaction(broker: KafkaBroker, application: str) -> Producer:
+    """Begin to change a note, as a process does that is slow, or was killed."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{application}-notes"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(f"{application}-penstock-notes", b"value", b"paused", partition=0)
+    producer.flush(30)
+    return producer
+
+
+def test_records_of_a_sink_that_names_no_part_of_the_key_are_spread_over_batches() -> None:
+    """Each batch has one record, as where a task commits often. No broker is needed to see the partitions."""
+
+    class Watched(Outbox):
+        def _delivered(self, error: KafkaError | None, message: Message) -> None:
+            found[message.partition()] += 1
+
+    found: Counter[int | None] = Counter()
+    with closing(KafkaLog("127.0.0.1:1")) as log, closing(Watched(log._clients, lambda topic: 3)) as outbox:
+        for _ in range(3 * NULL_KEY_RUN):
+            outbox.send(OutputBatch("topic", [b"key"], [b"value"], [1], None, None, [None]))
+        outbox.settle()  # gives them up
+    assert found == dict.fromkeys(range(3), NULL_KEY_RUN)
 
 
 @pytest.mark.broker

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import groupby, islice
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import default_partitioner
 from penstock.plugins.logs import partitioner
-from penstock.plugins.logs.partitioner import NULL_KEY_RUN, Partitioner, partitions_for_keys
+from penstock.plugins.logs.partitioner import NULL_KEY_RUN, Partitioner, partitions_for_keys, runs_of_partitions
 from penstock.program.partitioning import unsigned_murmur2
 from penstock.record import OutputBatch
 
@@ -64,6 +67,15 @@ def test_every_record_goes_where_it_belongs_in_order(
             nulls += 1
         else:
             assert placed[number] == default_partitioner(key, partitions)
+
+
+@given(st.integers(1, 9))
+def test_records_that_any_partition_may_have_are_spread(partitions: int) -> None:
+    chosen = list(islice(runs_of_partitions(partitions), 3 * partitions * NULL_KEY_RUN))
+    assert [len(list(run)) for _, run in groupby(chosen)] == (
+        [NULL_KEY_RUN] * 3 * partitions if partitions > 1 else [3 * NULL_KEY_RUN]
+    )
+    assert Counter(chosen) == dict.fromkeys(range(partitions), 3 * NULL_KEY_RUN)
 
 
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from penstock import (
     Application,
     ChangelogError,
     IncompatibleStateError,
+    Lease,
     Log,
     Processor,
     Record,
@@ -23,8 +24,8 @@ from penstock import (
     key_value_store,
     visitor,
 )
-from penstock.plugins.applications.pausing import pause, read_paused, resume
-from penstock.plugins.applications.stored_id import read_stored
+from penstock.plugins.applications.pausing import Paused, change_stored, pause, read_paused, resume
+from penstock.plugins.applications.stored_id import read_stored, renamed
 from penstock.plugins.applications.visits import ask_for_visit, stop_visits
 from penstock.plugins.dsl import StreamsBuilder, tumbling
 from penstock.plugins.logs.memory import MemoryLog
@@ -135,6 +136,46 @@ def test_a_paused_application(tmp_path: Path) -> None:
     assert read_paused(done.id, log).of(app) == {0}
     undo(app, log, lease(app, log))
     assert read_paused("shop", log).of(app) == {0}
+
+
+def test_a_pause_at_the_moment_of_the_switch(tmp_path: Path) -> None:
+    """`penstock pause` has found the application where it was stored, and writes its note while that changes."""
+    log, app = log_with(lambda topic: application(tmp_path, Append, topic)), application(tmp_path, Append)
+    owned = lease(app, log)
+
+    class Switching(Lease):
+        """A lease under which the switch is written last."""
+
+        def renew(self) -> None:
+            owned.renew()
+
+        def release(self) -> None:
+            owned.release()
+
+        def put_meta(self, application_id: str, key: str, value: bytes) -> None:
+            if key == "stored-as":
+                pause(app, log)
+            owned.put_meta(application_id, key, value)
+
+    done = reshard(plan_reshard(app, log, **TO_SEVEN), log, Switching())
+    assert read_paused(done.id, log).of(app) == {0}
+    resume(renamed(app, done.id), log)
+    undo(app, log, lease(app, log))
+    assert read_paused("shop", log).of(app) == set()
+
+
+def test_a_pause_after_the_switch(tmp_path: Path) -> None:
+    """`penstock pause` writes its note where the application was stored, when all of it has been carried."""
+    log, app = log_with(lambda topic: application(tmp_path, Append, topic)), application(tmp_path, Append)
+
+    def late(stored: Application) -> Paused:
+        if stored.id == app.id:
+            resharded(app, log, **TO_SEVEN)
+        return pause(stored, log)
+
+    stored, paused = change_stored(app, log, late)
+    assert stored.id == read_stored("shop", log).id != "shop"
+    assert paused.of(app) == read_paused(stored.id, log).of(app) == {0}
 
 
 def test_a_store_outside_the_changelog(tmp_path: Path) -> None:

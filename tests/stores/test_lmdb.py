@@ -7,7 +7,7 @@ import os
 import resource
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -561,6 +561,78 @@ def test_damaged_files(tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureF
     put(backend, "v2", (b"k", b"2"))
     assert backend.get("s", b"k") == b"2"
     backend.close()
+
+
+class _Spoiled:
+    """An open environment, or a transaction of it, in which LMDB finds no healthy page any more."""
+
+    def __init__(self, whole: Any) -> None:
+        self._whole = whole
+
+    def begin(self, **options: Any) -> _Spoiled:
+        return _Spoiled(self._whole.begin(**options))
+
+    def get(self, *arguments: Any) -> bytes:
+        raise lmdb.PageNotFoundError("mdb_get")
+
+    def cursor(self, *arguments: Any) -> Any:
+        raise lmdb.CorruptedError("mdb_cursor_open")
+
+    def stat(self, *arguments: Any) -> Any:
+        raise lmdb.BadTxnError("mdb_stat")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+
+READS: list[Callable[[LmdbBackend], object]] = [
+    lambda reader: reader.version() == "v1",
+    lambda reader: reader.get("s", b"k0000") == b"1",
+    lambda reader: len(list(reader.range("s"))) == 5_000,
+    lambda reader: reader.approximate_count("s") == 5_000,
+    lambda reader: viewed(reader) == b"1",
+]
+
+
+def viewed(reader: LmdbBackend) -> bytes | None:
+    with closing(reader.view(["s"])) as view:
+        return view.get("s", b"k0000")
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_reader_opens_files_anew_before_it_calls_them_damaged(
+    tmp_path: Path, read: Callable[[LmdbBackend], bool]
+) -> None:
+    """What it has open may be spoiled while the files are healthy: the writer did not know of it."""
+    with closing(LmdbBackend(tmp_path, ["s"])) as backend:
+        put(backend, "v1", *((b"k%04d" % number, b"1") for number in range(5_000)))
+    with closing(LmdbBackend(tmp_path, ["s"], read_only=True)) as reader:
+        shared = reader._open()
+        shared._environment = _Spoiled(shared._environment)
+        assert read(reader)
+        (tmp_path / "data.mdb").write_bytes(b"x" * (tmp_path / "data.mdb").stat().st_size)
+        with pytest.raises(StoreError, match=f"(?s){tmp_path}.*damaged.*changelog"):
+            read(reader)
+
+
+def test_what_a_reader_has_begun_to_read_is_of_one_commit(tmp_path: Path) -> None:
+    """After the files were opened anew a scan, or a view, would go on in another one."""
+    with closing(LmdbBackend(tmp_path, ["s"])) as backend:
+        put(backend, "v1", *((b"k%04d" % number, b"1") for number in range(5_000)))
+    with closing(LmdbBackend(tmp_path, ["s"], read_only=True)) as reader, closing(reader.view(["s"])) as view:
+        scan = reader.range("s")
+        next(scan)
+        ((token, transaction),) = reader._snapshots.items()
+        reader._snapshots[token] = _Spoiled(transaction)
+        with pytest.raises(StaleStoreError, match="scan it again"):
+            list(scan)
+        assert len(list(reader.range("s"))) == 5_000
+        with pytest.raises(StaleStoreError, match="meanwhile"):
+            view.get("s", b"k0000")
+    with closing(LmdbBackend(tmp_path, ["s"], read_only=True)) as reader, closing(reader.view(["s"])) as view:
+        view._transaction = _Spoiled(view._transaction)
+        with pytest.raises(StaleStoreError, match="opened anew meanwhile"):
+            view.get("s", b"k0000")
 
 
 def test_files_that_are_damaged_under_somebody_who_has_them_open(tmp_path: Path) -> None:

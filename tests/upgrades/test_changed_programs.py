@@ -69,11 +69,12 @@ class World:
         for topic in ("in", "out"):
             self.log.create_topic(topic, partitions if topic == "in" else 1)
 
-    def application(self, *stores: Any, **settings: Any) -> Application:
-        topology = Topology().add_source("in", "in", key_serde="str", value_serde="str")
-        names = tuple(store.name for store in stores)
-        topology.add_processor("count", lambda: Count(names), "in", stores=list(stores))
-        topology.add_sink("out", "out", "count", key_serde="str", value_serde="str")
+    def application(self, *stores: Any, topology: Topology | None = None, **settings: Any) -> Application:
+        if topology is None:
+            topology = Topology().add_source("in", "in", key_serde="str", value_serde="str")
+            names = tuple(store.name for store in stores)
+            topology.add_processor("count", lambda: Count(names), "in", stores=list(stores))
+            topology.add_sink("out", "out", "count", key_serde="str", value_serde="str")
         given = {"log": "memory:x", "changelog": self.changelog, "data_dir": str(self.directory)}
         return Application("app", topology, **{**given, **settings})
 
@@ -292,6 +293,50 @@ def test_a_store_that_missed_something_does_not_come_back_by_itself(world: World
     ):
         world.run(counts(), more(), records=0)
     assert world.run(counts()) == "counts=15"
+
+
+@pytest.mark.parametrize("writes", [False, True])
+@pytest.mark.parametrize("records", [0, 1])
+def test_a_read_only_store_that_comes_back_is_filled_again(world: World, writes: bool, records: int) -> None:
+    """Its topic has what it missed while the program did not name it. `writes`: it was an ordinary store before."""
+    rates = more(key_serde="str", value_serde="str")
+    world.log.create_topic("rates", 1)
+
+    def run(records: int = 1) -> str:
+        topology = Topology().add_source("in", "in", key_serde="str", value_serde="str")
+        topology.add_read_only_store(rates, "rates", "rates", "fill", Fill, key_serde="str", value_serde="str")
+        topology.add_processor("count", LookUp, "in", stores=["more"])
+        topology.add_sink("out", "out", "count", key_serde="str", value_serde="str")
+        return world.run(topology=topology, records=records)
+
+    def set_rate(value: bytes) -> None:
+        world.log.append(OutputBatch("rates", [b"k"], [value], [0]))
+
+    set_rate(b"1")
+    if writes:
+        world.run(more())
+    else:
+        assert run() == "1"
+    world.run(records=records)
+    set_rate(b"2")
+    run(0)  # reads up to here
+    assert run() == "2"
+    world.lose_host()
+    assert run() == "2"
+
+
+class Fill(Processor):
+    """Fills the store `more`."""
+
+    def process(self, record: Record) -> None:
+        self.context.get_store("more").put(record.key, record.value)
+
+
+class LookUp(Processor):
+    """Sends on what the store `more` has of each key."""
+
+    def process(self, record: Record) -> None:
+        self.context.forward(record.with_value(self.context.get_store("more").get(record.key)))
 
 
 def test_a_store_that_is_accepted_comes_back_as_it_was(world: World) -> None:

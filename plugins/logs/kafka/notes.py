@@ -45,7 +45,8 @@ process that reads only new records after that would keep the deleted note."""
 _MOST_FORGOTTEN = 10_000
 """Number of claims that one start withdraws at most."""
 _END_SECONDS = 1.0
-"""How long a transaction of notes that another process has begun may take, before it is ended."""
+"""How long a transaction of notes that another process has begun may take: then a writer ends it, and a reader does
+without what is behind it."""
 
 
 @dataclass
@@ -100,13 +101,14 @@ class Notes:
     def _all(self, application_id: str) -> Mapping[bytes | None, bytes | None]:
         """Return all notes. It reads only those that are new since the last call: a consumer takes 20 ms or more.
 
-        Also those behind a transaction that a killed process left open: a start must not go by what they replace.
+        An open transaction of another process is waited for some time; then these are the notes before it. A reader
+        does not end it: its process may live. Whoever needs what is behind it, a writer or the next driver, does.
         """
         where = TopicPartition(application_id + NOTES_SUFFIX, _NOTES)
         if not self._is_there(where.topic):
             return {}
         topic_id = self._topics.ids([where.topic]).get(where.topic, "")
-        end, _ = self._settled_end(application_id, where)
+        end, _ = self._readable_end(where, _END_SECONDS)
         now, anew = time.monotonic(), _KnownNotes("", 0, {}, 0.0)
         known = self._known.get(application_id, anew)
         if not topic_id or topic_id != known.topic_id or known.end > end or now - known.at > _KNOWN_SECONDS:
@@ -121,23 +123,21 @@ class Notes:
     def put(self, application_id: str, key: str, value: bytes) -> None:
         """Keep a note; durable when this returns, and every later `get` returns it."""
         self._send(application_id, _NOTES, {key.encode(): value})
-        where = TopicPartition(application_id + NOTES_SUFFIX, _NOTES)
-        if not self._settled_end(application_id, where)[1]:
-            self._wait_until_readable(where)
+        self._make_readable(application_id)
 
-    def _settled_end(self, application_id: str, where: TopicPartition) -> tuple[int, bool]:
-        """Return up to where notes can be read, and whether these are all that were written before this call.
+    def _make_readable(self, application_id: str) -> None:
+        """Return when every note that was written before this call can be read.
 
         A transaction hides what is behind it. One of a process that was killed in `change` is ended here; if that
-        process lives, it changes the note once more. One under a lease ends when the next driver takes that.
+        process lives, it changes the note once more. One under a lease ends when the next driver takes that. For others
+        (a task's first commit after a reset) this waits, as for one that this process has no right to end.
         """
-        found = self._readable_end(where, _END_SECONDS)
-        if not found[1]:
-            # A reader may lack the right to end it: it gets the notes from before.
-            with suppress(LogError):
-                self._fence(application_id, _CHANGED).close()
-            found = self._readable_end(where, _END_SECONDS)
-        return found
+        where = TopicPartition(application_id + NOTES_SUFFIX, _NOTES)
+        if self._readable_end(where, _END_SECONDS)[1]:
+            return
+        with suppress(LogError):
+            self._fence(application_id, _CHANGED).close()
+        self._wait_until_readable(where)
 
     def change(self, application_id: str, key: str, change: Callable[[bytes | None], bytes]) -> None:
         """Replace a note by what `change` returns for it; durable when this returns."""
@@ -213,6 +213,7 @@ class Notes:
             raise self._held(application_id, holder, ttl_ms)
         if self._may_be_written(application_id, lease.token):
             self._fence(application_id, _LEASED).close()
+        self._make_readable(application_id)  # a start must not go by notes that others behind them replace
         self.withdraw(application_id, self._over(application_id))
         return lease
 
@@ -245,7 +246,7 @@ class Notes:
         with closing(self._fence(lease.application_id, _LEASED)) as fence:
             lease.renew(writes=True)
             fence.commit(Commit({}, ""), [OutputBatch(topic, [key.encode()], [value], [0], None, [[_NOTES]])])
-        self._wait_until_readable(TopicPartition(topic, _NOTES))
+        self._make_readable(application_id)
 
     def _wait_until_readable(self, partition: TopicPartition) -> None:
         """Return when the records of a commit that has just been made can be read, some milliseconds after it."""

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 from penstock import LogError, OutputBatch, ProductionError, RecordRefusedError, UnknownTopicError
 
 from ..messages import about_bytes, no_such_partition, unknown_topics_as_production_errors
-from ..partitioner import partitions_of
+from ..partitioner import partitions_of, runs_of_partitions
 from .clients import Clients
 from .ending import end
 from .failures import describe, error_of, fatal_errors_as_kafka_exceptions, is_fenced, is_unknown_topic
@@ -50,6 +50,8 @@ class Outbox:
         self._clients = clients
         self._partitions = partitions
         self._checked: dict[str, int] = {}
+        self._anywhere: dict[tuple[str, int], Iterator[int]] = {}
+        """By topic and its number of partitions: where the next records go that any partition may have."""
         self.failed: tuple[str, KafkaError] | None = None
         self.is_over = False
         self._refused_bytes: int | None = None
@@ -75,7 +77,8 @@ class Outbox:
             with unknown_topics_as_production_errors():
                 count = self._checked[topic] = self._partitions(topic)
         if batch.hashed is not None:
-            batch = replace(batch, partitions=_by_hash(batch, batch.hashed, count), hashed=None)
+            anywhere = self._anywhere.setdefault((topic, count), runs_of_partitions(count))
+            batch = replace(batch, partitions=_by_hash(batch, batch.hashed, count, anywhere), hashed=None)
         targets: Iterator[int] | None = repeat(-1)
         if batch.partitions is not None:
             targets = _single_targets(batch.partitions)
@@ -280,8 +283,13 @@ def largest_message(clients: Clients, topic: str) -> int | None:
         return None
 
 
-def _by_hash(batch: OutputBatch, hashed: Sequence[bytes | None], count: int) -> list[Sequence[int] | None]:
-    """Return the partitions of records whose keys are hashed in part, which librdkafka cannot do."""
+def _by_hash(
+    batch: OutputBatch, hashed: Sequence[bytes | None], count: int, anywhere: Iterator[int]
+) -> list[Sequence[int] | None]:
+    """Return the partitions of records whose keys are hashed in part, which librdkafka cannot do.
+
+    `anywhere`: those of the next records that any partition may have.
+    """
     parts = list(dict.fromkeys(part for part in hashed if part is not None))
     of_part: dict[bytes | None, Sequence[int]] = {
         part: (partition,) for part, partition in zip(parts, partitions_of(parts, count), strict=True)
@@ -290,8 +298,8 @@ def _by_hash(batch: OutputBatch, hashed: Sequence[bytes | None], count: int) -> 
     found = [of_part.get(part) if given is None else given for given, part in zip(chosen, hashed, strict=True)]
     # librdkafka chooses for what is left, and would hash a key whose part is None.
     return [
-        (number % count,) if each is None and key is not None else each
-        for number, (each, key) in enumerate(zip(found, batch.keys, strict=True))
+        (next(anywhere),) if each is None and key is not None else each
+        for each, key in zip(found, batch.keys, strict=True)
     ]
 
 
