@@ -17,12 +17,13 @@ from penstock import Commit, RuntimeUnavailableError
 from penstock.plugins.applications.open_files import check_open_files_of_process
 from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.loop.task_loop import TaskLoop
+from penstock.plugins.runtime.report import DetailedCounts
 
 from .engine import HostInfo
 from .heartbeats import HeartbeatSender
 from .log_lines import running_node
 from .plan import STUCK_SECONDS, Offsets, SlotPlan
-from .reports import SlotMessage, TaskFailure, TaskResult
+from .reports import Observed, SlotMessage, TaskFailure, TaskResult
 from .slot_engine import SlotCargo, SlotEngine, SlotRequest
 
 _LOOK_SECONDS = 1.0
@@ -57,6 +58,7 @@ class ContinuousEngine(SlotEngine):
         self._step_clock: int | None = None
         self._lock = threading.Lock()
         self._results: list[TaskResult] = []
+        self._counts = DetailedCounts()
         self._failure_of_slot: TaskFailure | None = None
         self._open_tasks = 0
         self._turned_at = self._world.seconds()
@@ -82,7 +84,7 @@ class ContinuousEngine(SlotEngine):
         if plan.stopping:
             self._do(self._stop)
             self._end_heartbeats()  # what the last one could not send goes with this message
-            return replace(self._message(), stopped=True)
+            return replace(self._message(), stopped=True, observed=self._observed())
         if plan.step >= 0:
             self._do(lambda: self._step(plan, request.known), most=_STEP_SECONDS)
         else:
@@ -94,7 +96,7 @@ class ContinuousEngine(SlotEngine):
                 self._heartbeats = HeartbeatSender(
                     self._log, self._application.id, self._message, self._take_back, self._world
                 )
-        return self._message()
+        return replace(self._message(), observed=self._observed())
 
     def close(self) -> None:
         """Commit, and close everything."""
@@ -164,6 +166,12 @@ class ContinuousEngine(SlotEngine):
             server=self._server_url(),
         )
 
+    def _observed(self) -> Observed:
+        """Return what the tasks did since the last call."""
+        with self._lock:
+            counts, self._counts = self._counts, DetailedCounts()
+        return Observed(counts)
+
     def _stuck_seconds(self) -> float:
         """Return how long ago the tasks had their last turn, or what is restored or filled made its last step."""
         loop = self._loop
@@ -190,6 +198,7 @@ class ContinuousEngine(SlotEngine):
             results.append(TaskResult(report.task_id, report))
         with self._lock:
             self._results += results
+            self._counts = sum((each.report for each in results if each.report is not None), self._counts)
             self._open_tasks = loop.open_tasks
 
     # ------------------------------------------------------------------ the tasks' thread

@@ -10,10 +10,10 @@ from typing import Any
 
 from penstock import PenstockError, errors
 from penstock.plugins.runtime.local_state.restoring import RestoreProgress
-from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.runtime.report import DetailedCounts, TaskReport
 from penstock.support.system_errors import what_to_do
 
-from .plan import offsets_from_json, offsets_to_json
+from .plan import SlotPlan, offsets_from_json, offsets_to_json
 from .status import HostStatus, Loss
 
 _SLOT = "slot "
@@ -102,6 +102,35 @@ class TaskResult:
 
 
 @dataclass(frozen=True)
+class Observed:
+    """What Spark's listeners see of a slot's batch.
+
+    `lag`: how many records its tasks have yet to read, as far as is known when the batch is planned; None if it is not.
+    """
+
+    counts: DetailedCounts
+    lag: int | None = None
+
+    @classmethod
+    def of(cls, message: SlotMessage, plan: SlotPlan) -> Observed:
+        """Return what a batch did, and what was left when it was planned."""
+        reports = [
+            each.report for results in (*message.kept.values(), message.results) for each in results if each.report
+        ]
+        positions = {each: at for report in reports for each, at in report.positions.items()}
+        ends = ((end, positions.get(each, end)) for planned in plan.ends.values() for each, end in planned.items())
+        return cls(sum(reports, DetailedCounts()), plan.left + sum(max(0, end - at) for end, at in ends))
+
+    def counters(self) -> dict[str, int]:
+        """Return the counts of each node by names such as "count.in", "count.out" and "count.dropped.late"."""
+        found: dict[str, int] = {}
+        for name, counts in self.counts.nodes.items():
+            found |= {f"{name}.in": counts["in"], f"{name}.out": counts["out"]}
+            found |= {f"{name}.dropped.{reason}": number for reason, number in counts["dropped"].items()}
+        return found
+
+
+@dataclass(frozen=True)
 class SlotMessage:
     """The end of a slot's batch, as a line of JSON through Spark to the driver.
 
@@ -109,6 +138,7 @@ class SlotMessage:
     belongs to the executor of this identity. `failure` is one that is not of a single task: no host could be started.
     `number` counts the batches of the host. `kept` has, by their numbers, the results of those before it of which the
     driver has not heard, as far as the host knows: Spark may cut off a batch that has done its work.
+    `observed`: what was done since the last renewal; it stays with the proxy, which has columns for it.
     `losses`: what happened to hosts that were lost in this batch. `lines` are log lines that could not be sent
     otherwise. `planned`: the slot's owner in the plan. `server`: the URL of the machine's server of queries; "": none.
 
@@ -135,6 +165,7 @@ class SlotMessage:
     server: str = ""
     number: int = 0
     kept: Mapping[int, Sequence[TaskResult]] = field(default_factory=dict)
+    observed: Observed | None = None
 
     def to_json(self) -> str:
         """Return this as text."""
@@ -145,6 +176,7 @@ class SlotMessage:
             "host": None if self.host is None else asdict(self.host),
             "losses": [asdict(each) for each in self.losses],
             "stuck_seconds": round(self.stuck_seconds, 3),
+            "observed": None,
             "kept": {number: [each.to_data() for each in results] for number, results in self.kept.items()},
         }
         return json.dumps(data, separators=(",", ":"))

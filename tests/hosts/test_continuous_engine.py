@@ -108,6 +108,10 @@ def test_tasks_work_between_renewals_and_heartbeats_tell_of_it(tmp_path: Path) -
         opened = {result.task_id for beat in beats for result in beat.results if result.report.opened == "first"}  # type: ignore[union-attr]
         assert opened == {"0_0", "0_1"}
         assert beats[-1].host is not None and beats[-1].stuck_seconds < 10
+        for expected in (2, 0):
+            message = each.engine.handle(SlotRequest(SlotPlan(0, "", 0, {"0_0": {}}), {}, "e"))
+            assert isinstance(message, SlotMessage) and message.observed is not None
+            assert message.observed.counts.records_in == expected, "what heartbeats have told, too, once"
 
 
 def test_a_stop_commits_and_closes(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,33 @@ def records(count: int, keys: int = 7, value: str = "v") -> list[tuple[str, str,
 def counts(count: int, keys: int = 7) -> dict[str, list[str]]:
     """What a count forwards for `records(count)`: for each key 1, 2, 3 ..."""
     return {f"k{key}": [str(n + 1) for n in range(len(range(key, count, keys)))] for key in range(keys)}
+
+
+@contextmanager
+def heard(spark: Any) -> Iterator[list[dict[str, Any]]]:
+    """What a listener of the given session hears of batches: the name of the query, and its observed metrics."""
+    from pyspark.sql.streaming import StreamingQueryListener
+
+    progress: list[dict[str, Any]] = []
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None:
+            pass
+
+        def onQueryProgress(self, event: Any) -> None:
+            observed = event.progress.observedMetrics.get("penstock")
+            if observed is not None and observed["messages"]:
+                progress.append({"name": event.progress.name, **observed.asDict()})
+
+        def onQueryTerminated(self, event: Any) -> None:
+            pass
+
+    listener = Listener()
+    spark.streams.addListener(listener)
+    try:
+        yield progress
+    finally:
+        spark.streams.removeListener(listener)
 
 
 def checkpoint(application: Application) -> Path:
@@ -149,12 +177,18 @@ def test_a_limit_divides_what_there_is_into_batches(surroundings: Surroundings, 
     surroundings.create(**{"in": 4, "out": 4})
     surroundings.put("in", records(100, keys=20))
     read: list[int] = []
-    summary = run(
-        surroundings.application("app", apps.count(), max_records_per_batch=40),
-        session=spark,
-        on_progress=lambda news: read.append(sum(report.records_in for report in news.reports)),
-    )
+    with heard(spark) as progress:
+        summary = run(
+            surroundings.application("app", apps.count(), max_records_per_batch=40),
+            session=spark,
+            on_progress=lambda news: read.append(sum(report.records_in for report in news.reports)),
+        )
+        wait_until(lambda: sum(each["records_in"] for each in progress) == 100, "the listener hears of it")
     assert [each for each in read if each] == [40, 40, 20]
+    assert [each["records_in"] for each in progress if each["records_in"]] == [40, 40, 20]
+    assert [each["lag"] for each in progress if each["records_in"]] == [60, 20, 0]
+    assert {each["name"] for each in progress} == {"app"}
+    assert [each["counters"].get("count.in") for each in progress if each["records_in"]] == [40, 40, 20]
     assert (summary.records_in, summary.lag) == (100, 0)
     assert surroundings.values_by_key("out") == counts(100, keys=20)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
@@ -145,6 +146,7 @@ class BatchPlanner:
             task = self._readers.get(partition)
             if task is not None:
                 tasks[self._slots[task]].setdefault(task, {})[partition] = up_to
+        left: Mapping[str, int] = end.get("left", {})
         owners, ids, global_ends = end.get("owners", {}), end.get("topics", {}), _flat(end.get("globals", {}))
         step = _step(end)
         now = self._control.peek()
@@ -158,6 +160,7 @@ class BatchPlanner:
                 ids,
                 step,
                 end["seq"],
+                left.get(str(number), 0),
                 seconds=self._batch_seconds if step < 0 else None,
                 restore_seconds=None if self._drains_only or step >= 0 else self._restore_seconds,
                 is_settled=end.get("settled_in") == self._plan.control,
@@ -273,6 +276,8 @@ class BatchPlanner:
         waiting = {self._readers[each] for each, end in limited.items() if end < self._lags.ends[each]}
         offset["fronts"] = {str(number): list(front) for number, front in self._fronts.fronts.items()}
         offset["fronts"] |= {task: [-1] for task in sorted(waiting)}
+        if left := self._left_by_slot():
+            offset["left"] = left
         if control.owners:
             offset["owners"] = dict(control.owners)
         if control.unopened == []:
@@ -295,6 +300,14 @@ class BatchPlanner:
         tasks = {self._readers[each] for each, end in limited.items() if end > behind[each]}.union(unopened)
         ends = {**ends, **behind, **limited}
         return {each: ends[each] for task in sorted(tasks) for each in self._inputs[task]}
+
+    def _left_by_slot(self) -> dict[str, int]:
+        """Return how many records of slots that have any are behind what the batch reads."""
+        left: Counter[str] = Counter()
+        for partition, position in self._lags.behind.items():
+            at = self._planned.get(partition, position)
+            left[str(self._slots[self._readers[partition]])] += max(0, self._lags.ends[partition] - at)
+        return {slot: number for slot, number in left.items() if number}
 
     def _globals(self) -> Offset:
         """Return the ids and ends of the present topics of global stores; a task that misses one raises an error."""

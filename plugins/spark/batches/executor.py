@@ -16,7 +16,7 @@ from penstock.plugins.hosts.client import Client, end_hosts
 from penstock.plugins.hosts.executor_identity import LOCAL_EXECUTOR, executor_identity
 from penstock.plugins.hosts.log_lines import log_to_driver
 from penstock.plugins.hosts.plan import STUCK, SlotPlan, offsets_from_json, offsets_to_json
-from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
+from penstock.plugins.hosts.reports import Observed, SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import SlotCargo, SlotRequest
 from penstock.plugins.runtime.locations import open_log
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     import pandas
     from pyspark.sql.streaming.state import GroupState
 
-OUTPUT_SCHEMA = "message string"
+COUNTS = ("records_in", "records_out", "dropped", "commits", "restored")
+OUTPUT_SCHEMA = f"message string, {', '.join(f'{name} long' for name in COUNTS)}, lag long, counters map<string, long>"
 STATE_SCHEMA = "commits string"
 _SUSPECT_SECONDS = 8.0
 """Seconds in which a host must give a sign of life that sends no heartbeats; longer than the five between two signs."""
@@ -70,7 +71,10 @@ class BatchFunction:
                 known[result.task_id] = [result.report.version, offsets_to_json(result.report.positions)]
         if known != commits:
             state.update((json.dumps(known, separators=(",", ":")),))
-        yield pandas.DataFrame({"message": [message.to_json()]})
+        observed = message.observed or Observed.of(message, plan)
+        row: dict[str, list[Any]] = {name: [getattr(observed.counts, name)] for name in COUNTS}
+        row |= {"lag": [observed.lag], "counters": [observed.counters()]}
+        yield pandas.DataFrame({"message": [message.to_json()], **row})
 
     def run(self, plan: SlotPlan, commits: Mapping[str, list[Any]]) -> SlotMessage:
         """Hand the batch to the slot's host, if the slot belongs to this executor.

@@ -206,7 +206,17 @@ def tune(session: SparkSession, checkpoint_is_local: bool, shuffle_partitions: i
     for name, value in query_options(checkpoint_is_local).items():
         tuned.conf.set(name, value)
     tuned.conf.set("spark.sql.shuffle.partitions", str(shuffle_partitions))
+    _share_listeners(session, tuned)
     return tuned
+
+
+def _share_listeners(session: SparkSession, tuned: SparkSession) -> None:
+    """Let the listeners of a session hear of the queries of another one, but for those that Spark gives to each."""
+    given, own = (each._jsparkSession.streams() for each in (session, tuned))
+    of_each = {listener.getClass().getName() for listener in own.listListeners()}
+    for listener in given.listListeners():
+        if listener.getClass().getName() not in of_each:
+            own.addListener(listener)
 
 
 def _submitted() -> dict[str, str]:
