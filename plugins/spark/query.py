@@ -40,7 +40,7 @@ from penstock.support.repeats import Repeats
 from penstock.task.visits import Visit
 
 from .batches.checkpoint import Checkpoint, delete_with_spark
-from .batches.executor import COUNTS, OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction
+from .batches.executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction, observed_columns
 from .batches.host_caller import HostCaller, host_key
 from .batches.planner_watch import PlannerWatch
 from .placement.executors import LateExecutors
@@ -53,7 +53,7 @@ from .watching.noted_servers import NotedServers
 from .watching.stops import Stops
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 _OBSERVED = "penstock"
@@ -167,7 +167,7 @@ class ApplicationQuery(Query):
                 "append",
                 GroupStateTimeout.NoTimeout,
             )
-            .observe(_OBSERVED, *_observed())
+            .observe(_OBSERVED, *observed_columns())
         )
         writer = messages.writeStream.format("noop").outputMode("append")
         writer = writer.queryName(self._prepared.application.id)
@@ -368,25 +368,6 @@ class ApplicationQuery(Query):
                 break
             found.insert(0, json.loads(events[index].json()))
         return found
-
-
-def _observed() -> list[Column]:
-    """Return what Spark's listeners find as the query's observed metrics: sums of the slots, and their messages."""
-    from pyspark.sql import functions as f
-
-    empty = f.lit(None).cast("map<string, long>")
-    counters = f.aggregate(
-        f.collect_list("counters"),
-        f.coalesce(empty, f.create_map().cast("map<string, long>")),
-        lambda one, other: f.map_zip_with(
-            one, other, lambda _, left, right: f.coalesce(left, f.lit(0)) + f.coalesce(right, f.lit(0))
-        ),
-    )
-    return [
-        *(f.sum(name).alias(name) for name in (*COUNTS, "lag")),
-        counters.alias("counters"),
-        f.collect_list("message").alias("messages"),
-    ]
 
 
 def parallelism(session: SparkSession, prepared: Prepared) -> int:

@@ -45,7 +45,7 @@ def counts(count: int, keys: int = 7) -> dict[str, list[str]]:
 @contextmanager
 def heard(spark: Any) -> Iterator[list[dict[str, Any]]]:
     """What a listener of the given session hears of batches: the name of the query, and its observed metrics."""
-    from pyspark.sql.streaming import StreamingQueryListener
+    from pyspark.sql.streaming.listener import StreamingQueryListener
 
     progress: list[dict[str, Any]] = []
 

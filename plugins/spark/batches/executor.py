@@ -24,6 +24,7 @@ from .host_caller import HostCaller
 
 if TYPE_CHECKING:
     import pandas
+    from pyspark.sql import Column
     from pyspark.sql.streaming.state import GroupState
 
 COUNTS = ("records_in", "records_out", "dropped", "commits", "restored")
@@ -31,6 +32,25 @@ OUTPUT_SCHEMA = f"message string, {', '.join(f'{name} long' for name in COUNTS)}
 STATE_SCHEMA = "commits string"
 _SUSPECT_SECONDS = 8.0
 """Seconds in which a host must give a sign of life that sends no heartbeats; longer than the five between two signs."""
+
+
+def observed_columns() -> list[Column]:
+    """Return what Spark's listeners find as the query's observed metrics: sums of the slots, and their messages."""
+    from pyspark.sql import functions as f
+
+    empty = f.lit(None).cast("map<string, long>")
+    counters = f.aggregate(
+        f.collect_list("counters"),
+        f.coalesce(empty, f.create_map().cast("map<string, long>")),
+        lambda one, other: f.map_zip_with(
+            one, other, lambda _, left, right: f.coalesce(left, f.lit(0)) + f.coalesce(right, f.lit(0))
+        ),
+    )
+    return [
+        *(f.sum(name).alias(name) for name in (*COUNTS, "lag")),
+        counters.alias("counters"),
+        f.collect_list("message").alias("messages"),
+    ]
 
 
 @dataclass(eq=False)
