@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from penstock import Duration, StaleStoreError, StoreBackend, StoreError, StoreView, duration_ms
 from penstock.store import Changes
@@ -12,6 +13,8 @@ from penstock.store import Changes
 from .connection import Connection, DamagedError
 
 _log = logging.getLogger("penstock.stores")
+
+T = TypeVar("T")
 
 _FILE = "state.sqlite"
 
@@ -58,19 +61,22 @@ class SqliteBackend(StoreBackend):
         self._inode = self._file.stat().st_ino
 
     def version(self) -> str | None:
-        return self._connection.version()
+        return self._read(lambda: self._connection.version())
 
     def get(self, store: str, key: bytes) -> bytes | None:
-        table = self._tables.get(store) or self._table(store)
-        if table is None:
-            return None
-        rows = self._connection.run(f"SELECT value FROM {table} WHERE key = ?", (key,))
-        return rows[0][0] if rows else None
+        def read() -> bytes | None:
+            table = self._tables.get(store) or self._table(store)
+            if table is None:
+                return None
+            rows = self._connection.run(f"SELECT value FROM {table} WHERE key = ?", (key,))
+            return rows[0][0] if rows else None
+
+        return self._read(read)
 
     def range(
         self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        table = self._table(store)
+        table = self._read(lambda: self._table(store))
         if table is None:
             return iter(())
         if self._read_only:
@@ -78,8 +84,11 @@ class SqliteBackend(StoreBackend):
         return self._connection.scan(table, start, end, reverse)
 
     def approximate_count(self, store: str) -> int:
-        table = self._table(store)
-        return 0 if table is None else int(self._connection.run(f"SELECT count(*) FROM {table}")[0][0])
+        def read() -> int:
+            table = self._table(store)
+            return 0 if table is None else int(self._connection.run(f"SELECT count(*) FROM {table}")[0][0])
+
+        return self._read(read)
 
     def write(self, changes: Changes, previous: str | None, version: str) -> None:
         if self._read_only:
@@ -102,7 +111,8 @@ class SqliteBackend(StoreBackend):
             raise
 
     def view(self, stores: Sequence[str]) -> SqliteView:
-        return SqliteView(self._file, {store: self._table(store) for store in stores}, self._timeout, self._cache_bytes)
+        tables = self._read(lambda: {store: self._table(store) for store in stores})
+        return SqliteView(self._file, tables, self._timeout, self._cache_bytes)
 
     def close(self) -> None:
         self._connection.close()
@@ -117,6 +127,21 @@ class SqliteBackend(StoreBackend):
         return self._trusted
 
     # ------------------------------------------------------------------ helpers
+
+    def _read(self, read: Callable[[], T]) -> T:
+        """Return what `read` returns. A reader that finds damage opens the file anew and reads again.
+
+        What it has open may be spoiled while the file is healthy, and nobody is advised to delete that.
+        """
+        try:
+            return read()
+        except DamagedError:
+            if not self._read_only:
+                raise
+            self._connection.close()
+            self._tables.clear()
+            self._connection = self._open()
+            return read()
 
     def _open(self) -> Connection:
         connection = Connection(

@@ -229,13 +229,29 @@ class Graph:
             (f"sources {', '.join(each)} are declared to be co-partitioned", set(each)) for each in self.copartitioned
         ]
 
-    def intermediate_topics(self, read: Collection[str]) -> frozenset[str]:
+    def intermediate_topics(self, read: Collection[str], named: Collection[str] = ()) -> frozenset[str]:
         """Return the topics from outside, of those `read` by tasks, that only results of other topics reach.
 
-        A sink names such a topic, and nothing above that sink reads it, directly or through further topics. A topic in
-        a circle is left out, because its first records are somebody else's. So is one that fills a store, which has
-        what the topic has, however often it is read. Source: the intermediate topics of Kafka Streams' reset tool.
+        A sink names such a topic, and nothing above that sink reads it, directly or through further topics; or it is
+        among `named`. A topic that fills a store is left out: the store has what the topic has, however often it is
+        read. Source: the intermediate topics of Kafka Streams' reset tool.
         """
+        circular = self._circular(read)
+        return frozenset(each for each, is_circular in circular.items() if not is_circular or each in named)
+
+    def circular_topics(self, read: Collection[str], named: Collection[str] = ()) -> frozenset[str]:
+        """Return the other topics, but those in `named`, that the program both reads and writes.
+
+        Only what reads such a topic writes it, directly or through further topics. Whether its first records are
+        somebody else's (an input to which failed records are sent back) or come from other inputs (a topic for retries
+        that is read beside them), the program does not say.
+        """
+        return frozenset(
+            each for each, is_circular in self._circular(read).items() if is_circular and each not in named
+        )
+
+    def _circular(self, read: Collection[str]) -> dict[str, bool]:
+        """Return the topics from outside that sinks name and tasks read, and whether above each sink it is read."""
         above: dict[str, set[str]] = {}
         written: dict[str, list[set[str]]] = {}
         filling = {each.source.topics[0] for part in self.subtopologies for each in part.read_only_stores}
@@ -248,8 +264,10 @@ class Graph:
         for through, sinks in written.items():
             for topics in (topics for each in written.values() for topics in each if through in topics):
                 topics |= {topic for sink in sinks for topic in sink}
-        reached = {topic for topic, sinks in written.items() if any(topic not in topics for topics in sinks)}
-        return frozenset(reached & {*read} - filling - {*self.internal_topics})
+        return {
+            topic: all(topic in topics for topics in written[topic])
+            for topic in {*written} & {*read} - filling - {*self.internal_topics}
+        }
 
     def all_stores(self) -> tuple[StoreBuilder, ...]:
         """Return every declared store, the global ones last."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
@@ -67,6 +67,19 @@ _OPTIMIZATION = SettingType(
         f"'none', 'all', or some of {', '.join(_OPTIMIZATIONS[2:])} with commas between",
         lambda value: value in _OPTIMIZATIONS or set(value.split(",")) <= set(_OPTIMIZATIONS[2:]),
         _optimizations,
+    )
+)
+_TOPICS = SettingType(
+    expecting(
+        "names of topics, with commas between",
+        lambda value: isinstance(value, tuple) and all(isinstance(each, str) and each for each in value),
+        lambda value: (
+            tuple(each.strip() for each in value.split(",") if each.strip())
+            if isinstance(value, str)
+            else tuple(value)
+            if isinstance(value, Sequence)
+            else value
+        ),
     )
 )
 _BYTES = whole_number(0, expected="a number of bytes, 0 or more")
@@ -176,6 +189,9 @@ class Settings:
     """How many brokers keep each internal topic (-1: the broker's default)."""
     topic_config: Annotated[Mapping[str, str], SettingType(checked_topic_config)] = field(default_factory=dict)
     """Settings by Kafka's names with which repartition topics and changelog topics are created."""
+    intermediate_topics: Annotated[Sequence[str], _TOPICS] = ()
+    """Topics that the application reads and only it writes, where its program does not show that: topics for retries.
+    Resets pass them over, and backups have what waits in them."""
     offset_out_of_range: Annotated[str, one_of("fail", "earliest", "latest")] = "fail"
     """Reaction to a committed position that the log has no more: `fail`, or continue from `earliest` or `latest`."""
     clients: Annotated[Mapping[str, Any], _CLIENTS] = field(default_factory=dict)

@@ -33,7 +33,7 @@ from penstock.task.saved_schedules import left_schedules
 from .changelog_location import moved_location
 from .committed import LostPositionsError
 from .new_topics import continued_tasks, plan_to_continue
-from .preparation import Checked, check
+from .preparation import Checked, check, circular_topics
 
 _THREADS = 8
 KEPT, NEW, PARKED, BACK, FILLED = "kept", "new", "parked", "comes back", "filled"
@@ -81,7 +81,8 @@ class Plan:
     topics. Stores in `parked` come back with it only until their tasks have processed a record. `left_to_the_start`:
     what only the start itself can check. `whole_keys`: topics whose windowed keys stay partitioned by key and window,
     as an earlier version wrote them ("": topics that a function chooses); `left_whole_keys`: those that were, and now
-    go by the `partition_by` or `partitioner` of their sink.
+    go by the `partition_by` or `partitioner` of their sink. `circular_topics`: inputs that what reads them writes, and
+    that are not known to be intermediate.
     """
 
     application_id: str
@@ -97,6 +98,7 @@ class Plan:
     left_to_the_start: tuple[str, ...] = ()
     whole_keys: tuple[str, ...] = ()
     left_whole_keys: tuple[str, ...] = ()
+    circular_topics: tuple[str, ...] = ()
 
     @property
     def parked(self) -> tuple[str, ...]:
@@ -139,6 +141,7 @@ def made_plan(application: Application, log: Log) -> tuple[Plan, Note]:
         left_to_the_start=(*continued, *_left_to_the_start(checked, log)),
         whole_keys=tuple(sorted(kept_whole_keys(checked.application))),
         left_whole_keys=tuple(sorted(left_whole_keys(checked.application, before, log))),
+        circular_topics=circular_topics(checked.application, checked.assignment),
     )
     return made, now
 
@@ -248,7 +251,7 @@ def _inputs(checked: Checked) -> Iterator[PlannedTopic]:
     """Yield the topics from outside that tasks read, and those that they no longer read."""
     application, before = checked.application, checked.before
     counts, internal = checked.assignment.partitions(), checked.assignment.internal
-    intermediate = application.program.intermediate_topics(counts)
+    intermediate = application.program.intermediate_topics(counts, application.settings.intermediate_topics)
     begun = {each.topic for each, position in checked.positions.items() if position is not None}
     for each in application.program.subtopologies:
         for topic, source in checked.assignment.sources[each.id].items():

@@ -33,6 +33,7 @@ from penstock.plugins.upgrade.saved_program import (
     write_note,
 )
 from penstock.settings.dead_letters import dead_letter_topics
+from penstock.support.names import did_you_mean
 from penstock.support.packages import check_installed
 from penstock.support.topic_config import TopicConfig, checked_topic_config
 from penstock.support.urls import url_scheme
@@ -137,6 +138,7 @@ def check(application: Application, log: Log, *, are_positions_known: bool = Fal
             raise
         time.sleep(log.settle_seconds)
         assignment = _resolve_with_sinks(application, log)
+    _check_intermediate(application, assignment)
     _check_refills(application, log)
     check_restored(application.id, log)
     before = read_note(application.id, log)
@@ -149,6 +151,21 @@ def check(application: Application, log: Log, *, are_positions_known: bool = Fal
         *_missing_changelog_topics(application, assignment, log, before),
     )
     return Checked(application, assignment, committed, positions, before, now, topics)
+
+
+def circular_topics(application: Application, assignment: Assignment) -> tuple[str, ...]:
+    """Return the inputs that what reads them writes, as far as `intermediate_topics` does not name them."""
+    named = application.settings.intermediate_topics
+    return tuple(sorted(application.program.circular_topics(assignment.partitions(), named)))
+
+
+def _check_intermediate(application: Application, assignment: Assignment) -> None:
+    """Raise ConfigError for a topic that the application does not read: the setting names it in vain."""
+    read = assignment.partitions().keys() - assignment.internal.keys()
+    for topic in application.settings.intermediate_topics:
+        if topic not in read:
+            advice = did_you_mean(topic, sorted(read)) or f"it reads: {', '.join(sorted(read))}"
+            raise ConfigError(f"setting 'intermediate_topics': {application.id!r} reads no topic {topic!r}; {advice}")
 
 
 def _check_packages(application: Application) -> None:

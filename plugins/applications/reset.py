@@ -20,6 +20,7 @@ from penstock.support.names import changelog_topic, did_you_mean
 from .checkpoint_files import checkpoint_location, delete_checkpoint, has_checkpoint
 from .lag import start_positions
 from .own_topics import topics_beside
+from .preparation import circular_topics
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -45,13 +46,15 @@ class ResetPlan:
     """A plan of a reset.
 
     `passed_over`: intermediate topics, which the application writes and reads: it continues at their ends, because it
-    writes what they have again. `topics`: internal topics to delete, each with the number of records that wait there
+    writes what they have again. `circular`: inputs that may have results of the application, which it writes again.
+    `topics`: internal topics to delete, each with the number of records that wait there
     and are dropped. `left_alone`: internal topics that may be another application's, whose id begins with this one's.
     `tasks`: those with a changelog.
     """
 
     moves: tuple[Move, ...]
     passed_over: frozenset[str]
+    circular: tuple[str, ...]
     topics: Mapping[str, int]
     left_alone: tuple[str, ...]
     stores: tuple[str, ...]
@@ -143,11 +146,13 @@ def plan_reset(
     for number, each in before.items():
         if each.get("stores"):
             tasks |= {f"{number}_{partition}" for partition in range(each.get("tasks") or 0)}
-    between = application.program.intermediate_topics(assignment.partitions()) - {*(topics or ())}
+    intermediate = application.program.intermediate_topics(assignment.partitions(), settings.intermediate_topics)
+    between = intermediate - {*(topics or ())}
     moves = tuple(_moves(application, assignment, log, destination, topics, between))
     return ResetPlan(
         moves,
         frozenset(each.topic for each in moves if each.is_passed_over),
+        tuple(each for each in circular_topics(application, assignment) if each not in (topics or ())),
         {
             name: 0
             if name in changelogs or name in topics_beside(application.id)

@@ -115,7 +115,7 @@ class _Making:
         self._before = self._last if is_ours and not whole else None
         self._whole = whole
         read = {topic for topics in self._note["reads"].values() for topic in topics}
-        self._intermediate = application.program.intermediate_topics(read)
+        self._intermediate = application.program.intermediate_topics(read, application.settings.intermediate_topics)
         outputs = {*application.program.sink_topics()} - self._intermediate
         self._cuts = Cuts(application.id, self._note, self._intermediate, outputs, log, world, self._follow)
         self._replicas: dict[str, Replica] = {}

@@ -144,6 +144,12 @@ def _print(plan: Plan) -> None:
             f"\n{_topic(topic)}: windowed keys were partitioned by key and window, and now go where the sink says: a "
             "later value of a window may be in another partition than the earlier ones."
         )
+    for topic in plan.circular_topics:
+        print_text(
+            f"\nTopic {topic!r} is written by what reads it: a reset, or a restored backup, processes again what the "
+            "application has written there, beside what it writes anew. If nobody else writes to it (a topic for "
+            "retries), name it in the setting intermediate_topics."
+        )
     for name in plan.left_schedules:
         print_text(f"\nSchedules of processor {name!r} do not fire: the program has no processor of that name.")
     for each in plan.left_to_the_start:

@@ -196,6 +196,7 @@ def _show(application_id: str, plan: ResetPlan, *, as_json: bool) -> None:
             {
                 "application_id": application_id,
                 "positions": [asdict(each) for each in plan.moves],
+                "circular_topics": plan.circular,
                 "topics": [{"name": name, "waiting": waiting} for name, waiting in plan.topics.items()],
                 "stores": plan.stores,
                 "tasks": plan.tasks,
@@ -213,6 +214,11 @@ def _show(application_id: str, plan: ResetPlan, *, as_json: bool) -> None:
     for each in plan.moves:
         if each.asked is not None:
             note(f"{each.topic} partition {each.partition} has no offset {each.asked}: {each.then} is the nearest")
+    for name in plan.circular:
+        note(
+            f"topic {name} is written by what reads it: what {application_id} wrote there is processed again, and written "
+            f"again; if nobody else writes to it, name it in the setting intermediate_topics, and it is passed over"
+        )
     for name in plan.left_alone:
         note(f"topic {name} stays, for it may be of another application; if not: penstock topics delete {name}")
 

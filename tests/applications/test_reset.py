@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock import ConfigError
+from penstock import Application, ConfigError, Processor, Record, Topology
+from penstock.plugins.applications.plan import plan
 from penstock.plugins.applications.reset import (
     Destination,
     plan_reset,
@@ -18,9 +19,10 @@ from penstock.plugins.applications.reset import (
     to_offsets,
 )
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.record import TopicPartition
+from penstock.record import OutputBatch, TopicPartition
 
 from ..backups.counting import Tasks, counting, expected, send
+from ..processes import opened_workers
 
 SENT = [("a", "u"), ("b", "v"), ("a", "w"), ("c", "u")]
 BETWEEN = [TopicPartition("between", 0), TopicPartition("between", 1)]
@@ -75,3 +77,58 @@ def test_where_it_is_named_it_goes_there(tasks: Tasks) -> None:
     ]
     with pytest.raises(ConfigError, match="it reads: words:0, words:1, between:0, between:1"):
         plan_reset(tasks.application, tasks.log, to_offsets({TopicPartition("none", 0): 0}))
+
+
+class Attempt(Processor):
+    """Writes a result for each attempt; the first three fail, and are sent to the topic for retries."""
+
+    def process(self, record: Record) -> None:
+        self.context.forward(record, "out")
+        if int(record.value) < 3:
+            self.context.forward(record.with_value(str(int(record.value) + 1)), "again")
+
+
+def retrying(directory: Path, *named: str) -> Application:
+    topology = Topology().add_source("in", "orders", key_serde="str", value_serde="str")
+    topology.add_source("retries", "retries", key_serde="str", value_serde="str")
+    topology.add_processor("attempt", Attempt, ["in", "retries"])
+    topology.add_sink("out", "out", "attempt", key_serde="str", value_serde="str")
+    topology.add_sink("again", "retries", "attempt", key_serde="str", value_serde="str")
+    return Application("shop", topology, log="memory:x", data_dir=str(directory), intermediate_topics=named)
+
+
+@pytest.mark.parametrize(("named", "results"), [((), 10), (("retries",), 4)])
+def test_a_topic_for_retries(tmp_path: Path, named: tuple[str, ...], results: int) -> None:
+    """What reads it writes it: only the setting says that nobody else does, and plans say that it is missing."""
+    log, application, out = MemoryLog(), retrying(tmp_path, *named), TopicPartition("out", 0)
+    for topic in ("orders", "retries", "out"):
+        log.create_topic(topic, 1)
+    log.append(OutputBatch("orders", [b"k"], [b"0"], [1]))
+
+    def run() -> int:
+        before = log.end_offsets([out])[out]
+        with opened_workers(application, log) as (worker,):
+            at = -1
+            while at != (at := log.end_offsets([out])[out]):
+                worker.run_batch(log.end_offsets(worker.partitions), 0)
+        return at - before
+
+    assert run() == 4
+    planned = plan_reset(application, log, to_earliest)
+    assert planned.passed_over == {*named}
+    assert planned.circular == (() if named else ("retries",))
+    assert plan(application, log).circular_topics == planned.circular
+    assert [each.is_intermediate for each in plan(application, log).inputs] == [False, bool(named)]
+    assert plan_reset(application, log, to_earliest, ["retries"]).circular == ()
+    reset(application, log, planned, lambda: None)
+    assert run() == results
+
+
+def test_a_topic_that_the_setting_names_in_vain(tmp_path: Path) -> None:
+    log = MemoryLog()
+    for topic in ("orders", "retries", "out"):
+        log.create_topic(topic, 1)
+    refused = plan(retrying(tmp_path, "retrys"), log).refusal
+    assert (
+        refused == "setting 'intermediate_topics': 'shop' reads no topic 'retrys'; did you mean 'retries' or 'orders'?"
+    )

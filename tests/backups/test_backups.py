@@ -11,7 +11,16 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from penstock import Application, ChangelogError, Commit, IncompatibleStateError
+from penstock import (
+    Application,
+    ChangelogError,
+    Commit,
+    IncompatibleStateError,
+    Processor,
+    Record,
+    Topology,
+    key_value_store,
+)
 from penstock.plugins.applications.reset import plan_reset, reset, to_earliest
 from penstock.plugins.backups import Catalog, back_up, plan_restore, prune, restore_backup
 from penstock.plugins.logs.memory import MemoryLog
@@ -19,7 +28,7 @@ from penstock.plugins.testing.contracts.histories import run_histories
 from penstock.record import TopicPartition
 
 from ..changelogs.s3_server import S3Server
-from .counting import Tasks, counting, expected, send
+from .counting import TEXT, Tasks, counting, expected, send
 
 Sent = tuple[str, str]
 ONE = st.tuples(st.sampled_from("abc"), st.sampled_from("uvwxyz"))
@@ -194,6 +203,40 @@ def test_a_commit_at_any_moment_of_a_backup(changelog: str, tmp_path: Path) -> N
         for each in (tasks, copies):
             each.close()
         assert copies.content(root / "content") == expected(sent + more), moment
+
+
+class CountAttempts(Processor):
+    """Counts the attempts of each key. The first three fail, and the record is sent to the topic for retries."""
+
+    def process(self, record: Record) -> None:
+        counts = self.context.get_store("counts")
+        counts.put(record.key, (counts.get(record.key) or 0) + 1)
+        if int(record.value) < 3:
+            self.context.forward(record.with_value(str(int(record.value) + 1)))
+
+
+@pytest.mark.parametrize(("named", "attempts"), [((), 7), (("retries",), 4)])
+def test_a_topic_for_retries(named: tuple[str, ...], attempts: int, tmp_path: Path) -> None:
+    """What has been retried since the backup counts once if the setting says that nobody else writes to the topic."""
+    topology = Topology().add_source("in", "words", "retries", **TEXT)
+    store = key_value_store("counts", key_serde="str", value_serde="int")
+    topology.add_processor("count", CountAttempts, "in", stores=[store]).add_sink("again", "retries", "count", **TEXT)
+    application = Application("app", topology, log="memory:x", data_dir=str(tmp_path), intermediate_topics=named)
+    tasks = Tasks(application, MemoryLog())
+    send(tasks.log, [("a", "0")])
+    tasks.finish()
+    back_up(application, tasks.log, str(tmp_path / "backups"))
+    for _ in range(3):
+        tasks.finish()
+    assert tasks.content(tmp_path / "before")["counts"] == {"a": 4}
+    tasks.close()
+    reset(application, tasks.log, plan_reset(application, tasks.log, to_earliest), lambda: None)
+    restore_backup(application, tasks.log, plan_restore(application, tasks.log, str(tmp_path / "backups")))
+    again = Tasks(application, tasks.log)
+    for _ in range(4):
+        again.finish()
+    assert again.content(tmp_path / "after")["counts"] == {"a": attempts}
+    again.close()
 
 
 def test_in_an_object_store(tmp_path: Path) -> None:

@@ -96,6 +96,26 @@ def test_schedules_that_nobody_takes_over(console: Console) -> None:
     assert "Schedules of processor 'count' do not fire" in console("plan", SECOND).stdout
 
 
+RETRYING = """
+from penstock import Application, Topology
+topology = Topology().add_source("in", "words", "retries").add_sink("again", "retries", "in")
+application = Application("retrying", topology)
+"""
+
+
+def test_a_topic_that_may_be_one_for_retries_is_named(console: Console) -> None:
+    console.write("retrying.py", RETRYING)
+    console("topics", "create", "words", "retries")
+    target, named = "retrying:application", ("--set", "intermediate_topics=retries")
+    assert "Topic 'retries' is written by what reads it: a reset, " in console("plan", target).stdout
+    assert "is written by what reads it" not in console("plan", target, *named).stdout
+    dry = ("reset", target, "--dry-run")
+    assert "topic retries is written by what reads it: what retrying wrote there" in console(*dry).stderr
+    assert console.json(*dry, "--json")["circular_topics"] == ["retries"]
+    done = console(*dry, *named)
+    assert "what topic retries has is passed over" in done.stdout and "written by what" not in done.stderr
+
+
 def test_without_the_log(console: Console) -> None:
     console.write("counting.py", COUNTING)
     console.write("counting2.py", MORE)

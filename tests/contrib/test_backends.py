@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -196,6 +197,37 @@ def test_a_damaged_directory_is_rebuilt(backend: Any, tmp_path: Path) -> None:
     with closing(backend(tmp_path, ["first"])) as opened:
         assert opened.trusted()
         assert opened.get("first", b"k") == b"2"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda reader: reader.version() == "v1",
+        lambda reader: reader.get("first", b"k") == b"1",
+        lambda reader: list(reader.range("first")) == [(b"k", b"1")],
+        lambda reader: reader.approximate_count("first") == 1,
+        lambda reader: viewed(reader) == b"1",
+    ],
+)
+def test_a_reader_of_sqlite_opens_the_file_anew_before_it_calls_it_damaged(
+    tmp_path: Path, read: Callable[[SqliteBackend], bool]
+) -> None:
+    """What it has open may be spoiled while the file is healthy; here that is another file."""
+    with closing(SqliteBackend(tmp_path, ["first"])) as opened:
+        opened.write({"first": [(b"k", b"1")]}, None, "v1")
+    (tmp_path / "spoiled").write_bytes(b"damaged" * 1000)
+    with closing(SqliteBackend(tmp_path, ["first"], read_only=True)) as reader:
+        reader._connection.close()
+        reader._connection._db = sqlite3.connect(tmp_path / "spoiled")
+        assert read(reader)
+    (tmp_path / "state.sqlite").write_bytes(b"damaged" * 1000)
+    with pytest.raises(StoreError, match="damaged: delete it"):
+        SqliteBackend(tmp_path, ["first"], read_only=True)
+
+
+def viewed(reader: SqliteBackend) -> bytes | None:
+    with closing(reader.view(["first"])) as view:
+        return view.get("first", b"k")
 
 
 @pytest.mark.parametrize("reverse", [False, True])

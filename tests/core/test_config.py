@@ -23,6 +23,8 @@ CANARY = "canary-7f3a"
         {"replication_factor": "3"},
         {"replication_factor": True},
         {"offset_out_of_range": "none"},
+        {"intermediate_topics": 3},
+        {"intermediate_topics": ["retries", ""]},
         {"clients": "security.protocol=SSL"},
         {"clients": {"security.protocol": None}},
         {"clients": {3: "x"}},
@@ -36,6 +38,12 @@ def test_a_value_out_of_range_is_refused_by_name(given: dict[str, Any]) -> None:
 
 def test_kafka_streams_name_of_exactly_once_means_the_same() -> None:
     assert Settings(processing_guarantee="exactly_once_v2") == Settings(processing_guarantee="exactly_once")
+
+
+def test_names_of_topics_are_a_list_or_text() -> None:
+    for given in ("retries,again", " retries , again,", ["retries", "again"], ("retries", "again")):
+        assert Settings(intermediate_topics=given).intermediate_topics == ("retries", "again")
+    assert Settings(intermediate_topics="").intermediate_topics == ()
 
 
 HOLDING = [

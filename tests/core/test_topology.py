@@ -387,7 +387,13 @@ def test_intermediate_topics(edges: list[tuple[str, str]], expected: set[str]) -
         topology.add_source(f"source-{number}", topic)
         for target in (target for source, target in edges if source == topic):
             topology.add_sink(f"sink-{number}-{target}", target, f"source-{number}")
-    assert topology.build().intermediate_topics({"in", "mid", "a", "b", "retries"}) == expected
+    program, read = topology.build(), {"in", "mid", "a", "b", "retries"}
+    assert program.intermediate_topics(read) == expected
+    circular = program.circular_topics(read)
+    assert circular == {topic for _, topic in edges} & {topic for topic, _ in edges} - expected
+    for topic in circular:
+        assert program.intermediate_topics(read, [topic]) == expected | {topic}
+        assert program.circular_topics(read, [topic]) == circular - {topic}
 
 
 def test_a_program_pickles() -> None:
