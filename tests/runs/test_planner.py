@@ -181,6 +181,19 @@ def test_records_that_never_come_make_a_batch(stage: Stage) -> None:
     assert sum(stage.waits) >= 1.0
 
 
+def test_a_batch_runs_at_once_after_the_clock_was_set_back(stage: Stage) -> None:
+    """When punctuators are due was said by the clock before; tasks have it said anew."""
+    offset = stage.started()
+    stage.order(next_tick=5_000)
+    assert stage.planner.next(offset, None) is offset
+    stage.order(next_tick=5_000, clock_ms=900)
+    offset = stage.planner.next(offset, None)
+    assert (offset["seq"], offset["clock_ms"]) == (2, 900)
+    assert stage.planner.next(offset, None) is offset
+    stage.order(clock_ms=800)
+    assert stage.planner.next(offset, None) is offset, "nothing waits for a time"
+
+
 def test_a_quiet_application_runs_a_batch_in_time_for_the_leases_of_hosts(stage: Stage) -> None:
     offset = stage.started()
     stage.seconds += 2 * RENEWAL_SECONDS

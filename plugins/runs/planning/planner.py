@@ -215,7 +215,11 @@ class BatchPlanner:
         return any(front.time < self._front_ms for front in self._fronts.fronts.values())
 
     def _is_tick_due(self, control: Control, start: Offset) -> bool:
-        return control.next_tick is not None and self._now_ms(control) >= self._earliest_tick(control, start)
+        """Return whether a tick is due, or tasks have to say anew when one is, as the clock was set back."""
+        if control.next_tick is None:
+            return False
+        now = self._now_ms(control)
+        return now < int(start["clock_ms"]) or now >= self._earliest_tick(control, start)
 
     def _earliest_tick(self, control: Control, start: Offset) -> int:
         return max(control.next_tick or 0, int(start["clock_ms"]) + self._plan.punctuation_interval_ms)
