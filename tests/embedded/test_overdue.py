@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from penstock import Clock, ManualClock, Topology
+from penstock import Clock, ManualClock, Processor, Record, Topology
 from penstock.plugins.embedded.engine import EmbeddedEngine, stepping_embedded
 from penstock.plugins.runs.order import RunOrder, Trigger
 from penstock.plugins.runs.planning.planner import RENEWAL_SECONDS
@@ -88,3 +88,35 @@ def test_schedules_go_on_without_records_after_the_clock_was_set_back(tmp_path: 
                 driver.step(minutes * 60_000)
                 found.append(len(surroundings.values_by_key("out").get("schedule", [])))
         assert found == [0, 0, 0, 1, 1, 2]
+
+
+class Says(Processor):
+    """Forwards what it reads, in the order in which it reads it."""
+
+    def process(self, record: Record) -> None:
+        self.context.forward(Record("all", f"{record.timestamp}", record.timestamp))
+
+
+@pytest.mark.parametrize("idle", ["1h", "0ms"])
+def test_a_drain_ends_with_what_waits_for_an_input_that_stays_empty(tmp_path: Path, idle: str) -> None:
+    """But a task waits for what the run itself still writes to its other input."""
+    program = Topology().add_source("in", "in").add_repartition("again", "in", key_serde="str", value_serde="str")
+    program.add_source("other", "other").add_source("empty", "empty")
+    program.add_processor("says", Says, ["again", "other", "empty"]).add_sink("out", "out", "says")
+    with Surroundings(tmp_path / "data") as surroundings, ThreadPoolExecutor() as threads:
+        surroundings.create(**{"in": 1, "other": 1, "empty": 1, "out": 1})
+        given = surroundings.application(
+            "app", program, engine="embedded", key_serde="str", value_serde="str", max_task_idle=idle
+        )
+        surroundings.put("in", [("a", "v", 1)])
+        surroundings.put("other", [("b", "v", 2)])
+        stop = Event()
+        order = RunOrder(Trigger.of("available_now"), clock=ManualClock(1_000_000), stop=stop)
+        running = threads.submit(EmbeddedEngine().run, given, order)
+        try:
+            wait_until(running.done, "the run ends", 30)
+        finally:
+            stop.set()
+        running.result()
+        found = surroundings.values_by_key("out")["all"]
+        assert found == ["1", "2"] if idle == "1h" else sorted(map(str, found)) == ["1", "2"]

@@ -557,7 +557,7 @@ def test_a_drain_ends_when_all_have_read_what_tasks_in_front_do_at_its_time(stag
     first = planner.next(planner.first(), None)
     stage.order()
     second = planner.next(first, None)
-    assert [each["fronts"]["1"] for each in (first, second)] == [[0, 0], [1_000, 0]]
+    assert [each["fronts"]["1"] for each in (first, second)] == [[0, 0], [1_000, 0, 1]], "the last one"
     assert planner.next(second, None) is second
 
 
