@@ -28,7 +28,7 @@ class Inputs:
     """The queues of one task, in the order of its sources.
 
     `max_idle_ms`: how long the task waits for an empty input while others have records. 0: only for what the log
-    already has, and until the log has said what that is; None: never.
+    already has, and until the log has said what that is; None: never. A front that `is_last` ends the wait.
     """
 
     def __init__(self, task_id: str, queues: Sequence[InputQueue], max_idle_ms: int | None, progress: Progress) -> None:
@@ -39,6 +39,7 @@ class Inputs:
         self._progress = progress
         self._idle_since: int | None = None
         self._has_idled = False
+        self._ends_waits = False
         self._mark: tuple[Front, Mapping[TopicPartition, int], bool] | None = None
 
     def __len__(self) -> int:
@@ -64,6 +65,7 @@ class Inputs:
         if self._mark is not None and ends is not None and front.time >= 0:
             marked, up_to, is_strict = self._mark
             self._mark = marked, {each: min(end, ends.get(each, end)) for each, end in up_to.items()}, is_strict
+        self._ends_waits = front.is_last
         self.settle()
         front = self._progress.own_front(front)
         if self._mark is None and front.time > self._progress.front.time:
@@ -167,7 +169,7 @@ class Inputs:
             return None
         if not some_empty:
             self._idle_since, self._has_idled = None, False
-        elif self._max_idle and may_wait and self._waits(self._max_idle):
+        elif self._max_idle and may_wait and not self._ends_waits and self._waits(self._max_idle):
             return None
         # Of equal timestamps the input that was added first is next.
         _, chosen = min(heads)

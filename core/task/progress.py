@@ -14,11 +14,13 @@ class Front(NamedTuple):
 
     `time`: the wall-clock time (ms) as of which all of it has been read; 0 where only its own inputs are known to have
     been read since the task was opened, -1 before that. `read`: how many offsets of inputs the tasks in front of it had
-    read then that have stores; it changes whenever something is read there whose results may come later.
+    read then that have stores; it changes whenever something is read there whose results may come later. `is_last`:
+    nothing comes after that, because the run ends then, so a task waits for no empty input.
     """
 
     time: int
     read: int = 0
+    is_last: bool = False
 
 
 class CurrentInput(Protocol):

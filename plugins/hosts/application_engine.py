@@ -142,12 +142,11 @@ class ApplicationEngine(SlotEngine):
         return done
 
     def _due(self, plan: SlotPlan) -> Iterable[str]:
-        """Return tasks without records whose punctuator is due, or whose commit has to be repeated."""
+        """Return tasks without records that have a punctuator to call, or to report, or a commit to repeat."""
         for name, task in self._tasks.items():
-            tick = task.next_tick(plan.clock_ms)
-            is_due = tick is not None and tick <= plan.clock_ms
-            is_due = is_due and not _is_paused(name, plan)
-            if name not in plan.ends and (is_due or task.commit_expires()):
+            if name in plan.ends:
+                continue
+            if task.commit_expires() or (not _is_paused(name, plan) and task.is_tick_due(plan.clock_ms)):
                 yield name
 
     def _prepare(self, names: Iterable[str], clock_ms: int, known: Mapping[str, Commit]) -> dict[str, Exception]:

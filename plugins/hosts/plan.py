@@ -64,7 +64,8 @@ class SlotPlan:
 
     def front_of(self, task: str) -> Front:
         """Return how far everything in front of a task is read once it has read up to `ends`."""
-        return Front(*self.fronts.get(task, self.fronts.get(task.partition("_")[0], UNKNOWN)))
+        time, read, is_last = (*self.fronts.get(task, self.fronts.get(task.partition("_")[0], UNKNOWN)), 0, 0)[:3]
+        return Front(time, read, bool(is_last))
 
     def to_json(self) -> str:
         """Return this as text."""

@@ -181,6 +181,19 @@ def test_records_that_never_come_make_a_batch(stage: Stage) -> None:
     assert sum(stage.waits) >= 1.0
 
 
+def test_a_batch_runs_at_once_after_the_clock_was_set_back(stage: Stage) -> None:
+    """When punctuators are due was said by the clock before; tasks have it said anew."""
+    offset = stage.started()
+    stage.order(next_tick=5_000)
+    assert stage.planner.next(offset, None) is offset
+    stage.order(next_tick=5_000, clock_ms=900)
+    offset = stage.planner.next(offset, None)
+    assert (offset["seq"], offset["clock_ms"]) == (2, 900)
+    assert stage.planner.next(offset, None) is offset
+    stage.order(clock_ms=800)
+    assert stage.planner.next(offset, None) is offset, "nothing waits for a time"
+
+
 def test_a_quiet_application_runs_a_batch_in_time_for_the_leases_of_hosts(stage: Stage) -> None:
     offset = stage.started()
     stage.seconds += 2 * RENEWAL_SECONDS
@@ -545,7 +558,7 @@ def test_a_drain_ends_when_all_have_read_what_tasks_in_front_do_at_its_time(stag
     first = planner.next(planner.first(), None)
     stage.order()
     second = planner.next(first, None)
-    assert [each["fronts"]["1"] for each in (first, second)] == [[0, 0], [1_000, 0]]
+    assert [each["fronts"]["1"] for each in (first, second)] == [[0, 0], [1_000, 0, 1]], "the last one"
     assert planner.next(second, None) is second
 
 

@@ -13,6 +13,7 @@ from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.runtime.fronts import Fronts
 from penstock.plugins.runtime.pause_requests import PauseWatch
 from penstock.plugins.runtime.topic_ids import EVERY_SECONDS
+from penstock.task.progress import Front
 
 from ..slots import slot
 from .control import Control, ControlFile, Orders
@@ -219,7 +220,11 @@ class BatchPlanner:
         return any(front.time < self._front_ms for front in self._fronts.fronts.values())
 
     def _is_tick_due(self, control: Control, start: Offset) -> bool:
-        return control.next_tick is not None and self._now_ms(control) >= self._earliest_tick(control, start)
+        """Return whether a tick is due, or tasks have to say anew when one is, as the clock was set back."""
+        if control.next_tick is None:
+            return False
+        now = self._now_ms(control)
+        return now < int(start["clock_ms"]) or now >= self._earliest_tick(control, start)
 
     def _earliest_tick(self, control: Control, start: Offset) -> int:
         return max(control.next_tick or 0, int(start["clock_ms"]) + self._plan.punctuation_interval_ms)
@@ -274,7 +279,7 @@ class BatchPlanner:
             "ends": _nested(self._planned),
         }
         waiting = {self._readers[each] for each, end in limited.items() if end < self._lags.ends[each]}
-        offset["fronts"] = {str(number): list(front) for number, front in self._fronts.fronts.items()}
+        offset["fronts"] = {str(number): self._front(front) for number, front in self._fronts.fronts.items()}
         offset["fronts"] |= {task: [-1] for task in sorted(waiting)}
         if left := self._left_by_slot():
             offset["left"] = left
@@ -283,6 +288,11 @@ class BatchPlanner:
         if control.unopened == []:
             offset["settled_in"] = self._plan.control
         return {**offset, **self._globals()}
+
+    def _front(self, front: Front) -> list[int]:
+        """Return a front as it is noted; in a drain it is the last one when all in front of the task is drained."""
+        is_last = self._drains_only and front.time >= self._front_ms
+        return [front.time, front.read, *([1] if is_last else [])]
 
     def _look_at_fronts(self) -> None:
         """Note how far sub-topologies have read; not yet, where what they have written cannot be read yet."""
