@@ -34,7 +34,7 @@ from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.task.schedules import NEVER
 
-from .driver_log import driver_log, oldest_first, waiting_records
+from .driver_log import Waiting, driver_log, oldest_first, waiting_records
 from .orders import TakesOrders
 from .piping import check_partitions, check_time, serialized
 from .processes import Process, Processes
@@ -307,20 +307,19 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
         self._processes.running().update_globals()
         waiting: set[TaskId] = set()
         while True:
-            heads = [
-                (min(some[0][0] for some in found.values()), order, task, found)
-                for order, task in enumerate(self._tasks)
+            heads = {
+                task: found
+                for task in self._tasks
                 if task not in waiting
                 and task.subtopology not in self._paused
                 and (found := waiting_records(self.log, self.application.id, self._tasks[task], self._commit_every))
-            ]
+            }
             if not heads:
                 break
-            _, _, task, found = min(heads, key=lambda head: head[:2])
-            planned = oldest_first(found, self._commit_every)
+            task, planned = self._choose(heads)
             if self._may_wait:
                 # A task with `max_task_idle` has to see its other inputs, or it would wait for them.
-                planned = {each: of[0][1] for each, of in found.items()} | planned
+                planned = {each: of[0][1] for each, of in heads[task].items()} | planned
             report = self._run(task, planned)
             if any(report.positions[each] >= up_to for each, up_to in planned.items()):
                 waiting.clear()
@@ -328,6 +327,14 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
                 waiting.add(task)
         if self._reopen:
             self._processes.end()  # it may have filled global stores
+
+    def _choose(self, heads: Mapping[TaskId, Waiting]) -> tuple[TaskId, dict[TopicPartition, int]]:
+        """Return the task that has the oldest record, and up to which offsets it is to process records.
+
+        `heads` has the next records of each task that has some, in the order of the tasks.
+        """
+        task = min(heads, key=lambda each: min(some[0][0] for some in heads[each].values()))
+        return task, oldest_first(heads[task], self._commit_every)
 
     def _run(self, task: TaskId, ends: Mapping[TopicPartition, int]) -> TaskReport:
         """Run a batch, and one more for each further portion of a visit; return the report of the first."""

@@ -100,10 +100,11 @@ class TestDriver:
 
     __test__ = False
     notes_side_effects = True
+    driver_type = TopologyTestDriver
 
     def __init__(self, case: Case) -> None:
         initial = case.get("config", {}).get("initial_wall_clock_ms", 0)
-        self._driver = TopologyTestDriver(application_of(case), initial_wall_clock_ms=initial, **settings_of(case))
+        self._driver = self.driver_type(application_of(case), initial_wall_clock_ms=initial, **settings_of(case))
 
     def pipe(self, op: dict[str, Any]) -> None:
         self._driver.pipe(op["topic"], op["key"], op["value"], op["ts"], headers_of(op))
@@ -276,10 +277,10 @@ def check(case: Case, make_driver: Any) -> Result:
     return result
 
 
-def check_description(entry: Case) -> Result:
-    """Build a topology and compare its `describe()` with Kafka's."""
+def check_description(entry: Case, build: Any = None) -> Result:
+    """Build a topology, with `build` in place of its own builder, and compare its `describe()` with Kafka's."""
     result = Result(f"{entry['case']} (describe)", entry["case"].partition("/")[0])
-    build = BUILDERS.get(entry["topology"])
+    build = build or BUILDERS.get(entry["topology"])
     if build is None:
         result.difference = f"topology {entry['topology']!r} is not known to this runner"
         return result

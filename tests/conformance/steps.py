@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock import Record, versioned_store
+from penstock import Processor, Record, ValueTransformer, versioned_store
 from penstock.plugins.dsl import StreamsBuilder, within
 
 from .aggregations import aggregated, windows_of
@@ -27,6 +27,20 @@ def digits_or_later(record: Record, partition_time: int, wall_clock: int) -> int
     1,000 ms later than the record. So to extract twice is seen."""
     before, colon, _ = text(record.value).partition(":")
     return int(before) if colon and before.isdigit() else record.timestamp + 1000
+
+
+class Rekeyed(Processor):
+    """Forwards records with the first character of the value as their key."""
+
+    def process(self, record: Record) -> None:
+        self.context.forward(record.with_key(first_char(record.value)))
+
+
+class Tagged(ValueTransformer):
+    """Puts the key in front of the value, as `tag`."""
+
+    def transform(self, key: Any, value: Any) -> str:
+        return f"{text(key)}:{text(value)}"
 
 
 @program
@@ -52,6 +66,10 @@ def _result(builder: StreamsBuilder, step: Params, of: list[Any]) -> Any:
             return of[0].select_key(_selector(step["sel"]), with_key=True)
         case "map":
             return of[0].map(lambda key, value: (first_char(value), f"{text(key)}/{text(value)}"), with_key=True)
+        case "process":
+            return of[0].process(Rekeyed)
+        case "process_values":
+            return of[0].process_values(Tagged)
         case "merge":
             return of[0].merge(of[1])
         case "repartition":

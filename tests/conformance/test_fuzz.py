@@ -10,8 +10,10 @@ import pytest
 
 from penstock.plugins.embedded.engine import stepping_embedded
 
-from .fuzz import differences, generated_case
-from .language import settings_for
+from .comparing import BEHIND_PROCESS, ORDER, REFUSED, SEGMENTS, STALE_ANSWERS, compared
+from .differences import OptimisedSelfJoins
+from .fuzz import Step, generated_case, main
+from .language import mapper, settings_for
 from .log_driver import CaseDriver
 from .recording import recorded, recorder_is_there
 from .runner import BUILDERS, Case, TestDriver, load, play
@@ -58,7 +60,81 @@ def test_generated_programs_have_kafka_streams_names() -> None:
         for seed in range(60)
         for optimize in (False, True)
     ]
-    assert differences(cases) == []
+    assert [each for each in compared(cases) if not each.listed] == []
+
+
+STEPS = f"{__package__}.steps"
+STREAM: Step = {"op": "stream", "topic": "in"}
+REKEYED: Step = {"op": "select_key", "of": 0, "sel": "first_char"}
+TAGGED: Step = {"op": "process_values", "of": 1}
+SELF_JOIN: list[Step] = [
+    STREAM,
+    {"op": "map_values", "of": 0, "fn": "upper"},
+    {"op": "join", "of": [1, 1], "type": "inner", "diff": 0, "grace": 4},
+    {"op": "to", "of": 2, "topic": "out"},
+]
+COUNT: Step = {"op": "aggregate", "group": "key", "agg": "count"}
+LISTED: list[tuple[tuple[str, ...], bool, list[Step]]] = [
+    ((REFUSED,), True, [STREAM, REKEYED, TAGGED, COUNT | {"of": 2}, COUNT | {"of": 2}, COUNT | {"of": 1}]),
+    ((BEHIND_PROCESS,), True, [STREAM, REKEYED, {"op": "process", "of": 1}, COUNT | {"of": 2}, COUNT | {"of": 1}]),
+    ((SEGMENTS,), False, SELF_JOIN),
+    ((OptimisedSelfJoins.reason,), True, SELF_JOIN),
+    (
+        (STALE_ANSWERS,),
+        False,
+        [
+            {"op": "table", "topic": "in"},
+            {"op": "map_values", "of": 0, "fn": "upper"},
+            {"op": "join", "of": [0, 0], "type": "inner", "fk": "first_char"},
+            {"op": "to_stream", "of": 2},
+            {"op": "to", "of": 3, "topic": "out"},
+            {"op": "to_stream", "of": 1},
+            {"op": "to", "of": 5, "topic": "out-1"},
+        ],
+    ),
+    (
+        (ORDER,),
+        False,
+        [
+            STREAM,
+            {"op": "map_values", "of": 0, "fn": "upper"},
+            {"op": "select_key", "of": 1, "sel": "first_char"},
+            {"op": "cogroup", "of": [2, 2], "groups": ["key", "first_char"], "name": "c"},
+            {"op": "to_stream", "of": 3},
+            {"op": "to", "of": 4, "topic": "out"},
+        ],
+    ),
+]  # fmt: skip
+
+
+def listed_case(optimize: bool, steps: list[Step]) -> Case:
+    made: Case = {"name": "steps/listed", "family": "steps", "topology": "steps", "params": {"steps": steps}}
+    made["config"] = {"optimize": optimize, "cache_max_bytes": 0}
+    records = [("A", "A", 10), ("A", None, 11), ("A", "ab", 20), ("A", "y", 17), ("A", "x", 1)]
+    made["inputs"] = [{"op": "pipe", "topic": "in", "key": key, "value": value, "ts": ts} for key, value, ts in records]
+    return made
+
+
+@needs_recorder
+def test_a_listed_difference_is_proved_and_none_excuses_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [listed_case(optimize, made) for _, optimize, made in LISTED]
+    names = [{**case, "name": f"steps/{number}"} for number, case in enumerate(cases)]
+    assert {each.name: each.listed for each in compared(names)} == {
+        case["name"]: reasons for case, (reasons, _, _) in zip(names, LISTED, strict=True)
+    }
+    monkeypatch.setattr(f"{STEPS}.mapper", lambda spec: lambda key, value: f"{mapper(spec)(key, value)}!")
+    assert [each.listed for each in compared(names[-1:])] == [()]
+
+
+@needs_recorder
+def test_the_command_fails_for_what_is_not_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--seed", "44201", "--programs", "4", "--inputs", "8"]
+    assert main(arguments) == 0
+    assert "8 cases, 0 differ, " in capsys.readouterr().out
+    monkeypatch.setattr(f"{STEPS}.text", lambda value: "wrong")
+    assert main(arguments) == 1
 
 
 @needs_recorder

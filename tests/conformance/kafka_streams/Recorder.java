@@ -36,6 +36,10 @@ import org.apache.kafka.streams.TopologyConfig;
 import org.apache.kafka.streams.TopologyTestDriver;
 import org.apache.kafka.streams.kstream.*;
 import org.apache.kafka.streams.processor.TimestampExtractor;
+import org.apache.kafka.streams.processor.api.ContextualFixedKeyProcessor;
+import org.apache.kafka.streams.processor.api.ContextualProcessor;
+import org.apache.kafka.streams.processor.api.FixedKeyRecord;
+import org.apache.kafka.streams.processor.api.Record;
 import org.apache.kafka.streams.state.BuiltInDslStoreSuppliers;
 import org.apache.kafka.streams.state.Stores;
 import org.apache.kafka.streams.test.TestRecord;
@@ -218,6 +222,10 @@ public final class Recorder {
                 return stream.selectKey(selector(step.get("sel").asText()));
             case "map":
                 return stream.map((key, value) -> KeyValue.pair(first(value), text(key) + "/" + text(value)));
+            case "process":
+                return stream.process(Rekeyed::new);
+            case "process_values":
+                return stream.processValues(Tagged::new);
             case "merge":
                 return stream.merge((KStream) of[1]);
             case "repartition":
@@ -373,6 +381,22 @@ public final class Recorder {
             case "inner": return kept == null ? left.join(right, JOINER) : left.join(right, JOINER, kept);
             case "left": return kept == null ? left.leftJoin(right, JOINER) : left.leftJoin(right, JOINER, kept);
             default: return kept == null ? left.outerJoin(right, JOINER) : left.outerJoin(right, JOINER, kept);
+        }
+    }
+
+    // ---------------------------------------------------------------- processors
+
+    private static final class Rekeyed extends ContextualProcessor<Object, Object, Object, Object> {
+        @Override
+        public void process(Record<Object, Object> record) {
+            context().forward(record.withKey(first(record.value())));
+        }
+    }
+
+    private static final class Tagged extends ContextualFixedKeyProcessor<Object, Object, Object> {
+        @Override
+        public void process(FixedKeyRecord<Object, Object> record) {
+            context().forward(record.withValue(text(record.key()) + ":" + text(record.value())));
         }
     }
 
