@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import signal
 from datetime import datetime
 from pathlib import Path
@@ -389,6 +390,39 @@ def test_columns_must_fit(session: Any, tmp_path: Path) -> None:
     two = Application("app", two_subtopologies())
     with pytest.raises(ConfigError, match="DataFrame of topic 'others' is no stream.*readStream"):
         transform(two, {"in": files(session, tmp_path), "others": Records(good)}, partitions=2)
+
+
+def test_columns_are_found_as_spark_finds_names(session: Any, tmp_path: Path) -> None:
+    app = Application("app", apps.pipe(), data_dir=str(tmp_path))
+    schema = "KEY string, Value string, TimeStamp long, HEADERS array<struct<Key:string,VALUE:binary>>, Number int"
+    frame = session.createDataFrame([("a", "second", 5, [("h", b"v")], 2), ("a", "first", 5, None, 1)], schema)
+    rows = transform(app, {"in": Records(frame, order_by="number")}, partitions=1).collect()
+    assert [(row.key and bytes(row.key), bytes(row.value)) for row in rows] == [(b"a", b"first"), (b"a", b"second")]
+    assert [tuple(each) for each in rows[1].headers] == [("h", b"v")]
+    for column in ("key", "value", "timestamp", "headers", "number"):
+        several = Records(frame.selectExpr("*", f"{column} as {column}"), order_by="NUMBER")
+        with pytest.raises(ConfigError, match="topic 'in' has several columns.*: (.*), (.*). Rename") as raised:
+            transform(app, {"in": several}, partitions=1)
+        found = re.search(": (\\w+), (\\w+). Rename", str(raised.value))
+        assert found is not None and found[1] != found[2] and {each.lower() for each in found.groups()} == {column}
+    # A function without parentheses, which Spark's `col` finds, is no column.
+    with pytest.raises(ConfigError, match="has no column 'user' for its key; it has: KEY, Value"):
+        transform(app, {"in": Records(frame, key="user")}, partitions=1)
+
+
+def test_columns_are_found_in_their_case_where_spark_is_case_sensitive(session: Any, tmp_path: Path) -> None:
+    app = Application("app", apps.pipe(), data_dir=str(tmp_path))
+    session.conf.set("spark.sql.caseSensitive", "true")
+    frame = session.createDataFrame(
+        [("a", "upper", "lower", 5)], "KEY string, VALUE string, value string, timestamp long"
+    )
+    (row,) = transform(app, {"in": frame}, partitions=1).collect()
+    assert (row.key, bytes(row.value)) == (None, b"lower")
+    with pytest.raises(ConfigError, match="has no column 'key' for its key; it has: KEY, VALUE, value, timestamp"):
+        transform(app, {"in": Records(frame, key="key")}, partitions=1)
+    headers = frame.selectExpr("*", "array(struct('h' as KEY, VALUE)) as headers")
+    with pytest.raises(ConfigError, match="its headers are of type array<struct<KEY:string,VALUE:string>>, expected"):
+        transform(app, {"in": headers}, partitions=1)
 
 
 def test_a_registry_that_is_down_is_found_when_the_frame_is_made(session: Any, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
@@ -10,6 +10,7 @@ from penstock import ConfigError, RuntimeUnavailableError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
 ColumnLike = Union[str, "Column"]
 
@@ -20,6 +21,8 @@ _UNORDERED = ("array", "map", "struct", "variant", "calendarinterval", "void", "
 @dataclass(frozen=True)
 class Records:
     """A DataFrame's rows as the records of a topic. A column is a name or an expression over `frame`.
+
+    Names are found as Spark finds them: in any case, unless `spark.sql.caseSensitive` is true.
 
     `key` and `value` are binary or string, in the form that the source's serdes read (a string counts as its UTF-8
     bytes). None stands for the column `key`, and for none at all where there is no such column. `timestamp` is a
@@ -42,20 +45,13 @@ def normalized(topic: str, given: Records, order_by: str | Sequence[ColumnLike])
     Its columns: key, value, time (microseconds), headers (as JSON), order0, order1, ... Raises ConfigError, with topic
     and column, for a column that is missing or has another type.
     """
-    from pyspark.sql import functions
-
     where, frame = f"the DataFrame of topic {topic!r}", given.frame
-    none = functions.lit(None)
     columns = [
-        none.cast("binary")
-        if given.key is None and "key" not in frame.columns
-        else _bytes(where, frame, "key", given.key),
+        _optional(where, frame, "key", given.key, "binary", _bytes),
         _bytes(where, frame, "value", given.value),
         _time(where, frame, given.timestamp),
-        none.cast("string")
-        if given.headers is None and "headers" not in frame.columns
-        else _headers(where, frame, given.headers),
-    ]  # fmt: skip
+        _optional(where, frame, "headers", given.headers, "string", _headers),
+    ]
     order = order_by if given.order_by is None else given.order_by
     ordering = [order] if isinstance(order, str) or not isinstance(order, Sequence) else list(order)
     columns += [_ordered(where, frame, each) for each in ordering]
@@ -77,34 +73,70 @@ def check_frame(topic: str, frame: Any) -> None:
         raise ConfigError(f"topic {topic!r}: expected a DataFrame or Records(frame, ...), found {frame!r}")
 
 
-def _column(where: str, frame: DataFrame, what: str, column: Any) -> tuple[Column, str]:
-    """Return a column and the name of its type."""
+def _column(where: str, frame: DataFrame, what: str, given: Any) -> tuple[Column, DataType]:
+    """Return a column and its type."""
     from pyspark.errors import AnalysisException
-    from pyspark.sql import Column, functions
+    from pyspark.sql import Column
 
-    if not isinstance(column, (str, Column)):
-        raise ConfigError(f"{where}, {what}: expected the name of a column or an expression, found {column!r}")
-    absent = (
-        f"{where} has no column {column!r} for its {what}; it has: {', '.join(frame.columns)}. Name another: "
-        f"Records(frame, {'order_by' if what == 'order' else what}=...)"
-    )
-    known = {name.lower() for name in frame.columns}
-    if isinstance(column, str) and "." not in column and column.strip("`").lower() not in known:
-        raise ConfigError(absent)
-    found = functions.col(column) if isinstance(column, str) else column
+    if not isinstance(given, (str, Column)):
+        raise ConfigError(f"{where}, {what}: expected the name of a column or an expression, found {given!r}")
+    column = _named(where, frame, what, given) if isinstance(given, str) else given
     try:
-        return found, frame.select(found.alias("_")).schema[0].dataType.simpleString()
+        if column is not None:
+            return column, frame.select(column.alias("_")).schema[0].dataType
+        said = ""
     except AnalysisException as error:
-        raise ConfigError(f"{absent}. Spark says: {str(error).splitlines()[0]}") from error
+        said = f". Spark says: {str(error).splitlines()[0]}"
+    raise ConfigError(
+        f"{where} has no column {given!r} for its {what}; it has: {', '.join(frame.columns)}. Name another: "
+        f"Records(frame, {_option(what)}=...){said}"
+    )
 
 
-def _bytes(where: str, frame: DataFrame, what: str, given: ColumnLike | None) -> Column:
-    column, kind = _column(where, frame, what, what if given is None else given)
-    if kind not in ("binary", "string", "void"):
+def _named(where: str, frame: DataFrame, what: str, name: str) -> Column | None:
+    """Return the column that Spark finds by a name, in the case that `spark.sql.caseSensitive` asks for; None for none.
+
+    Spark's `col(name)` would also find functions without parentheses, such as `user`.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        return frame[name]
+    except AnalysisException as error:
+        if error.getCondition() != "AMBIGUOUS_REFERENCE":
+            return None
+        last = name.rpartition(".")[2].strip("`").lower()
+        several = [each for each in frame.columns if each.lower() == last]
         raise ConfigError(
-            f"{where}: its {what} is of type {kind}, expected binary or string, as the source's serde reads it: "
-            f'for instance Records(frame, {what}=col(...).cast("string")) with the serde "str", or to_json(...) with '
-            '"json"'
+            f"{where} has several columns that Spark finds by the name {name!r} for its {what}: "
+            f"{', '.join(several)}. Rename or drop all but one, or choose one by an expression: "
+            f"Records(frame, {_option(what)}=...)"
+        ) from error
+
+
+def _option(what: str) -> str:
+    return "order_by" if what == "order" else what
+
+
+def _optional(
+    where: str, frame: DataFrame, what: str, given: ColumnLike | None, kind: str,
+    read: Callable[[str, DataFrame, str, ColumnLike], Column],
+) -> Column:  # fmt: skip
+    """Return the column `what` as `read` returns it; a null of type `kind` if none is named, and there is none."""
+    from pyspark.sql import functions
+
+    if given is None and _named(where, frame, what, what) is None:
+        return functions.lit(None).cast(kind)
+    return read(where, frame, what, what if given is None else given)
+
+
+def _bytes(where: str, frame: DataFrame, what: str, given: ColumnLike) -> Column:
+    column, kind = _column(where, frame, what, given)
+    if kind.simpleString() not in ("binary", "string", "void"):
+        raise ConfigError(
+            f"{where}: its {what} is of type {kind.simpleString()}, expected binary or string, as the source's serde "
+            f'reads it: for instance Records(frame, {what}=col(...).cast("string")) with the serde "str", or '
+            'to_json(...) with "json"'
         )
     return column.cast("binary")
 
@@ -113,33 +145,40 @@ def _time(where: str, frame: DataFrame, given: ColumnLike) -> Column:
     from pyspark.sql import functions
 
     column, kind = _column(where, frame, "timestamp", given)
-    if kind == "timestamp":
+    if kind.simpleString() == "timestamp":
         microseconds = functions.unix_micros(column)
-    elif kind in ("bigint", "int"):
+    elif kind.simpleString() in ("bigint", "int"):
         microseconds = column.cast("bigint") * 1000
     else:
         raise ConfigError(
-            f"{where}: its timestamp is of type {kind}, expected timestamp or bigint (milliseconds): "
+            f"{where}: its timestamp is of type {kind.simpleString()}, expected timestamp or bigint (milliseconds): "
             'for instance Records(frame, timestamp=col(...).cast("timestamp"))'
         )
     return functions.coalesce(microseconds, functions.lit(-1000))
 
 
-def _headers(where: str, frame: DataFrame, given: ColumnLike | None) -> Column:
+def _headers(where: str, frame: DataFrame, what: str, given: ColumnLike) -> Column:
     from pyspark.sql import functions
 
-    column, kind = _column(where, frame, "headers", "headers" if given is None else given)
-    if kind != _HEADERS:
+    column, kind = _column(where, frame, what, given)
+    found = kind.simpleString()
+    if (found if _is_case_sensitive(frame) else found.lower()) != _HEADERS:
         raise ConfigError(
-            f"{where}: its headers are of type {kind}, expected {_HEADERS}; without headers, drop the column "
+            f"{where}: its headers are of type {found}, expected {_HEADERS}; without headers, drop the column "
             "or name another: Records(frame, headers=...)"
         )
-    # As JSON: arrays of structs, even null ones, would cost Spark ten times as much as the rest of a row.
-    return functions.when(functions.size(column) > 0, functions.to_json(column))
+    # As JSON: arrays of structs, even null ones, would cost Spark ten times as much as the rest of a row. The cast
+    # changes the fields' names only.
+    return functions.when(functions.size(column) > 0, functions.to_json(column.cast(_HEADERS)))
+
+
+def _is_case_sensitive(frame: DataFrame) -> bool:
+    return str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
 
 
 def _ordered(where: str, frame: DataFrame, given: ColumnLike) -> Column:
     column, kind = _column(where, frame, "order", given)
-    if kind.partition("<")[0].partition("(")[0] in _UNORDERED:
-        raise ConfigError(f"{where}: order_by names a column of type {kind}, which has no order; name one that has")
+    name = kind.simpleString()
+    if name.partition("<")[0].partition("(")[0] in _UNORDERED:
+        raise ConfigError(f"{where}: order_by names a column of type {name}, which has no order; name one that has")
     return column
