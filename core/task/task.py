@@ -201,6 +201,15 @@ class Task:
         due = self._punctuators.next_due(PunctuationType.WALL_CLOCK_TIME)
         return None if due == NEVER else self.progress.driver_time_of(due)
 
+    def is_wall_clock_due(self, driver_ms: int) -> bool:
+        """Return whether a punctuator or timer of the wall clock is due now, or a visit is not over.
+
+        So it is where the driver's clock was set back: when the next one is due was said by the clock before.
+        """
+        was_set_back = driver_ms < self.progress.driver_clock
+        due = self.next_wall_clock_punctuation(driver_ms)
+        return due is not None and (was_set_back or due <= driver_ms)
+
     def next_wall_clock_call(self) -> int | None:
         """Return when the next call is due by the task's own clock (ms): later than now for what is due and held."""
         if self.visits.are_due:

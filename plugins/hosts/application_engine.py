@@ -146,7 +146,8 @@ class ApplicationEngine(SlotEngine):
         for name, task in self._tasks.items():
             if name in plan.ends:
                 continue
-            if task.commit_expires() or (not _is_paused(name, plan) and task.is_tick_due(plan.clock_ms)):
+            is_due = task.task is not None and task.task.is_wall_clock_due(plan.clock_ms)
+            if task.commit_expires() or (is_due and not _is_paused(name, plan)):
                 yield name
 
     def _prepare(self, names: Iterable[str], clock_ms: int, known: Mapping[str, Commit]) -> dict[str, Exception]:

@@ -101,21 +101,6 @@ class LoggedTask(TaskRunner):
         """The last commit of the open task."""
         return None if self._commits is None else self._commits.last
 
-    def next_tick(self, clock_ms: int) -> int | None:
-        """Return when (ms) the open task's next wall-clock punctuator is due; None if there is none."""
-        return None if self.task is None else self.task.next_wall_clock_punctuation(clock_ms)
-
-    def is_tick_due(self, clock_ms: int) -> bool:
-        """Return whether the open task's next wall-clock punctuator is due at `clock_ms`.
-
-        Also if that clock was set back: when it is due was reported by the clock before.
-        """
-        if self.task is None:
-            return False
-        was_set_back = clock_ms < self.task.progress.driver_clock
-        tick = self.next_tick(clock_ms)
-        return tick is not None and (was_set_back or tick <= clock_ms)
-
     def ask(self, visits: Sequence[Visit] | None, portion: int = PORTION) -> None:
         """Let the task make the visits that were asked for; None: nothing is known of them. See `Visits.ask`."""
         self._visits = visits, portion

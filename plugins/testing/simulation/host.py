@@ -315,8 +315,7 @@ class BatchHost(Host):
 
     def _has_work(self, name: str) -> bool:
         worker = self._workers[name]
-        tick = worker.next_tick(self.world.now_ms())
-        is_due = tick is not None and tick <= self.world.now_ms()
+        is_due = worker.task is not None and worker.task.is_wall_clock_due(self.world.now_ms())
         return name in self.planned or is_due or worker.commit_expires()
 
     def close(self, *, commit: bool) -> None:
