@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock import Application, Commit, ConfigError, StoreError
+from penstock import Application, Commit, ConfigError, StateStore, StoreError
 from penstock.plugins.applications.saved_tasks import saved_tasks
 from penstock.plugins.applications.stored_id import stored_application
 from penstock.plugins.replicas.arrow_columns import ArrowColumns
@@ -20,6 +20,8 @@ from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.support.packages import needed
 
+from .dataframe.checkpoint_state import open_at, read_commits
+from .dataframe.stream_commit import StreamCommit
 from .session.sessions import SPARK
 
 with needed(SPARK):
@@ -40,6 +42,8 @@ def read_state(
     first: int = 0,
     last: int = LATEST,
     tasks: Sequence[str] | None = None,
+    checkpoint: str | Path | None = None,
+    batch: int | None = None,
 ) -> DataFrame:
     """Return a DataFrame with the entries of a store of `application`, which may run meanwhile.
 
@@ -51,36 +55,101 @@ def read_state(
     `first`, `last`: the time (ms) in which windows start, sessions overlap, or versions are valid; the same time twice
     shows what was valid then. `tasks`: only these, e.g. "0_3". The program is the one that ran last.
 
+    `checkpoint`: that of a query of `transform`; its tasks are read as of the end of `batch` (None: the last one),
+    without a log, and also while the query runs.
+
     The last commits of all tasks are looked at now. Each time the DataFrame is evaluated, Spark's executors restore the
     store of each task from the changelog into a temporary directory, at that commit: cache the DataFrame to do so once.
     An evaluation raises StoreError once the changelog does not lead there any more; a task whose changelog is in topics
     must not have committed meanwhile.
 
     Raises ConfigError for a store or a task that there is not, or a log that executors cannot open, and StoreError
-    where a task has no commit. Semantics: Spark's own state data source (`spark.read.format("statestore")`).
+    where a task has no commit, or Spark cannot read the checkpoint.
+    Semantics: Spark's own state data source (`spark.read.format("statestore")`).
     """
+    number, builder = declared_store(application, store)
+    place: _Log | _Checkpoint
+    if checkpoint is not None:
+        query, found = read_commits(spark, application, str(checkpoint), batch)
+        known = {task: each for task, each in found.items() if task.startswith(f"{number}_")}
+        chosen = _chosen(store, known, tasks)
+        place = _Checkpoint(query, [(task, known[task]) for task in chosen])
+    elif batch is not None:
+        raise ConfigError("read_state: `batch` is one of a query of `transform`: give its checkpoint, too")
+    else:
+        application, place = _in_the_log(application, store, number, tasks)
+    directory = str(Path(application.settings.data_dir).expanduser().absolute())
+    cargo = pack((application.with_settings(data_dir=directory), store, place))
+    schema = from_arrow_schema(_plain_schema(ArrowColumns(application, builder).schema))
+    numbers = spark.range(0, len(place.tasks), 1, len(place.tasks))
+    return numbers.mapInArrow(_Reader(cargo, first, last), schema)
+
+
+def _in_the_log(
+    application: Application, store: str, number: int, tasks: Sequence[str] | None
+) -> tuple[Application, _Log]:
     if application.settings.log.startswith("memory"):
         raise ConfigError("read_state: executors cannot read a log in the memory of this process: use local: or kafka:")
-    number, builder = declared_store(application, store)
     with closing(open_log(application.settings)) as log:
         stored = stored_application(application, log)
         known = {task: each for task, each in saved_tasks(stored.id, log).items() if task.startswith(f"{number}_")}
-        if wrong := sorted({*(tasks or ())} - known.keys()):
-            raise ConfigError(f"read_state: store {store!r} is in the tasks {', '.join(known)}, not {', '.join(wrong)}")
         if not known:
             raise ConfigError(
                 f"application {stored.id!r} has saved no store {store!r} in the log {stored.settings.log}"
             )
-        chosen = list(known if tasks is None else tasks)
-        commits = [log.last_commit(stored.id, task, known[task].partitions) for task in chosen]
-    for task, commit in zip(chosen, commits, strict=True):
-        if commit is None:
-            raise StoreError(f"task {task} of application {stored.id!r} has no commit in the log: it has not run yet")
-    directory = str(Path(stored.settings.data_dir).expanduser().absolute())
-    cargo = pack((stored.with_settings(data_dir=directory), store, list(zip(chosen, commits, strict=True))))
-    schema = from_arrow_schema(_plain_schema(ArrowColumns(stored, builder).schema))
-    numbers = spark.range(0, len(chosen), 1, len(chosen))
-    return numbers.mapInArrow(_Reader(cargo, first, last), schema)
+        commits = [
+            (task, log.last_commit(stored.id, task, known[task].partitions)) for task in _chosen(store, known, tasks)
+        ]
+    return stored, _Log([(task, _committed(stored, task, commit)) for task, commit in commits])
+
+
+def _chosen(store: str, known: Collection[str], tasks: Sequence[str] | None) -> list[str]:
+    if wrong := sorted({*(tasks or ())} - set(known)):
+        raise ConfigError(f"read_state: store {store!r} is in the tasks {', '.join(known)}, not {', '.join(wrong)}")
+    return list(known if tasks is None else tasks)
+
+
+def _committed(application: Application, task: str, commit: Commit | None) -> Commit:
+    if commit is None:
+        raise StoreError(f"task {task} of application {application.id!r} has no commit in the log: it has not run yet")
+    return commit
+
+
+@dataclass(frozen=True)
+class _Log:
+    """Tasks whose commits are in the log."""
+
+    tasks: Sequence[tuple[str, Commit]]
+
+    @contextmanager
+    def open(self, application: Application, store: str, number: int, directory: Path) -> Iterator[StateStore]:
+        task, commit = self.tasks[number]
+        _, builder = declared_store(application, store)
+        with (
+            closing(open_log(application.settings)) as log,
+            Replica(application, task, log, directory, stores=[store]) as replica,
+        ):
+            if not replica.bring_to(commit):
+                raise StoreError(
+                    f"store {store!r} of application {application.id!r}: task {task} has committed since `read_state`, "
+                    f"and the changelog does not lead to version {commit.version} any more: call it again"
+                )
+            with closing(open_store(application, replica, builder)) as opened:
+                yield opened
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    """Tasks whose commits are in the checkpoint of a query."""
+
+    query: str
+    tasks: Sequence[tuple[str, StreamCommit]]
+
+    def open(
+        self, application: Application, store: str, number: int, directory: Path
+    ) -> AbstractContextManager[StateStore]:
+        task, commit = self.tasks[number]
+        return open_at(application, store, task, self.query, commit, directory)
 
 
 @dataclass(frozen=True)
@@ -97,24 +166,17 @@ class _Reader:
                 yield from self._entries(number)
 
     def _entries(self, number: int) -> Iterator[pyarrow.RecordBatch]:
-        found: tuple[Application, str, list[tuple[str, Commit]]] = pickle.loads(self.cargo)
-        application, store, tasks = found
-        task, commit = tasks[number]
+        found: tuple[Application, str, _Log | _Checkpoint] = pickle.loads(self.cargo)
+        application, store, place = found
+        task, commit = place.tasks[number]
         _, builder = declared_store(application, store)
         arrow = ArrowColumns(application, builder)
         with (
             TemporaryDirectory("read-state") as directory,
-            closing(open_log(application.settings)) as log,
-            Replica(application, task, log, directory / "task", stores=[store]) as replica,
+            place.open(application, store, number, directory / "task") as opened,
         ):
-            if not replica.bring_to(commit):
-                raise StoreError(
-                    f"store {store!r} of application {application.id!r}: task {task} has committed since `read_state`, "
-                    f"and the changelog does not lead to version {commit.version} any more: call it again"
-                )
-            with closing(open_store(application, replica, builder)) as opened:
-                for portion in columns(opened, _PORTION, self.first, self.last):
-                    yield _plain(arrow.batch(portion, task, commit.version))
+            for portion in columns(opened, _PORTION, self.first, self.last):
+                yield _plain(arrow.batch(portion, task, commit.version))
 
 
 def _plain_schema(schema: pyarrow.Schema) -> pyarrow.Schema:

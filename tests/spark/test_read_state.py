@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import ConfigError
+from penstock import Application, ConfigError, StoreError
 from penstock.plugins.runtime.locations import open_log
-from penstock.spark import read_state
+from penstock.plugins.spark.session.sessions import tune
+from penstock.spark import read_state, transform
 
 from ..backups.counting import Tasks, counting, expected, send
+from . import apps
 
 
 @pytest.mark.spark
@@ -43,3 +47,35 @@ def test_a_store_as_a_dataframe(spark: Any, tmp_path: Path) -> None:
         read_state(spark, application, "count")
     with pytest.raises(ConfigError, match="store 'counts' is in the tasks 1_0, 1_1, not 0_0"):
         read_state(spark, application, "counts", tasks=["0_0"])
+
+
+@pytest.mark.spark
+def test_the_state_of_a_transform_as_of_each_batch(spark: Any, tmp_path: Path) -> None:
+    """It is read from the checkpoint of the query and the changelog, without local state."""
+    session = tune(spark, True, 2)
+    application = Application("counts", apps.count(), data_dir=str(tmp_path / "data"))
+    (tmp_path / "in").mkdir()
+    schema = "key string, value string, timestamp timestamp"
+    rows = session.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
+    for number in range(2):
+        lines = [json.dumps({"key": f"k{each % 3}", "value": "v", "timestamp": number}) for each in range(10)]
+        (tmp_path / "in" / f"{number}.json").write_text("\n".join(lines))
+    checkpoint = tmp_path / "checkpoint"
+    out = transform(application, {"in": rows}, partitions=2).writeStream.format("noop")
+    out.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+    shutil.rmtree(tmp_path / "data" / "state")
+
+    def read(**options: Any) -> dict[str, str]:
+        found = read_state(session, application, "counts", checkpoint=checkpoint, **options)
+        return {row.key: row.value for row in found.collect()}
+
+    assert read() == read(batch=1) == {"k0": "8", "k1": "6", "k2": "6"}
+    assert read(batch=0) == {"k0": "4", "k1": "3", "k2": "3"}
+    with pytest.raises(StoreError, match=r"checkpoint, batch 7: Spark cannot read its state: .*minBatchesToRetain"):
+        read(batch=7)
+    with pytest.raises(ConfigError, match="store 'counts' is in the tasks 0_0, 0_1, not 0_2"):
+        read(tasks=["0_2"])
+    with pytest.raises(ConfigError, match="nothing: expected one operator of `transform`.* its operators: none"):
+        read_state(session, application, "counts", checkpoint=tmp_path / "nothing")
+    with pytest.raises(ConfigError, match="`batch` is one of a query of `transform`: give its checkpoint"):
+        read_state(session, application, "counts", batch=0)

@@ -14,7 +14,7 @@ from penstock.plugins.hosts.place import digest_of
 from penstock.plugins.runtime.shipping import pack
 
 from ..batches.host_caller import HostCaller
-from ..placement.group_keys import group_key
+from ..placement.group_keys import SPREAD, group_key
 from ..session.sessions import slots_of_executor
 from .checks import check_application, check_count, check_sources
 from .packing import CHUNK_SCHEMA, Packer
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.group import GroupedData
 
-_SPREAD = 480
-"""Tasks are spread evenly over any number of shuffle partitions that divides this.
-
-Never change it: checkpoints have the group keys.
-"""
 _MARGIN = 5
 """Number of versions that are kept in addition to those Spark may need."""
 
@@ -74,7 +69,7 @@ def transform(
     session = next(iter(records.values())).frame.sparkSession
 
     assignment = application.program.resolve(dict.fromkeys(application.program.topics(), partitions), application.id)
-    groups = {task: group_key(task, _SPREAD) for task in assignment.tasks}
+    groups = {task: group_key(task, SPREAD) for task in assignment.tasks}
     prepare_serdes(application)
     cargo = _cargo(application, assignment, groups, session, wall_clock)
     by_topic = {

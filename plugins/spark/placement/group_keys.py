@@ -8,6 +8,11 @@ from itertools import count
 from penstock import TaskId
 from penstock.plugins.runs.slots import slot
 
+SPREAD = 480
+"""The tasks of `transform` are spread evenly over any number of shuffle partitions that divides this.
+
+Never change it: checkpoints have the group keys.
+"""
 _MASK = 0xFFFFFFFF
 _SEED = 42
 _KEYS_PER_TASK = 1 << 16
