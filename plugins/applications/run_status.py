@@ -117,10 +117,11 @@ class RunStatus(DetailedCounts):
     None while it goes on. `ended_by`: "done" when everything was processed, a signal's name, or "stop"; None after an
     error, which is in `error`. `workers_lost` and `moves`: as in `RunSummary`.
     `events`: the latest of them, the oldest first. `phase`: the state of the run as `Running.state` has it, "" from an
-    earlier release. `paused`: the sub-topologies that are paused. `turned_ms`: when the run's loop made its last turn;
-    None before the first. `times`: by name as in TaskReport, and then by sub-topology, the data of a histogram.
-    `store_changes`: rows that commits wrote, by store. `store_calls`: numbers of gets, of puts and of reads of the
-    store backend, and seconds of these reads, by store. `visits`: the latest of each visitor that was asked for.
+    earlier release; `phase_since_ms`: when it began. `paused`: the sub-topologies that are paused. `turned_ms`: when
+    the run's loop made its last turn; None before the first. `times`: by name as in TaskReport, and then by
+    sub-topology, the data of a histogram. `store_changes`: rows that commits wrote, by store. `store_calls`: numbers of
+    gets, of puts and of reads of the store backend, and seconds of these reads, by store. `visits`: the latest of each
+    visitor that was asked for.
     """
 
     application_id: str
@@ -146,6 +147,12 @@ class RunStatus(DetailedCounts):
     store_changes: Mapping[str, int] = field(default_factory=dict)
     store_calls: Mapping[str, Sequence[float]] = field(default_factory=dict)
     visits: Sequence[VisitOfRun] = ()
+    phase_since_ms: int | None = None
+
+    @property
+    def since_ms(self) -> int:
+        """Since when a run that goes on is in its phase; where that is `running`, since the run's start."""
+        return self.started_ms if self.phase in ("", RUNNING) or self.phase_since_ms is None else self.phase_since_ms
 
     def state(self, now_ms: int) -> str:
         """Return "running", "stopped", "failed", or "lost": its driver should have written since."""

@@ -114,7 +114,7 @@ def _sentences(run: RunStatus, lag: int, held: str, now_ms: int) -> list[str]:
     state = run.state(now_ms)
     since = ago(run.written_ms, now_ms)
     first = {
-        "running": f"{run.phase or 'running'} for {length(age(run.started_ms, now_ms))}, as of {since} ago",
+        "running": f"{run.phase or 'running'} for {length(age(run.since_ms, now_ms))}, as of {since} ago",
         "stopped": f"not running since {since} ago; it ended by {run.ended_by}",
         "failed": f"not running since {since} ago; it failed: {run.error}",
         "lost": f"not running: its driver has said nothing for {since}; it was killed, is frozen, or cannot reach the log",

@@ -91,7 +91,7 @@ def _head(view: View, width: int) -> list[RenderableType]:
     if view.error is not None:
         lines.append(Text(f"as of the look before: {view.error}", "red"))
     if run is not None:
-        since = f" for {length((run.written_ms - run.started_ms) / 1000)}" if view.state == "running" else ""
+        since = f" for {length((run.written_ms - run.since_ms) / 1000)}" if view.state == "running" else ""
         title.append(f"{since}, as of {ago(run.written_ms, view.now_ms)} ago  ·  {run.trigger}  ·  {run.driver}")
         if view.trouble:
             lines.append(Text(view.trouble, "red"))

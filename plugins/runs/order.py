@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,13 +23,15 @@ _log = logging.getLogger("penstock.runs")
 
 
 class Lifecycle:
-    """The state of one run. Any thread may call all methods.
+    """The state of one run. Any thread may call all methods. `seconds` is a clock that never goes back.
 
     Kafka Streams: `KafkaStreams.State`; docs/running.md has its names.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
         self.state = STARTING
+        self._seconds = seconds
+        self._entered_at = seconds()
         self.paused: frozenset[int] = frozenset()
         """The sub-topologies that the run processes no records of."""
         self.looks_at_pauses = threading.Event()
@@ -36,6 +39,11 @@ class Lifecycle:
         self._application_id = ""
         self._listener: Callable[[StateChange], Any] | None = None
         self._changing = threading.RLock()
+
+    @property
+    def seconds(self) -> float:
+        """For how long the run has been in its state."""
+        return self._seconds() - self._entered_at
 
     def listen(self, application_id: str, listener: Callable[[StateChange], Any] | None) -> None:
         """Call `listener` with each change from now on, in the thread that makes it; its errors are logged."""
@@ -47,7 +55,7 @@ class Lifecycle:
             before = self.state
             if state == before or state not in _AFTER.get(before, {state}):
                 return
-            self.state = state
+            self.state, self._entered_at = state, self._seconds()
             if self._listener is None:
                 return
             try:

@@ -202,11 +202,21 @@ class _Server:
             if self._ending.is_set():
                 return
             _log.warning("the process that answers queries has ended (%d): another one is started", code)
+            if not self._has_started_again():
+                return
+
+    def _has_started_again(self) -> bool:
+        """Start another process, however often that fails; return False if there is to be none any more."""
+        while True:
             self._ending.wait(_AGAIN_SECONDS)
             with self._changing:
                 if self._ending.is_set():
-                    return
-                self._process = self._started()
+                    return False
+                try:
+                    self._process = self._started()
+                    return True
+                except OSError as error:
+                    _log.warning("the process that answers queries cannot be started, which is tried again: %s", error)
 
     def close(self) -> None:
         """End the process; nothing of it is left when this returns."""

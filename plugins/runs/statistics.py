@@ -139,7 +139,7 @@ class RunStatistics:
     def status(self) -> RunStatus:
         """Return the status now."""
         with self._lock:
-            slots, rates = self._slots, self._rates()
+            slots, rates, now_ms = self._slots, self._rates(), self._clock.now_ms()
             ended = self._ended_ms is not None
             latest = {each.visitor: each for each in self.visits}
             phases = {name: round(seconds, 3) for name, seconds in self.counts.phases.items()}
@@ -148,11 +148,12 @@ class RunStatistics:
                 driver_name(),
                 self._trigger,
                 self._started_ms,
-                self._clock.now_ms(),
+                now_ms,
                 ended_ms=self._ended_ms,
                 ended_by=(self.stopped_by or "done") if ended and self._error is None else None,
                 error=self._error,
                 phase=self._lifecycle.state,
+                phase_since_ms=now_ms - int(1000 * self._lifecycle.seconds),
                 paused=tuple(sorted(self._lifecycle.paused)),
                 turned_ms=self._turned_ms,
                 times={name: dict(of) for name, of in self._times.items()},

@@ -82,6 +82,13 @@ def test_where_each_task_runs_and_how_far_it_is_behind(words: Console, log: Log)
     assert lines[-1].split(maxsplit=1) == ["1m5s", "1 task opened again (host lost): 0_0"]
 
 
+def test_a_later_rebalance_is_counted_from_its_own_start(words: Console, log: Log) -> None:
+    since = SystemClock().now_ms() - 125_000
+    for phase, said in ("rebalancing", "rebalancing for 2m"), ("running", "running for 2h1m"):
+        StatusTopic(log, "counting").write(status(phase=phase, phase_since_ms=since))
+        assert words("status", TARGET).stdout.startswith(f"counting: {said}")
+
+
 def test_visits_that_are_not_over(words: Console, log: Log) -> None:
     visits = [VisitOfRun("keep.scale", 1, "not over", 8, 3, 1_234), VisitOfRun("keep.check", 2, "over", 8, 8, 5)]
     StatusTopic(log, "counting").write(status(visits=visits))

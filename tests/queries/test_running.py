@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -20,6 +21,7 @@ from penstock.client import Client, QueryError
 from penstock.errors import RuntimeUnavailableError
 from penstock.plugins.applications.status_topic import StatusTopic
 from penstock.plugins.hosts.priority import NICE
+from penstock.plugins.runs.queries_server import _Server
 from penstock.queries import Queries
 
 from ..console.browsing import Reader
@@ -134,8 +136,12 @@ def test_no_answer_is_taken_back_when_hosts_are_killed(surroundings: Surrounding
 
 @pytest.mark.parametrize("settings", [{"processes": 2}, {"store_backend": "memory"}])
 def test_a_server_beside_the_run(
-    surroundings: Surroundings, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+    surroundings: Surroundings,
+    settings: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """And another one when it has ended, although the machine has no room for a process at first."""
     caplog.set_level(logging.INFO, "penstock.queries")
     put(surroundings, 10)
     token = {"queries_token": "a-token-of-the-test"}
@@ -162,10 +168,19 @@ def test_a_server_beside_the_run(
             page = Reader(url).get("settings", authorization="Bearer a-token-of-the-test").text
             assert "queries_token ******** code" in page and "commit_interval 10ms code" in page
             (before,) = servers()
+            failures, started = [BlockingIOError(11, "no room for a process")], _Server._started
+
+            def start(server: _Server) -> subprocess.Popen[bytes]:
+                if failures:
+                    raise failures.pop()
+                return started(server)
+
+            monkeypatch.setattr(_Server, "_started", start)
             before.kill()
             put(surroundings, 5)
             assert wait_until(lambda: _value(count)) == 15
             assert servers() != [before]
+            assert "cannot be started, which is tried again: [Errno 11] no room for a process" in caplog.text
         running.stop()
     assert not servers()
 

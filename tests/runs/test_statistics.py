@@ -12,6 +12,7 @@ from penstock import ManualClock
 from penstock.plugins.applications.run_status import RunStatus, VisitOfRun
 from penstock.plugins.hosts.reports import SlotMessage, TaskResult
 from penstock.plugins.hosts.status import HostStatus
+from penstock.plugins.runs.order import REBALANCING, RUNNING, Lifecycle
 from penstock.plugins.runs.progress import EndedBatch
 from penstock.plugins.runs.slots import Slots
 from penstock.plugins.runs.statistics import RunStatistics
@@ -61,6 +62,20 @@ def test_where_tasks_run_and_what_they_did() -> None:
     assert [(host.slot, host.process, host.rss_bytes) for host in status.hosts] == [(0, 70, 2**20), (1, 71, 2**20)]
     run.clock.advance("61s")
     assert run.statistics.status().records_per_second == 0
+
+
+def test_since_when_a_run_is_in_its_phase() -> None:
+    now, clock = [0.0], ManualClock(5_000)
+    lifecycle = Lifecycle(lambda: now[0])
+    statistics = RunStatistics("app", "continuous", clock, lifecycle=lifecycle)
+    for state, seconds in (REBALANCING, 10), (RUNNING, 60), (REBALANCING, 7):
+        lifecycle.enter(state)
+        now[0] += seconds
+        clock.advance(f"{seconds}s")
+    status = statistics.status()
+    assert (status.phase, status.since_ms) == (REBALANCING, 75_000)
+    lifecycle.enter(RUNNING)
+    assert statistics.status().since_ms == status.started_ms == 5_000
 
 
 def test_how_far_visits_are() -> None:
