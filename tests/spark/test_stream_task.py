@@ -36,7 +36,7 @@ from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.dsl import StreamsBuilder, tumbling
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.spark.dataframe.packing import Packer, Rows
-from penstock.plugins.spark.dataframe.stream_commit import StreamCommit, next_anchors, oldest_needed
+from penstock.plugins.spark.dataframe.stream_commit import SourceOrder, StreamCommit, next_anchors, oldest_needed
 from penstock.plugins.spark.dataframe.stream_task import Outcome, StreamTask
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.world import World
@@ -108,8 +108,9 @@ class Operator:
 
     def __init__(self, directory: Path, topology: Topology | None = None, **options: Any) -> None:
         self.directory = directory
-        self.options = {"kept": 5, "has_timeouts": False, **options}
-        given = {key: self.options.pop(key) for key in list(self.options) if key not in ("kept", "has_timeouts")}
+        defaults = {"kept": 5, "has_timeouts": False, "source_order": SourceOrder(("in", "more"))}
+        self.options = {**defaults, **options}
+        given = {key: self.options.pop(key) for key in list(self.options) if key not in defaults}
         self.application = Application("app", topology or tally(), data_dir=str(directory), **given)
         self.known: StreamCommit | None = None
         self.hosts = 0
@@ -526,4 +527,34 @@ def test_a_retry_starts_the_batch_again(tmp_path: Path) -> None:
 def test_a_commit_of_another_release_is_refused() -> None:
     version, commit = StreamCommit("attempt", "000000000000-aa").to_state()
     with pytest.raises(IncompatibleStateError, match="another release.*new checkpoint"):
-        StreamCommit.from_state((version, commit.replace('"format":1', '"format":2')))
+        StreamCommit.from_state((version, commit.replace('"format":1', '"format":3')))
+
+
+def test_another_order_of_sources_is_refused_before_any_row(tmp_path: Path) -> None:
+    operator = Operator(tmp_path)
+    operator.batch([("a", "x", 1)])
+    operator.options["source_order"] = SourceOrder(("more", "in"))
+    for _ in range(2):
+        operator.in_a_new_process()
+        with pytest.raises(IncompatibleStateError, match=r"task 0_0: .*in the order 'in', 'more'.*=\['in', 'more'\]"):
+            operator.attempt([("a", "poison", 2)])
+    operator.options["source_order"] = SourceOrder(("in", "more"), is_given=True)
+    operator.in_a_new_process()
+    assert operator.batch([("a", "y", 2)]) == [("a", "y:2", 2)]
+    operator.close()
+
+
+def test_a_commit_without_the_order_of_sources_needs_it_from_the_user(tmp_path: Path) -> None:
+    operator = Operator(tmp_path)
+    operator.batch([("a", "x", 1)])
+    assert operator.known is not None
+    # As releases wrote it that did not know the order.
+    operator.known = StreamCommit.from_state(replace(operator.known, source_order=()).to_state())
+    operator.in_a_new_process()
+    with pytest.raises(IncompatibleStateError, match=r"did not save.*source_order=\[\.\.\.\].*newer than.*'commits'"):
+        operator.attempt([("a", "poison", 2)])
+    operator.options["source_order"] = SourceOrder(("more", "in"), is_given=True)
+    operator.in_a_new_process()
+    assert operator.batch([("a", "y", 2)]) == [("a", "y:2", 2)]
+    assert operator.known.source_order == ("more", "in")
+    operator.close()

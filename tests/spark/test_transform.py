@@ -20,7 +20,7 @@ from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.serdes.registry.avro import AvroSerde
 from penstock.plugins.spark import Records, transform
-from penstock.plugins.spark.dataframe.stream_commit import StreamCommit
+from penstock.plugins.spark.dataframe.stream_commit import SourceOrder, StreamCommit
 from penstock.plugins.spark.dataframe.stream_task import StreamTask
 from penstock.plugins.spark.placement.group_keys import group_key
 from penstock.plugins.spark.session.sessions import tune
@@ -78,7 +78,7 @@ def state(session: Any, directory: Path, tasks: int = 3) -> dict[str, Any]:
         commit = StreamCommit.from_state(tuple(commits[group_key(TaskId(0, partition), 480)])[:2])
         task = StreamTask(
             app, TaskId(0, partition), [TopicPartition("in", partition)], fingerprint, ProcessResources(),
-            stream=query, kept=9, has_timeouts=False,
+            stream=query, kept=9, has_timeouts=False, source_order=SourceOrder(),
         )  # fmt: skip
         task.run({}, 0, commit)
         assert task._state is not None
@@ -248,6 +248,35 @@ def test_queries_of_one_program_have_states_of_their_own(session: Any, tmp_path:
     out = transform(application(tmp_path), {"in": files(session, tmp_path)}, partitions=2, order_by="number")
     found = [sorted((row.key, row.value) for row in run(out, tmp_path / name)) for name in ("one", "other")]
     assert found[0] == found[1] and len(found[0]) == 80
+
+
+def test_sources_keep_their_offsets_in_whatever_order_they_are_given(session: Any, tmp_path: Path) -> None:
+    topology = Topology().add_source("in", "one", "two").add_sink("out", "out", "in")
+    app = Application("app", topology, data_dir=str(tmp_path))
+
+    def counted(rows: int) -> Records:
+        frame = session.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).load()
+        return Records(frame, value=(col("value") + 1000 * rows).cast("string"))
+
+    def batch(*topics: str, **options: Any) -> None:
+        sources = {topic: counted({"one": 2, "two": 5}[topic]) for topic in topics}
+        found.extend(int(row.value) for row in run(transform(app, sources, partitions=1, **options), tmp_path))
+
+    from pyspark.sql.functions import col
+
+    found: list[int] = []
+    batch("two", "one")
+    batch("one", "two")
+    assert sorted(found) == [*range(2000, 2004), *range(5000, 5010)]
+    with pytest.raises(Exception, match=r"order 'one', 'two'.*source_order=\['one', 'two'\]"):
+        batch("one", "two", source_order=["two", "one"])
+    batch("one", "two")
+    # Nothing lost, nothing twice: the refused start has planned a batch, which now runs with the right order.
+    ones = [each for each in sorted(found) if each < 5000]
+    assert sorted(found) == [*range(2000, 2000 + len(ones)), *range(5000, 5000 + len(found) - len(ones))]
+    assert len(found) > 14
+    with pytest.raises(ConfigError, match="source_order has each topic of `sources` once .*'one', 'two'.*'three'"):
+        batch("one", "two", source_order=["one", "three"])
 
 
 class Rekeys(Processor):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock import Application, ConfigError, SinkNode, SourceNode, TopologyError
@@ -93,6 +93,18 @@ def check_sources(application: Application, sources: Any) -> None:
                         f"is no DataFrame; there is: {', '.join(map(repr, sources)) or 'none'}. Pass one: "
                         f"transform(application, {{{topic!r}: frame}})"
                     )
+
+
+def ordered_topics(sources: Mapping[str, Any], source_order: Sequence[str] | None) -> list[str]:
+    """Return the topics in the order in which their DataFrames are united. Raises ConfigError."""
+    if source_order is None:
+        return sorted(sources)
+    if isinstance(source_order, str) or sorted(source_order) != sorted(sources):
+        raise ConfigError(
+            f"transform: source_order has each topic of `sources` once ({', '.join(map(repr, sources))}), found "
+            f"{source_order!r}"
+        )
+    return list(source_order)
 
 
 def check_count(partitions: Any) -> None:

@@ -11,6 +11,7 @@ from penstock import Commit, IncompatibleStateError, OutputBatch, TaskCommitter,
 
 STATE_SCHEMA = "version string, commit string"
 _FORMAT = 1
+_FORMAT_WITH_ORDER = 2
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class StreamCommit:
 
     `attempt` is new for every attempt at a batch: an open task compares it to see whether its own attempt was
     committed. `read`: number of records processed so far, by topic. `anchors`: earlier versions, about as far apart as
-    Spark keeps batches (see `oldest_needed`).
+    Spark keeps batches (see `oldest_needed`). `source_order`: see `SourceOrder`; empty in commits of older releases.
     """
 
     attempt: str
@@ -28,21 +29,55 @@ class StreamCommit:
     read: Mapping[str, int] = field(default_factory=dict)
     anchors: tuple[str, ...] = ()
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    source_order: tuple[str, ...] = ()
 
     def to_state(self) -> tuple[str, str]:
         """Return the row of `STATE_SCHEMA`; everything that a release of ours may change is in the JSON."""
-        return self.version, json.dumps({"format": _FORMAT, **asdict(self)}, separators=(",", ":"))
+        fields = {"format": _FORMAT_WITH_ORDER if self.source_order else _FORMAT, **asdict(self)}
+        if not self.source_order:
+            del fields["source_order"]
+        return self.version, json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def from_state(cls, state: tuple[str, str]) -> StreamCommit:
         """Return the commit that `to_state` made."""
         data = json.loads(state[1])
-        if data.pop("format") != _FORMAT:
+        if data.pop("format") not in (_FORMAT, _FORMAT_WITH_ORDER):
             raise IncompatibleStateError(
                 "Spark's checkpoint was written by another release of penstock, in a form that this one does not know: "
                 "run that release, or start with a new checkpoint"
             )
-        return cls(**{**data, "anchors": tuple(data["anchors"])})
+        order = tuple(data.get("source_order", ()))
+        return cls(**{**data, "anchors": tuple(data["anchors"]), "source_order": order})
+
+
+@dataclass(frozen=True)
+class SourceOrder:
+    """The order of the DataFrames in Spark's plan, by topic; empty if there is only one.
+
+    Spark's checkpoint has the offsets of sources by their places in the plan, without names. `is_given`: the user
+    named the order, which then also counts for a commit without one.
+    """
+
+    topics: tuple[str, ...] = ()
+    is_given: bool = False
+
+    def problem(self, saved: tuple[str, ...]) -> str | None:
+        """Return why a query cannot continue from a commit with the order `saved`, and what to do; None if it can."""
+        if self.topics == saved or (self.is_given and not saved):
+            return None
+        now = ", ".join(map(repr, self.topics)) or "one source"
+        if saved:
+            before, order = f"in the order {', '.join(map(repr, saved))}", f"{list(saved)}"
+        else:
+            before = "in the order of the mapping that transform got, which that release of penstock did not save"
+            order = "[...] with that order"
+        return (
+            f"Spark's checkpoint has the offsets of the DataFrames {before}. They are now in the order {now}, so each "
+            f"would get the offsets of another: pass transform(..., source_order={order}). Spark has already planned "
+            "a batch with these offsets: restore the checkpoint from a copy, or delete the files in its folders "
+            "'offsets' and 'sources' that are newer than the newest file in 'commits'"
+        )
 
 
 class SparkCommitter(TaskCommitter):

@@ -20,7 +20,7 @@ from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 
 from ..batches.host_caller import HostCaller
-from .stream_commit import StreamCommit
+from .stream_commit import SourceOrder, StreamCommit
 from .stream_task import Outcome, StreamTask
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Cargo(HostCargo):
     fingerprint: Mapping[str, Any]
     kept: int
     has_timeouts: bool
+    source_order: SourceOrder
 
     def engine(self, host: HostInfo) -> StreamEngine:
         return StreamEngine(self, host)
@@ -126,6 +127,7 @@ def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame)
             stream="once",
             kept=1,
             has_timeouts=True,
+            source_order=cargo.source_order,
         )
         try:
             outputs = task.run(chunks, clock_ms, None).outputs
@@ -222,6 +224,7 @@ class StreamEngine(Engine):
             stream=self._stream,
             kept=cargo.kept,
             has_timeouts=cargo.has_timeouts,
+            source_order=cargo.source_order,
         )
 
     def _close_idle(self) -> None:

@@ -32,7 +32,7 @@ from penstock.task.failures import RetryRequested
 from penstock.task.task import Task
 
 from .packing import Rows
-from .stream_commit import SparkCommitter, StreamCommit, next_anchors, oldest_needed
+from .stream_commit import SourceOrder, SparkCommitter, StreamCommit, next_anchors, oldest_needed
 
 _CHUNK = 10_000
 """Records that are decoded at once."""
@@ -68,6 +68,7 @@ class StreamTask(TaskRunner):
         stream: str,
         kept: int,
         has_timeouts: bool,
+        source_order: SourceOrder,
     ) -> None:
         super().__init__(application, task_id, resources)
         sources = {topic: source for source in self._subtopology.sources for topic in source.topics}
@@ -76,6 +77,7 @@ class StreamTask(TaskRunner):
         self._directory_name = f"{task_id}.{stream}"
         self._kept = kept
         self._has_timeouts = has_timeouts
+        self._source_order = source_order
         self._checkpoint = SparkCommitter(None)
         self._commit: StreamCommit | None = None
 
@@ -139,6 +141,7 @@ class StreamTask(TaskRunner):
             {partition.topic: position for partition, position in made.positions.items()},
             last.anchors if made.version == last.version else next_anchors(last.anchors, made.version, self._kept),
             self._fingerprint,
+            self._source_order.topics,
         )
 
     def _maintain_changelog(self, state: TaskState, last: StreamCommit) -> None:
@@ -180,8 +183,12 @@ class StreamTask(TaskRunner):
         return True
 
     def _open(self, known: StreamCommit | None, clock_ms: int) -> None:
-        if known is not None and known.fingerprint != self._fingerprint:
-            self._check_compatible(known.fingerprint)
+        if known is not None:
+            problem = self._source_order.problem(known.source_order)
+            if problem is not None:
+                raise IncompatibleStateError(f"application {self._application.id!r}, task {self.id}: {problem}")
+            if known.fingerprint != self._fingerprint:
+                self._check_compatible(known.fingerprint)
         builders = self._subtopology.stores
         layouts = Layouts.of_program(builders, self._settings.store_backend)
         if known is not None:

@@ -16,10 +16,10 @@ from penstock.plugins.runtime.shipping import pack
 from ..batches.host_caller import HostCaller
 from ..placement.group_keys import SPREAD, group_key
 from ..session.sessions import slots_of_executor
-from .checks import check_application, check_count, check_sources
+from .checks import check_application, check_count, check_sources, ordered_topics
 from .packing import CHUNK_SCHEMA, Packer
 from .records import ColumnLike, Records, check_frame, normalized
-from .stream_commit import STATE_SCHEMA
+from .stream_commit import STATE_SCHEMA, SourceOrder
 from .stream_engine import OUTPUT_SCHEMA, Cargo, StreamFunction, once_function
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def transform(
     partitions: int,
     order_by: str | Sequence[ColumnLike] = (),
     wall_clock: bool = False,
+    source_order: Sequence[str] | None = None,
 ) -> DataFrame:
     """Return the records of the application's sinks as a DataFrame: one stateful operator of the pipeline.
 
@@ -46,7 +47,8 @@ def transform(
     `partitions` tasks by their key; the number is part of the checkpoint. In a task, a batch's rows are processed by
     timestamp, those of equal timestamps by the columns that `order_by` names (and by content where these are equal
     too). With `wall_clock` punctuators of the wall clock are fired by Spark's timeouts, for which Spark runs batches
-    without data.
+    without data. `source_order` has all topics: the order of their DataFrames in Spark's plan, by which the checkpoint
+    has their offsets; None: that of their names.
 
     The rows that come out have the columns topic, key, value (binary, by the sinks' serdes), timestamp and headers.
     Dead letters are among them.
@@ -61,7 +63,8 @@ def transform(
     check_sources(application, sources)
     check_count(partitions)
     records: dict[str, Records] = {}
-    for topic, given in sources.items():
+    for topic in ordered_topics(sources, source_order):
+        given = sources[topic]
         records[topic] = given if isinstance(given, Records) else Records(given)
         check_frame(topic, records[topic].frame)
     is_streaming = _is_streaming(records)
@@ -71,7 +74,8 @@ def transform(
     assignment = application.program.resolve(dict.fromkeys(application.program.topics(), partitions), application.id)
     groups = {task: group_key(task, SPREAD) for task in assignment.tasks}
     prepare_serdes(application)
-    cargo = _cargo(application, assignment, groups, session, wall_clock)
+    order = SourceOrder(tuple(records) if len(records) > 1 else (), source_order is not None)
+    cargo = _cargo(application, assignment, groups, session, wall_clock, order)
     by_topic = {
         topic: tuple(
             groups[task] for task, inputs in assignment.tasks.items() if topic in {each.topic for each in inputs}
@@ -111,6 +115,7 @@ def _cargo(
     groups: Mapping[TaskId, int],
     session: SparkSession,
     wall_clock: bool,
+    order: SourceOrder,
 ) -> Cargo:
     batches = int(session.conf.get("spark.sql.streaming.minBatchesToRetain", "100"))  # type: ignore[arg-type]
     return Cargo(
@@ -123,6 +128,7 @@ def _cargo(
         application.program.fingerprint(assignment, application.settings),
         batches + _MARGIN,
         wall_clock,
+        order,
     )
 
 
