@@ -348,7 +348,7 @@ def test_the_command_line_says_that_another_project_is_imported(tmp_path: Path) 
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 2 and DISTRIBUTION in done.stderr and "Traceback" not in done.stderr, done.stderr
 

@@ -123,7 +123,7 @@ def loaded_by(program: str) -> set[str]:
     """Top-level modules that a fresh interpreter has loaded after `program`."""
     program += "\nimport sys; print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
     done = subprocess.run(
-        [sys.executable, "-P", "-c", program], check=False, capture_output=True, text=True, timeout=60
+        [sys.executable, "-P", "-c", program], check=False, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     return set(done.stderr.split())

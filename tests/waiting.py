@@ -9,9 +9,15 @@ from typing import Any
 from penstock.log import Log
 from penstock.record import TopicPartition
 
+_PATIENCE = 3
+
 
 def wait_until(condition: Callable[[], Any], what: str = "it is so", seconds: float = 60.0) -> Any:
-    """Return what `condition` answers once it is true; fail after `seconds`, which only a broken program takes."""
+    """Return what `condition` answers once it is true; fail after `seconds`, which only a broken program takes.
+
+    A machine that others use, too, may need several times as long.
+    """
+    seconds *= _PATIENCE
     deadline = (looked := time.monotonic()) + seconds
     while not (found := condition()):
         now = time.monotonic()

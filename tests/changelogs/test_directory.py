@@ -338,7 +338,7 @@ for attempt in (
 
 def test_a_place_that_is_full_is_an_error_and_loses_nothing(tmp_path: Path) -> None:
     output = subprocess.run(
-        [sys.executable, "-c", _FULL, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", _FULL, str(tmp_path)], capture_output=True, text=True, check=True, timeout=240
     ).stdout.splitlines()
     assert len(output) == 2
     for line, what in zip(output, ["append delta 1-v to 0-v.", "write snapshot 0-v"], strict=True):

@@ -53,7 +53,7 @@ def test_following_shows_what_comes_and_ends_when_told(lines: Console, number: i
     append(lines, "one", "two")
     assert [process.stdout.readline() for _ in range(2)] == ["one\n", "two\n"]
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=240)
     assert (process.returncode, out, err.strip()) == (code, "", said)
 
 
@@ -104,7 +104,7 @@ def test_a_slow_pipe_is_written_as_it_comes(lines: Console) -> None:
     process.stdin.flush()
     until(lambda: end(lines) == 1, "the first line")
     process.stdin.write("lf\n")
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 0
     assert "produced 2 records to lines" in err
     assert lines("consume", "lines").stdout == "a line\nhalf\n"
@@ -117,7 +117,7 @@ def test_interrupted_produce_is_130(lines: Console) -> None:
     process.stdin.flush()
     until(lambda: end(lines) == 1, "the record")
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=240)
     assert (process.returncode, err.strip()) == (130, "Interrupted.")
 
 

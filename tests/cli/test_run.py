@@ -164,7 +164,7 @@ def test_an_application_runs_until_it_is_interrupted(shout: Console, trigger: st
     process = shout.start("run", "shout:application", "--engine", "embedded", "--trigger", trigger)
     with running(shout, process, 2):
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
     assert out == ""
     assert is_silent_about_its_end(err), err
@@ -186,7 +186,7 @@ def test_a_run_with_bad_records_says_little_in_json_and_sigterm_stops_it(shout: 
     )  # fmt: skip
     with running(shout, process, 5_000):
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     assert out == ""
     # Java says this when it starts Spark, before anybody can tell it how.
@@ -211,7 +211,7 @@ def test_the_end_of_sparks_jvm_is_said_in_one_line(shout: Console) -> None:
     with running(shout, process, 2):
         jvm = next(each for each in psutil.Process(process.pid).children() if each.name().startswith("java"))
         jvm.kill()
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
     assert process.returncode == 1, err
     assert is_silent_about_its_end(err), err
     error = err.splitlines()[-1]
@@ -244,7 +244,7 @@ def test_sigterm_stops_a_run_under_spark_submit(shout: Console) -> None:
     )  # fmt: skip
     with running(shout, process, 2):
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert process.returncode == 128 + signal.SIGTERM, err
     assert out == "2 SIGTERM\n"
     assert is_silent_about_its_end(err), err

@@ -61,7 +61,7 @@ def serve(target: str, tmp_path: Path, *, local: bool) -> None:
         page = Reader(found[1]).get("store?name=counts&key=a")
         assert (page.status, "a 2" in page.text) == ((200, True) if local else (404, False))
         process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=60)
+        _, rest = process.communicate(timeout=240)
         assert process.returncode == 0 and rest == ""
 
 

@@ -51,6 +51,6 @@ def test_it_ends_when_told(counted: Console) -> None:
     state = counted.directory / ".penstock" / "elsewhere" / "counting"
     wait_until(lambda: len(list(state.glob("1_*/incarnation"))) == 2)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     assert [each["task"] for each in json.loads(out)] == ["1_0", "1_1"]

@@ -136,7 +136,7 @@ def test_following_shows_it_again(words: Console, log: Log) -> None:
     while json.loads(process.stdout.readline())["state"] != "stopped":
         pass
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=240)
     assert (process.returncode, err) == (0, "")
 
 

@@ -39,6 +39,6 @@ def test_verbs_that_import_no_spark(console: Console) -> None:
     counting(console)
     run()
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], input="to be\n", capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", PROGRAM], input="to be\n", capture_output=True, text=True, check=False, timeout=240
     )
     assert done.returncode == 0, done.stderr

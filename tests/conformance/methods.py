@@ -86,7 +86,7 @@ def _javap(jar: Path, *arguments: str) -> str:
     """Return what `javap` prints; it leaves out, and complains about, a class that the release does not have."""
     jars = f"{jar}:{jar.with_name(jar.name.replace('streams-', 'streams-test-utils-'))}"
     command = ["javap", "-public", "-cp", jars, *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=240).stdout
 
 
 if __name__ == "__main__":

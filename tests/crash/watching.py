@@ -115,7 +115,7 @@ def is_between(told: dict[str, Any], before: Scraped, after: Scraped) -> bool:
 def _scraped(port: int) -> Scraped:
     """Return the metrics of tasks by name and task, and the sum of the lag."""
     try:
-        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as response:
             text = response.read().decode()
     except URLError:
         return {}

@@ -316,7 +316,7 @@ def test_no_spark_no_java_no_pandas(surroundings: Surroundings, forgets: bool) -
     done = subprocess.run(
         [sys.executable, "-W", "default", "-c", PROGRAM, str(surroundings.directory), *(["forget"] if forgets else [])],
         env={name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": "/nowhere"},
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=240,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "10\n"), done.stderr
     assert ("ResourceWarning" in done.stderr) == forgets

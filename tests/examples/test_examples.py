@@ -163,6 +163,6 @@ def test_every_example_is_an_application_with_its_commands_and_a_place_in_the_li
 
 def test_the_prices_are_lines_for_penstock_produce() -> None:
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "04_stocks.py")], check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, str(EXAMPLES / "04_stocks.py")], check=True, capture_output=True, text=True, timeout=240
     )
     assert done.stdout.splitlines()[0] == '{"key": "MSFT", "value": {"price": 39.81}, "timestamp": 946684800000}'

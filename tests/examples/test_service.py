@@ -57,14 +57,14 @@ class Service:
 
     def ask(self, path: str) -> tuple[int, Any]:
         try:
-            with urlopen(self.address + path, timeout=30) as answer:
+            with urlopen(self.address + path, timeout=120) as answer:
                 return answer.status, json.load(answer)
         except HTTPError as error:
             return error.code, json.load(error)
 
     def end(self) -> str:
         self.process.send_signal(signal.SIGTERM)
-        return self.log + self.process.communicate(timeout=60)[1]
+        return self.log + self.process.communicate(timeout=240)[1]
 
 
 @contextmanager
@@ -115,5 +115,5 @@ def test_it_is_not_healthy_when_the_application_has_failed(application: Applicat
 
 
 def test_it_does_not_start_without_its_topics(tmp_path: Path) -> None:
-    done = subprocess.run(COMMAND, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(COMMAND, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=240)
     assert done.returncode != 0 and "(`penstock topics create`)" in done.stderr

@@ -81,7 +81,7 @@ def test_several_processes_want_them_at_once(cache: Path, monkeypatch: pytest.Mo
         subprocess.Popen([sys.executable, "-c", program, str(number)], stdout=subprocess.PIPE, text=True)
         for number in range(3)
     ]
-    assert [process.communicate(timeout=60)[0] for process in processes] == ["True\n"] * 3
+    assert [process.communicate(timeout=240)[0] for process in processes] == ["True\n"] * 3
     assert calls(cache) == 1
 
 

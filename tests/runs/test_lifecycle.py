@@ -193,7 +193,7 @@ def test_whether_a_run_is_alive_and_ready(changes: Any, is_live: bool, is_ready:
 
 def asked(port: int, path: str) -> tuple[int, Any]:
     try:
-        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=120) as response:
             return response.status, json.load(response)
     except HTTPError as error:
         with error:

@@ -54,7 +54,7 @@ LAG = [PartitionLag("0_0", "orders", 0, False, 3, 10, 7)]
 
 def scraped(port: int) -> dict[tuple[str, ...], float]:
     """Return each sample by its name and the values of its labels, in the order of their names."""
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as response:
         text = response.read().decode()
     return {
         (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
@@ -146,7 +146,7 @@ def test_two_runs_of_a_process_show_their_own_counts(free_port: int) -> None:
     with (
         metrics_endpoint(Settings(metrics_port=free_port), lambda: STATUS, lambda: LAG),
         metrics_endpoint(Settings(metrics_port=free_port, metrics_host="127.0.0.2"), lambda: other, lambda: LAG),
-        urlopen(f"http://127.0.0.2:{free_port}/metrics", timeout=10) as response,
+        urlopen(f"http://127.0.0.2:{free_port}/metrics", timeout=120) as response,
     ):
         text = response.read().decode()
         assert {name[1] for name in scraped(free_port)} == {"shop"}
@@ -179,7 +179,7 @@ def test_a_misspelt_path_is_not_found(free_port: int, path: str, code: int) -> N
     """A probe of one would find every application well."""
     with metrics_endpoint(Settings(metrics_port=free_port), lambda: STATUS, lambda: LAG):
         try:
-            with urlopen(f"http://127.0.0.1:{free_port}{path}", timeout=10) as response:
+            with urlopen(f"http://127.0.0.1:{free_port}{path}", timeout=120) as response:
                 found = response.status
         except HTTPError as error:
             found = error.code

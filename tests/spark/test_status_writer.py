@@ -40,7 +40,7 @@ def test_a_run_says_what_it_does_and_how_it_ended(surroundings: Surroundings, sp
 
     def records() -> float:
         try:
-            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as response:
                 lines = response.read().decode().splitlines()
         except URLError:
             return 0  # the run has just begun
