@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock import LogError, OutputBatch, TopicPartition, run
 from penstock.errors import TopologyError, UnknownTopicError
 from penstock.plugins.logs.kafka import topics
+from penstock.plugins.logs.kafka.admin import Admin
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
@@ -73,6 +75,29 @@ def test_a_start_looks_again(broker: KafkaBroker, tmp_path: Path, late: dict[str
     late[shop.totals] = 10
     with pytest.raises(TopologyError, match=f"no topic '{shop.totals}'"):
         run(shop.application)
+
+
+@pytest.mark.parametrize("said", ["All brokers are currently fenced.", "only 0 broker(s) are registered."])
+def test_a_topic_is_created_when_a_broker_is_registered(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    """A controller that starts, or was frozen for seconds, has none, and says what it says of too few of them."""
+    refusals = [KafkaException(KafkaError(KafkaError.INVALID_REPLICATION_FACTOR, said))] * 2
+    ask = Admin.one
+
+    def one(self: Admin, *arguments: Any) -> Any:
+        if arguments[1] is AdminClient.create_topics and refusals:
+            raise refusals.pop()
+        return ask(self, *arguments)
+
+    monkeypatch.setattr(Admin, "one", one)
+    name = fresh_name("new")
+    with closing(KafkaLog(broker.bootstrap)) as log:
+        log.create_topic(name, 2)
+        assert not refusals and log.topic(name).partitions == 2
+    many = KafkaLog(broker.bootstrap, {"replication.factor": "7"})
+    with closing(many), pytest.raises(LogError, match="set `replication_factor` to at most the number of brokers"):
+        many.create_topic(fresh_name("new"), 1)
 
 
 def test_notes_of_two_drivers_at_once(broker: KafkaBroker, late: dict[str, int]) -> None:

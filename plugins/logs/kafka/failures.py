@@ -166,6 +166,12 @@ def is_unknown_topic(error: KafkaError | BaseException) -> bool:
     return found is not None and found.code() in _NO_TOPIC
 
 
+def is_without_brokers(error: KafkaError) -> bool:
+    """Return whether a controller refuses a new topic because no broker is registered: it starts, or was frozen."""
+    is_it = re.search("are currently fenced|only 0 broker", error.str())
+    return error.code() == KafkaError.INVALID_REPLICATION_FACTOR and is_it is not None
+
+
 def describe(error: KafkaError) -> str:
     """Return one line for an error: what it means, and Kafka's own text."""
     text = re.sub(r" \(after \d+ms in state \w+\)", "", re.sub(r"\s+", " ", error.str())).strip()

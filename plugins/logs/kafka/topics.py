@@ -27,7 +27,7 @@ from ..messages import check_partition, unknown_topic
 from ..topics import CONFIG_DEFAULTS, CONFIG_IGNORED, check_name
 from .admin import id_of, ids_in
 from .clients import Clients
-from .failures import describe, error_of, is_unknown_topic
+from .failures import describe, error_of, is_unknown_topic, is_without_brokers
 from .purges import Purges
 
 _log = logging.getLogger("penstock.kafka")
@@ -42,6 +42,8 @@ _BROKER_SECONDS = 5.0
 """How long a broker may take to list a topic that was created; one that does not answer is left out."""
 _ANSWER_SECONDS = 5.0
 """How long leaders may take to say where their partitions end, where nobody is to wait for one that is away."""
+_AGAIN_SECONDS = 0.2
+"""How long to wait before a topic is created again that the controller has no broker for."""
 _KAFKAS_OWN = frozenset(["__consumer_offsets", "__transaction_state", "__share_group_state", "__remote_log_metadata"])
 _OWN_SUFFIXES = ("-repartition", "-changelog", "-penstock-status", "-penstock-heartbeats", "-penstock-requests")
 NOTES_SUFFIX = "-penstock-notes"
@@ -162,10 +164,23 @@ class Topics:
                 raise LogError(f"topic {name!r}: setting {key!r} is {value!r}, expected text, e.g. {str(value)!r}")
         new = NewTopic(name, partitions, self._clients.replication, config=dict(config))
         try:
-            self._admin.one(f"creating topic {name!r}", AdminClient.create_topics, [new])
+            self._create(new)
         except KafkaException as exception:
             raise self._not_created(name, config, exception) from exception
         self._wait_until_served(name, partitions)
+
+    def _create(self, new: NewTopic) -> None:
+        """Create a topic; wait as long as no broker of the cluster is registered, for up to `task_timeout`."""
+        deadline = time.monotonic() + self._patience.timeout_s
+        while True:
+            try:
+                self._admin.one(f"creating topic {new.topic!r}", AdminClient.create_topics, [new])
+                return
+            except KafkaException as exception:
+                error = error_of(exception)
+                if error is None or not is_without_brokers(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(_AGAIN_SECONDS)
 
     def ensure(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         """Create a topic unless it is there, and wait until every broker serves it.
