@@ -34,7 +34,7 @@ def name(console: Console, broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch)
 
 def drain(console: Console, broker: KafkaBroker) -> None:
     """Run until nothing waits: what one task has committed, the next sees a moment later."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while True:
         run(TARGET, log=f"kafka:{broker.bootstrap}")
         if console.json("lag", TARGET, "--json")["lag"] == 0:

@@ -8,8 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 
 import pytest
 
@@ -17,15 +15,8 @@ from penstock.plugins.cli.options import open_log
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.settings import Settings
 
+from ..waiting import wait_until
 from .console import Console
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.01)
 
 
 def append(console: Console, *values: str) -> None:
@@ -66,7 +57,7 @@ def test_following_starts_at_the_end_and_waits_without_work(lines: Console) -> N
         append(lines, "after")
         return process.poll() is not None
 
-    until(one_more, "the end")
+    wait_until(one_more, "the end")
     out, _ = process.communicate()
     assert (process.returncode, out) == (0, "after\nafter\n")
 
@@ -102,7 +93,7 @@ def test_a_slow_pipe_is_written_as_it_comes(lines: Console) -> None:
     assert process.stdin is not None
     process.stdin.write("a line\nha")
     process.stdin.flush()
-    until(lambda: end(lines) == 1, "the first line")
+    wait_until(lambda: end(lines) == 1, "the first line")
     process.stdin.write("lf\n")
     _, err = process.communicate(timeout=240)
     assert process.returncode == 0
@@ -115,7 +106,7 @@ def test_interrupted_produce_is_130(lines: Console) -> None:
     assert process.stdin is not None
     process.stdin.write("a line\n")
     process.stdin.flush()
-    until(lambda: end(lines) == 1, "the record")
+    wait_until(lambda: end(lines) == 1, "the record")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=240)
     assert (process.returncode, err.strip()) == (130, "Interrupted.")

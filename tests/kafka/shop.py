@@ -21,7 +21,7 @@ from ..processes import opened_workers
 from ..waiting import readable_end
 from .names import fresh_name
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 180.0
 
 
 class Add(Processor):

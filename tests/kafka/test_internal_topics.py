@@ -184,7 +184,7 @@ def test_any_time_goes_through_and_what_is_read_is_given_up(broker: KafkaBroker,
         for task, inputs in prepared.assignment.tasks.items()
     ]
     running = OpenApplication(prepared, log, None)  # type: ignore[arg-type]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
 
     def run_until(end: int, start: int) -> None:
         while log.end_offsets([partition])[partition] < end or log.start_offsets([partition])[partition] < start:

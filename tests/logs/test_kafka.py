@@ -169,7 +169,7 @@ for name in dir(TestContract):
 
 
 def wait_for_lease(log: Log, owner: str, application_id: str = "application") -> Lease:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while True:
         try:
             return log.lease(application_id, owner, 10_000)
