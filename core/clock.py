@@ -43,8 +43,8 @@ class ManualClock(Clock):
         return self._now_ms
 
     def advance(self, duration: Duration) -> None:
-        """Move the clock on."""
-        self._now_ms += duration_ms(duration)
+        """Move the clock on, or set it back by a negative timedelta."""
+        self._now_ms += duration_ms(duration, may_be_negative=True)
 
 
 Duration = timedelta | str
@@ -54,13 +54,15 @@ _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
-def duration_ms(duration: Duration, what: str = "duration") -> int:
-    """Return `duration` in milliseconds. Raises ConfigError with `what` for anything else.
+def duration_ms(duration: Duration, what: str = "duration", *, may_be_negative: bool = False) -> int:
+    """Return `duration` in milliseconds. Raises ConfigError with `what` for anything else, and for less than nothing.
 
     >>> duration_ms("1h30m"), duration_ms(timedelta(seconds=2))
     (5400000, 2000)
     """
     if isinstance(duration, timedelta):
+        if duration < timedelta(0) and not may_be_negative:
+            raise ConfigError(f"{what}: expected a length of time of 0 or more, found {duration!r}")
         return round(duration.total_seconds() * 1000)
     if isinstance(duration, str):
         text = duration.replace(" ", "")

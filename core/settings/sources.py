@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import tomllib
@@ -20,6 +21,7 @@ from .settings import Settings
 from .types import LoadFunction
 
 PREFIX = "PENSTOCK_"
+_log = logging.getLogger("penstock.settings")
 DEFAULT_FILE = "penstock.toml"
 """Read when it is in the working directory and no other file is named."""
 
@@ -28,6 +30,7 @@ _NOT_SETTINGS = re.compile(
     # Kubernetes and Docker set these in every container beside a service of that name.
     r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?)"
 )
+_SERVICE_LINK = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
 _TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
 _ENTRY = re.compile(r"\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
 
@@ -141,7 +144,7 @@ def environment_layer(environment: Mapping[str, str], load_function: LoadFunctio
     given: list[Given] = []
     for variable, value in sorted(environment.items()):
         name = variable.removeprefix(PREFIX)
-        if name == variable or not value or _OURS.fullmatch(name):
+        if name == variable or not value or _OURS.fullmatch(name) or _is_of_service(variable, environment):
             continue
         spelled = flat(name)
         if _NOT_SETTINGS.fullmatch(name) and spelled not in _own_names() and spelled not in _names_of_vocabularies():
@@ -154,6 +157,16 @@ def environment_layer(environment: Mapping[str, str], load_function: LoadFunctio
                 continue
         given.append((found or name.lower(), value, variable))
     return _layer(given, load_function)
+
+
+def _is_of_service(variable: str, environment: Mapping[str, str]) -> bool:
+    """Return whether Kubernetes has set a variable for a Service, e.g. PENSTOCK_METRICS_PORT of `penstock-metrics`."""
+    service = variable.removesuffix("_PORT")
+    if service == variable or f"{service}_SERVICE_HOST" not in environment:
+        return False
+    if is_link := _SERVICE_LINK.fullmatch(environment[variable]) is not None:
+        _log.info("%s is of a Service of Kubernetes, and no setting", variable)
+    return is_link
 
 
 def _setting(spelled: str) -> str | None:

@@ -105,8 +105,7 @@ def function(arguments: Sequence[str], ours: Sequence[Callable[..., Any]] = ()) 
 
 
 def _length(setting: str, value: Any) -> Duration:
-    if duration_ms(value, setting) < 0:
-        raise ConfigError(f"{setting}: expected a length of time of 0 or more, found {value!r}")
+    duration_ms(value, setting)
     length: Duration = value
     return length
 

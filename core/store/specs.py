@@ -98,7 +98,7 @@ def checked_name(function: str, name: str) -> str:
 
 def positive_ms(duration: Duration, option: str, name: str, hint: str = "") -> int:
     """Return a duration in ms. Raises ConfigError, naming option and store, for one below 1 ms; `hint` is its end."""
-    ms = duration_ms(duration, f"{option} of store {name!r}")
+    ms = duration_ms(duration, f"{option} of store {name!r}", may_be_negative=True)
     if ms < 1:
         raise ConfigError(f"{option} of store {name!r}: expected a duration of at least 1ms, found {duration!r}{hint}")
     return ms

@@ -109,7 +109,7 @@ class Schedules:
         find again.
         """
         check_request(node, punctuator, clock, start, name)
-        every = duration_ms(interval, f"node {node!r}: punctuation interval")
+        every = duration_ms(interval, f"node {node!r}: punctuation interval", may_be_negative=True)
         if every < 1:
             raise ConfigError(f"node {node!r}: a punctuation interval must be at least 1 ms, found {every} ms")
         method = method_name(self._processors.get(node), punctuator)

@@ -271,3 +271,13 @@ def test_no_secret_is_shown_whatever_it_is(name: str, value: str) -> None:
     for each in made:
         assert CANARY not in repr(each)
     assert [list(each.clients.values()) for each in made[:3]] == [[secret]] * 3
+
+
+def test_variables_of_a_service_of_kubernetes_are_no_settings() -> None:
+    """It sets some for each Service of a namespace; those of `penstock-metrics` are spelled like a setting."""
+    link = {"PENSTOCK_METRICS_PORT": "tcp://10.0.48.109:9464"}
+    assert environment_layer(link | {"PENSTOCK_METRICS_SERVICE_HOST": "10.0.48.109"}).values == {}
+    own = {"PENSTOCK_METRICS_PORT": "9464", "PENSTOCK_METRICS_SERVICE_HOST": "10.0.48.109"}
+    assert environment_layer(own).values == {"metrics_port": 9464}
+    with pytest.raises(ConfigError, match="PENSTOCK_METRICS_PORT"):
+        environment_layer(link)

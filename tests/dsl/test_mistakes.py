@@ -5,13 +5,24 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from penstock import Application, TopologyError, ValueTransformer, key_value_store, versioned_store, window_store
+from penstock import (
+    Application,
+    PenstockError,
+    Retry,
+    Settings,
+    TopologyError,
+    ValueTransformer,
+    key_value_store,
+    versioned_store,
+    window_store,
+)
 from penstock.errors import ProcessingError
-from penstock.plugins.dsl import KStream, StreamsBuilder, sessions, sum_of, tumbling, within
+from penstock.plugins.dsl import KStream, StreamsBuilder, hopping, sessions, sliding, sum_of, tumbling, within
 from penstock.plugins.testing import TopologyTestDriver
 
 WINDOWS = tumbling("10ms", grace="0s")
@@ -272,3 +283,37 @@ def test_records_cannot_wait_longer_for_a_table_than_it_keeps_versions(table: Ca
     stream.join(rows, add, grace="1m", name="in-time")
     with pytest.raises(TopologyError, match=r"grace='61s' is longer than the 60000 ms .*store 'versions'.*history_ret"):
         stream.join(rows, add, grace="61s", name="too-late")
+
+
+LESS = timedelta(seconds=-30)
+
+
+def _windowed(**options: Any) -> Any:
+    return StreamsBuilder().stream("in").group_by_key().windowed_by(tumbling("1m", grace="0s"), **options)
+
+
+@pytest.mark.parametrize(
+    ("where", "make"),
+    [
+        ("tumbling: size", lambda: tumbling(LESS, grace="0s")),
+        ("tumbling: grace", lambda: tumbling("1m", grace=LESS)),
+        ("hopping: every", lambda: hopping("1m", every=LESS, grace="0s")),
+        ("hopping: grace", lambda: hopping("1m", every="30s", grace=LESS)),
+        ("sliding: grace", lambda: sliding("1m", grace=LESS)),
+        ("sessions: gap", lambda: sessions(LESS, grace="0s")),
+        ("sessions: grace", lambda: sessions("1m", grace=LESS)),
+        ("windowed_by: idle", lambda: _windowed(emit="on_close", idle=LESS)),
+        ("suppress: until", lambda: StreamsBuilder().table("in").suppress(LESS)),
+        ("suppress: idle", lambda: StreamsBuilder().table("in").suppress("1m", idle=LESS)),
+        ("within: grace", lambda: within("1m", grace=LESS)),
+        ("within: difference", lambda: within(LESS, grace="1m")),
+        ("Retry: delay", lambda: Retry(delay=LESS)),
+        ("ttl of store 's'", lambda: key_value_store("s", ttl=LESS)),
+        ("retention of store 's'", lambda: window_store("s", window_size="1m", retention=LESS)),
+        ("history_retention of store 's'", lambda: versioned_store("s", history_retention=LESS)),
+        ("setting 'commit_interval'", lambda: Settings(commit_interval=LESS)),
+    ],
+)
+def test_a_negative_length_of_time_is_refused_where_it_is_written(where: str, make: Callable[[], object]) -> None:
+    with pytest.raises(PenstockError, match=rf"^{where}(?=.*(0 or more|at least|0s or longer)).*days=-1"):
+        make()

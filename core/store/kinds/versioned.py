@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
 from ...clock import Duration, duration_ms
-from ...errors import ConfigError
 from ...serde import Serde
 from ...support.topic_config import TopicConfig
 from ..specs import StoreSpec, checked_name
@@ -115,8 +114,8 @@ def versioned_store(
     3600000
     """
     checked_name("versioned_store", name)
-    history_ms = _checked_ms(history_retention, "history_retention", name)
-    grace_ms = history_ms if grace is None else _checked_ms(grace, "grace", name)
+    history_ms = duration_ms(history_retention, f"history_retention of store {name!r}")
+    grace_ms = history_ms if grace is None else duration_ms(grace, f"grace of store {name!r}")
     return VersionedStoreSpec(
         name,
         history_ms,
@@ -127,10 +126,3 @@ def versioned_store(
         logged=logged,
         topic_config=topic_config or {},
     )
-
-
-def _checked_ms(duration: Duration, option: str, name: str) -> int:
-    ms = duration_ms(duration, f"{option} of store {name!r}")
-    if ms < 0:
-        raise ConfigError(f"{option} of store {name!r}: expected a duration of 0ms or more, found {duration!r}")
-    return ms

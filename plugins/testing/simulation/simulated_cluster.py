@@ -210,7 +210,7 @@ class SimulatedCluster(ReadsTopics):
 
     def advance(self, duration: Duration) -> None:
         """Let time pass, on all hosts."""
-        if (milliseconds := duration_ms(duration, "advance")) < 0:
+        if (milliseconds := duration_ms(duration, "advance", may_be_negative=True)) < 0:
             raise ConfigError("advance: time does not go back")
         self._timeline.pass_by(milliseconds / 1000)
         self._timeline.tell(f"{milliseconds / 1000:g} s have passed", is_event=True)

@@ -272,7 +272,7 @@ def unlimited(*, start: int = 0) -> UnlimitedWindows:
 
 
 def _length(verb: str, what: str, given: Duration, *, least: int = 1) -> int:
-    length = duration_ms(given, f"{verb}: {what}")
+    length = duration_ms(given, f"{verb}: {what}", may_be_negative=True)
     if length < least:
         raise TopologyError(f"{verb}: {what} is at least {least} ms, found {given!r}")
     return length

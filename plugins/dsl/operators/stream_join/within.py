@@ -82,7 +82,7 @@ def _ms(duration: Duration | None, name: str, *, may_be_negative: bool = True) -
     if isinstance(duration, str) and duration.strip().startswith("-"):
         found = -duration_ms(duration.strip()[1:], what)
     else:
-        found = duration_ms(duration, what)
+        found = duration_ms(duration, what, may_be_negative=True)
     if found < 0 and not may_be_negative:
         raise TopologyError(f"{what}={duration!r}: expected 0s or longer")
     return found

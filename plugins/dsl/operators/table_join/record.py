@@ -113,7 +113,7 @@ def _arguments(kind: JoinKind, joiner: Joiner) -> dict[str, Any]:
 
 
 def _grace_ms(verb: str, grace: Duration) -> int:
-    found = duration_ms(grace, f"{verb}: grace")
+    found = duration_ms(grace, f"{verb}: grace", may_be_negative=True)
     if found < 0:
         raise TopologyError(f"{verb}: grace={grace!r}: expected 0s or longer")
     return found
