@@ -162,11 +162,11 @@ class ProcessorContext(ValueTransformerContext, Protocol):
 
         A key has one timer on each clock: setting it again replaces it. Timers are kept in a store, so they survive
         whatever a store does, and there may be millions. They fire where punctuators do, after those: on stream time
-        after the record that moved it, in the order of time and then of the keys' bytes. A timer for the present time
-        fires at the next such moment. Inside `on_timer`, the time must be later than the `at` that it was called with;
-        a timer that is already due fires in the same round.
+        after the record that moved it, in the order of time and then of the keys' bytes. A timer for the present time,
+        or one in the past, fires at the next such moment. Inside `on_timer`, the time must be later than the `at` that
+        it was called with; a timer that is already due fires in the same round.
 
-        Raises ConfigError for a time in the past, and TopologyError if the node has no timers.
+        Raises ConfigError for a time that is none, and TopologyError if the node has no timers.
         """
         ...
 

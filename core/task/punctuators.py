@@ -34,7 +34,6 @@ class Punctuators:
         self.called = 0
         """How many punctuators were called."""
         self.timers = Timers(
-            progress,
             failures.outside_records,
             self._attend,
             lambda: progress.is_out_of_time,

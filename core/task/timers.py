@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ..clock import PunctuationType
 from ..errors import ConfigError, TopologyError
@@ -13,13 +13,6 @@ from ..store.kinds.timers import TimerStore
 from ..support.callbacks import check_result
 from ..support.names import timer_store_name
 from .schedules import NEVER
-
-
-class Clocks(Protocol):
-    """The clocks of a task (ms)."""
-
-    stream_time: int
-    wall_clock: int
 
 
 class _Node(NamedTuple):
@@ -37,12 +30,10 @@ class Timers:
 
     def __init__(
         self,
-        clocks: Clocks,
         failed: Callable[[str, Exception | SystemExit], None],
         sooner: Callable[[], None] = lambda: None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._clocks = clocks
         self._failed = failed
         self._sooner = sooner
         self._is_over = is_over
@@ -68,23 +59,14 @@ class Timers:
     # ------------------------------------------------------------------ what processors ask for
 
     def set(self, node: str, key: Any, at: int, clock: PunctuationType) -> None:
-        """Set a timer of a node. Raises ConfigError for a wrong or past time, TopologyError if it has no timers."""
+        """Set a timer of a node. Raises ConfigError for a wrong time, TopologyError if it has no timers."""
         store = self._of(node, clock).store
         if type(at) is not int or not 0 <= at < NEVER:
             raise ConfigError(f"node {node!r}: a timer's time is in ms since the epoch, found {at!r}")
-        now = self._now(clock)
-        if self._firing is not None and self._firing[0] is clock:
-            if at <= self._firing[1]:
-                raise ConfigError(
-                    f"node {node!r}: on_timer was called for {self._firing[1]} and sets a timer of key {key!r} for "
-                    f"{at}, which could go on for ever: set it for a later time"
-                )
-        elif at < now:
-            name = "stream time" if clock is PunctuationType.STREAM_TIME else "the wall clock"
-            asked = "stream" if clock is PunctuationType.STREAM_TIME else "system"
+        if self._firing is not None and self._firing[0] is clock and at <= self._firing[1]:
             raise ConfigError(
-                f"node {node!r}: the timer of key {key!r} is set for {at}, and {name} is {now} already: set it for "
-                f"max(at, context.current_{asked}_time_ms()), and it fires as soon as it can"
+                f"node {node!r}: on_timer was called for {self._firing[1]} and sets a timer of key {key!r} for "
+                f"{at}, which could go on for ever: set it for a later time"
             )
         store.set(key, at, clock)
         if clock is PunctuationType.STREAM_TIME and at < self.stream_due:
@@ -146,6 +128,3 @@ class Timers:
         if clock is PunctuationType.STREAM_TIME:
             self.stream_due = self.next_due(clock)
         return fired
-
-    def _now(self, clock: PunctuationType) -> int:
-        return self._clocks.stream_time if clock is PunctuationType.STREAM_TIME else self._clocks.wall_clock

@@ -148,7 +148,7 @@ class MockProcessorContext:
     def _begin(self, processor: object) -> None:
         self._schedules = Schedules({}, lambda: None)
         self._schedules.begin(self.node, processor)
-        self._timers = Timers(self, _raise)
+        self._timers = Timers(_raise)
         if isinstance(processor, Processor) and type(processor).on_timer is not Processor.on_timer:
             name = timer_store_name(self.node)
             self._timers.add(self.node, {name: self._build(TimerStoreSpec(name))}, processor.on_timer)
