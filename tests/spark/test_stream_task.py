@@ -31,7 +31,7 @@ from penstock import (
     default_partitioner,
     key_value_store,
 )
-from penstock.errors import ConfigError, IncompatibleStateError, ProcessingError
+from penstock.errors import ChangelogError, ConfigError, IncompatibleStateError, ProcessingError
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.dsl import StreamsBuilder, tumbling
 from penstock.plugins.runtime.process_resources import ProcessResources
@@ -527,7 +527,7 @@ def test_a_retry_starts_the_batch_again(tmp_path: Path) -> None:
 def test_a_commit_of_another_release_is_refused() -> None:
     version, commit = StreamCommit("attempt", "000000000000-aa").to_state()
     with pytest.raises(IncompatibleStateError, match="another release.*new checkpoint"):
-        StreamCommit.from_state((version, commit.replace('"format":1', '"format":3')))
+        StreamCommit.from_state((version, commit.replace('"format":2', '"format":3')))
 
 
 def test_another_order_of_sources_is_refused_before_any_row(tmp_path: Path) -> None:
@@ -549,12 +549,31 @@ def test_a_commit_without_the_order_of_sources_needs_it_from_the_user(tmp_path: 
     operator.batch([("a", "x", 1)])
     assert operator.known is not None
     # As releases wrote it that did not know the order.
-    operator.known = StreamCommit.from_state(replace(operator.known, source_order=()).to_state())
+    version, text = operator.known.to_state()
+    fields = {**json.loads(text), "format": 1}
+    del fields["source_order"], fields["application"]
+    operator.known = StreamCommit.from_state((version, json.dumps(fields)))
     operator.in_a_new_process()
     with pytest.raises(IncompatibleStateError, match=r"did not save.*source_order=\[\.\.\.\].*newer than.*'commits'"):
         operator.attempt([("a", "poison", 2)])
     operator.options["source_order"] = SourceOrder(("more", "in"), is_given=True)
     operator.in_a_new_process()
     assert operator.batch([("a", "y", 2)]) == [("a", "y:2", 2)]
-    assert operator.known.source_order == ("more", "in")
+    assert (operator.known.source_order, operator.known.application) == (("more", "in"), "app")
+    operator.close()
+
+
+def test_lost_state_names_the_checkpoint_and_its_application_id(tmp_path: Path) -> None:
+    operator = Operator(tmp_path)
+    operator.batch([("a", "x", 1)])
+    before = operator.application
+    operator.application = Application("renamed", tally(), data_dir=str(tmp_path))
+    operator.on_a_new_host()
+    with pytest.raises(IncompatibleStateError, match="query query was made with the application id 'app'.*use that id"):
+        operator.attempt([("a", "y", 2)])
+    operator.application = before
+    shutil.rmtree(tmp_path / "changelog")
+    operator.on_a_new_host()
+    with pytest.raises(ChangelogError, match="query query, which.* id 'app', needs .*version 0.*with a new checkpoint"):
+        operator.attempt([("a", "y", 2)])
     operator.close()

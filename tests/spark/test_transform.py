@@ -14,15 +14,17 @@ from typing import Any
 
 import pytest
 
-from penstock import Application, DeadLetter, Processor, Record, TaskId, Topology, key_value_store
-from penstock.errors import ConfigError, TopologyError
+from penstock import Application, DeadLetter, Processor, Record, Settings, TaskId, Topology, key_value_store
+from penstock.errors import ConfigError, RuntimeUnavailableError, TopologyError
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.serdes.registry.avro import AvroSerde
 from penstock.plugins.spark import Records, transform
 from penstock.plugins.spark.dataframe.stream_commit import SourceOrder, StreamCommit
 from penstock.plugins.spark.dataframe.stream_task import StreamTask
+from penstock.plugins.spark.dataframe.transform import local_directory
 from penstock.plugins.spark.placement.group_keys import group_key
+from penstock.plugins.spark.session import interpreter
 from penstock.plugins.spark.session.sessions import tune
 from penstock.record import TopicPartition
 
@@ -387,7 +389,7 @@ def test_sources_must_match() -> None:
 
 
 def test_columns_must_fit(session: Any, tmp_path: Path) -> None:
-    from pyspark.sql.functions import col
+    from pyspark.sql.functions import col, expr
 
     app = Application("app", apps.pipe(), data_dir=str(tmp_path))
     frame = session.createDataFrame(
@@ -410,8 +412,12 @@ def test_columns_must_fit(session: Any, tmp_path: Path) -> None:
         ),
         (
             Records(frame.drop("headers"), key="value", timestamp="key", order_by=["m"]),
-            "order_by names a column of type map",
+            "order_by has 'm' of type map<string,int>, by which rows cannot be sorted",
         ),
+        (Records(good, order_by=[col("value").desc()]), "order_by has Column<'value DESC.*leave asc.* and desc.* out"),
+        (Records(good, order_by=[expr("interval '1' year")]), "of type interval year, by which rows cannot be sorted"),
+        (Records(good, order_by=[expr("make_interval(1)")]), "of type interval, by which rows cannot be sorted"),
+        (Records(good, order_by=[expr("parse_json('1')")]), "of type variant, by which rows cannot be sorted"),
     ):
         with pytest.raises(ConfigError, match=message):
             transform(app, {"in": given}, partitions=2)
@@ -485,7 +491,65 @@ def test_another_number_of_tasks_is_refused(session: Any, tmp_path: Path) -> Non
     start(session, files(session, tmp_path), tmp_path).awaitTermination()
     write(tmp_path, 1, [("k1", "one", 1)])
     out = transform(application(tmp_path), {"in": files(session, tmp_path)}, partitions=5)
-    with pytest.raises(
-        Exception, match=r"IncompatibleStateError: application 'app', task 0_\d.*partitions=.*new checkpoint"
+    writer = out.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    # The message is first, but for what Spark says itself.
+    start_of_it = (
+        r"\A[^\n]*An exception was thrown from the Python worker:\s+penstock\.errors\.IncompatibleStateError: "
+    )
+    message = start_of_it + r"application 'app', task 0_\d.*partitions=.*new checkpoint"
+    with pytest.raises(Exception, match=message) as raised:
+        writer.trigger(availableNow=True).start().awaitTermination()
+    assert "\nIn the task host:\nTraceback" in str(raised.value)
+
+
+class Fails(Processor):
+    def process(self, record: Record) -> None:
+        raise ValueError("cannot stand this")
+
+
+def test_an_error_begins_with_its_message_and_a_timestamp_out_of_range_with_its_row(
+    session: Any, tmp_path: Path
+) -> None:
+    from pyspark.sql.functions import lit
+
+    topology = Topology().add_source("in", "in").add_processor("fails", Fails, "in")
+    app = Application("app", topology, data_dir=str(tmp_path))
+    frame = session.createDataFrame([("a", "v")], "key string, value string")
+    for at, message in (
+        (5, r"\A.*\n.*ProcessingFailed: application 'app', task 0_0, node 'fails'.*ValueError: cannot stand this"),
+        (2**63 - 1, rf"topic 'in': its timestamp is {2**63 - 1} ms in a row with the key a, expected milliseconds"),
     ):
-        run(out, tmp_path)
+        with pytest.raises(Exception, match=message) as raised:
+            transform(app, {"in": Records(frame, timestamp=lit(at))}, partitions=1).collect()
+        if at == 5:
+            assert 'raise ValueError("cannot stand this")' in str(raised.value)
+
+
+def test_what_run_checks_of_a_session_is_checked(
+    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Application("app", apps.pipe(), data_dir=str(tmp_path))
+    frame = session.createDataFrame([("a", "v", 5)], "key string, value string, timestamp long")
+    context = session.sparkContext
+    with monkeypatch.context() as other:
+        other.setattr(context, "_jsc", None)
+        with pytest.raises(RuntimeUnavailableError, match="topic 'in' belongs to a SparkSession that was stopped"):
+            transform(app, {"in": frame}, partitions=1)
+    with monkeypatch.context() as other:
+        other.setattr(context, "pythonExec", "python-of-nobody")
+        other.setattr(interpreter, "_checked", set())
+        with pytest.raises(RuntimeUnavailableError, match="there is no such command.*before the session is made"):
+            transform(app, {"in": frame}, partitions=1)
+    with monkeypatch.context() as other:
+        memory = context.getConf().set("spark.executor.pyspark.memory", "1g")
+        other.setattr(context, "getConf", lambda: memory)
+        with pytest.raises(RuntimeUnavailableError, match="spark.executor.pyspark.memory=1g limits"):
+            transform(app, {"in": frame}, partitions=1)
+
+
+def test_a_changelog_that_executors_may_not_share_is_named() -> None:
+    settings = Settings(data_dir="/data")
+    assert local_directory(settings, "local[2]") is None
+    assert local_directory(Settings(changelog="directory:s3://bucket/folder"), "spark://host:7077") is None
+    warning = local_directory(settings, "spark://host:7077")
+    assert warning is not None and "data_dir='/data'" in warning and "spark://host:7077: unless" in warning

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 ColumnLike = Union[str, "Column"]
 
 _HEADERS = "array<struct<key:string,value:binary>>"
-_UNORDERED = ("array", "map", "struct", "variant", "calendarinterval", "void", "geometry", "geography")
+_ORDERED = (
+    "tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "boolean", "string", "char", "varchar",
+    "binary", "date", "time", "timestamp", "timestamp_ntz", "interval day", "interval hour", "interval minute",
+    "interval second",
+)  # fmt: skip
+"""Types, as Spark calls them, that Arrow can hold and sort; parameters left out."""
+_MOST_MS = (2**63 - 1) // 1000
+"""The last timestamp in milliseconds that Spark can hold in microseconds."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +53,11 @@ def normalized(topic: str, given: Records, order_by: str | Sequence[ColumnLike])
     and column, for a column that is missing or has another type.
     """
     where, frame = f"the DataFrame of topic {topic!r}", given.frame
+    key = _optional(where, frame, "key", given.key, "binary", _bytes)
     columns = [
-        _optional(where, frame, "key", given.key, "binary", _bytes),
+        key,
         _bytes(where, frame, "value", given.value),
-        _time(where, frame, given.timestamp),
+        _time(where, frame, given.timestamp, key),
         _optional(where, frame, "headers", given.headers, "string", _headers),
     ]
     order = order_by if given.order_by is None else given.order_by
@@ -71,6 +79,11 @@ def check_frame(topic: str, frame: Any) -> None:
 
     if not isinstance(frame, DataFrame):
         raise ConfigError(f"topic {topic!r}: expected a DataFrame or Records(frame, ...), found {frame!r}")
+    if frame.sparkSession.sparkContext._jsc is None:
+        raise RuntimeUnavailableError(
+            f"the DataFrame of topic {topic!r} belongs to a SparkSession that was stopped: make a new session, and "
+            "read the DataFrame there"
+        )
 
 
 def _column(where: str, frame: DataFrame, what: str, given: Any) -> tuple[Column, DataType]:
@@ -141,14 +154,23 @@ def _bytes(where: str, frame: DataFrame, what: str, given: ColumnLike) -> Column
     return column.cast("binary")
 
 
-def _time(where: str, frame: DataFrame, given: ColumnLike) -> Column:
+def _time(where: str, frame: DataFrame, given: ColumnLike, key: Column) -> Column:
     from pyspark.sql import functions
 
     column, kind = _column(where, frame, "timestamp", given)
     if kind.simpleString() == "timestamp":
         microseconds = functions.unix_micros(column)
     elif kind.simpleString() in ("bigint", "int"):
-        microseconds = column.cast("bigint") * 1000
+        ms = column.cast("bigint")
+        text = (f"{where}: its timestamp is ", ms, " ms in a row with the key ", key.cast("string"))
+        problem = functions.concat(
+            *(functions.coalesce(functions.lit(part) if isinstance(part, str) else part.cast("string"),
+                functions.lit("null")) for part in text),
+            functions.lit(f", expected milliseconds from {-_MOST_MS} to {_MOST_MS}"),
+        )  # fmt: skip
+        microseconds = functions.when((ms > _MOST_MS) | (ms < -_MOST_MS), functions.raise_error(problem)).otherwise(
+            ms * 1000
+        )
     else:
         raise ConfigError(
             f"{where}: its timestamp is of type {kind.simpleString()}, expected timestamp or bigint (milliseconds): "
@@ -179,6 +201,15 @@ def _is_case_sensitive(frame: DataFrame) -> bool:
 def _ordered(where: str, frame: DataFrame, given: ColumnLike) -> Column:
     column, kind = _column(where, frame, "order", given)
     name = kind.simpleString()
-    if name.partition("<")[0].partition("(")[0] in _UNORDERED:
-        raise ConfigError(f"{where}: order_by names a column of type {name}, which has no order; name one that has")
+    if name.partition("<")[0].partition("(")[0].partition(" to ")[0].partition(" collate ")[0] not in _ORDERED:
+        raise ConfigError(
+            f"{where}: order_by has {given!r} of type {name}, by which rows cannot be sorted here: name one of another "
+            'type, for instance col(...).cast("string")'
+        )
+    expression: Any = None if isinstance(given, str) else given
+    if expression is not None and expression._jc.node().getClass().getSimpleName() == "SortOrder":
+        raise ConfigError(
+            f"{where}: order_by has {given!r}, and rows are sorted in ascending order, nulls last: leave asc() and "
+            "desc() out; a number is reversed by its sign (-col(...))"
+        )
     return column

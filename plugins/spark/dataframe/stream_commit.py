@@ -10,8 +10,8 @@ from typing import Any
 from penstock import Commit, IncompatibleStateError, OutputBatch, TaskCommitter, version_counter
 
 STATE_SCHEMA = "version string, commit string"
-_FORMAT = 1
-_FORMAT_WITH_ORDER = 2
+_FORMAT = 2
+_FORMATS = (1, 2)
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class StreamCommit:
 
     `attempt` is new for every attempt at a batch: an open task compares it to see whether its own attempt was
     committed. `read`: number of records processed so far, by topic. `anchors`: earlier versions, about as far apart as
-    Spark keeps batches (see `oldest_needed`). `source_order`: see `SourceOrder`; empty in commits of older releases.
+    Spark keeps batches (see `oldest_needed`). `source_order`: see `SourceOrder`. `application`: the id with
+    which the state was made. Commits of format 1 have neither.
     """
 
     attempt: str
@@ -30,19 +31,17 @@ class StreamCommit:
     anchors: tuple[str, ...] = ()
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     source_order: tuple[str, ...] = ()
+    application: str = ""
 
     def to_state(self) -> tuple[str, str]:
         """Return the row of `STATE_SCHEMA`; everything that a release of ours may change is in the JSON."""
-        fields = {"format": _FORMAT_WITH_ORDER if self.source_order else _FORMAT, **asdict(self)}
-        if not self.source_order:
-            del fields["source_order"]
-        return self.version, json.dumps(fields, separators=(",", ":"))
+        return self.version, json.dumps({"format": _FORMAT, **asdict(self)}, separators=(",", ":"))
 
     @classmethod
     def from_state(cls, state: tuple[str, str]) -> StreamCommit:
         """Return the commit that `to_state` made."""
         data = json.loads(state[1])
-        if data.pop("format") not in (_FORMAT, _FORMAT_WITH_ORDER):
+        if data.pop("format") not in _FORMATS:
             raise IncompatibleStateError(
                 "Spark's checkpoint was written by another release of penstock, in a form that this one does not know: "
                 "run that release, or start with a new checkpoint"

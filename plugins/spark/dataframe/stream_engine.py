@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,8 +87,9 @@ class StreamFunction:
             _collect(frame, chunks)
         known = StreamCommit.from_state(state.get) if state.exists else None
         clock_ms = state.getCurrentProcessingTimeMs()
-        self.hosts.check(executor_identity())
-        outcome: Outcome = self._client().call(StreamBatch(key[0], chunks, clock_ms, known), "first")
+        with _message_first():
+            self.hosts.check(executor_identity())
+            outcome: Outcome = self._client().call(StreamBatch(key[0], chunks, clock_ms, known), "first")
         if outcome.commit != known:
             state.update(outcome.commit.to_state())
         if outcome.next_tick is not None:
@@ -130,11 +133,27 @@ def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame)
             source_order=cargo.source_order,
         )
         try:
-            outputs = task.run(chunks, clock_ms, None).outputs
+            with _message_first():
+                outputs = task.run(chunks, clock_ms, None).outputs
         finally:
             task.close()
     empty = pandas.DataFrame({name: [] for name in ("topic", "key", "value", "timestamp", "headers")}, dtype=object)
     return pandas.concat(list(to_frames(outputs)) or [empty])
+
+
+@contextmanager
+def _message_first() -> Iterator[None]:
+    """Let PySpark report an error in the block by its message, with the tracebacks behind it.
+
+    PySpark puts the worker's traceback before the message otherwise. This process ends after the report.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not getattr(error, "__notes__", None):  # a task host has added its own
+            error.add_note(traceback.format_exc())
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
 
 
 def to_frames(outputs: Sequence[OutputBatch]) -> Iterator[pandas.DataFrame]:

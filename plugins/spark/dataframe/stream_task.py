@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock import (
     Application,
+    ChangelogError,
     Commit,
     ConfigError,
     IncompatibleStateError,
@@ -74,6 +75,7 @@ class StreamTask(TaskRunner):
         sources = {topic: source for source in self._subtopology.sources for topic in source.topics}
         self._inputs: list[tuple[TopicPartition, SourceNode]] = [(each, sources[each.topic]) for each in partitions]
         self._fingerprint = fingerprint
+        self._stream = stream
         self._directory_name = f"{task_id}.{stream}"
         self._kept = kept
         self._has_timeouts = has_timeouts
@@ -142,6 +144,7 @@ class StreamTask(TaskRunner):
             last.anchors if made.version == last.version else next_anchors(last.anchors, made.version, self._kept),
             self._fingerprint,
             self._source_order.topics,
+            self._application.id,
         )
 
     def _maintain_changelog(self, state: TaskState, last: StreamCommit) -> None:
@@ -184,9 +187,7 @@ class StreamTask(TaskRunner):
 
     def _open(self, known: StreamCommit | None, clock_ms: int) -> None:
         if known is not None:
-            problem = self._source_order.problem(known.source_order)
-            if problem is not None:
-                raise IncompatibleStateError(f"application {self._application.id!r}, task {self.id}: {problem}")
+            self._check_place(known)
             if known.fingerprint != self._fingerprint:
                 self._check_compatible(known.fingerprint)
         builders = self._subtopology.stores
@@ -204,11 +205,31 @@ class StreamTask(TaskRunner):
         adopted = state.adopt(version, self._commit.engine_state.encode())
         if known is None:
             state.append_delta({}, version)
-        state.open(version)
+        try:
+            state.open(version)
+        except ChangelogError as error:
+            raise ChangelogError(
+                f"application {self._application.id!r}, task {self.id}: the checkpoint of Spark's query "
+                f"{self._stream}, which was made with the application id {self._commit.application or 'unknown'!r}, "
+                f"needs the state version {version}, and it is not there: bring its files back with this id, or start "
+                f"the query with a new checkpoint, and without state. The changelog says: {error}"
+            ) from error
         last = Commit({each: self._commit.read.get(each.topic, 0) for each, _ in self._inputs}, version, adopted)
         self._checkpoint = SparkCommitter(None if known is None else last)
         self._commits = TaskCommits(state, self._checkpoint, last, Phases(self._resources.world.seconds))
         self._make_task(self._inputs, clock_ms, takes_whole_batches=True)
+
+    def _check_place(self, known: StreamCommit) -> None:
+        """Check that the state is under this id, and that Spark has given each source its own offsets."""
+        where, now = f"application {self._application.id!r}, task {self.id}", self._application.id
+        if known.application not in ("", now):
+            raise IncompatibleStateError(
+                f"{where}: the checkpoint of Spark's query {self._stream} was made with the application id "
+                f"{known.application!r}, which its state is kept by: use that id, or start with a new checkpoint"
+            )
+        problem = self._source_order.problem(known.source_order)
+        if problem is not None:
+            raise IncompatibleStateError(f"{where}: {problem}")
 
     def _check_compatible(self, before: Mapping[str, Any]) -> None:
         serdes = saved_serdes(self._application.program, self._application.settings)

@@ -8,14 +8,15 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock import Application, Assignment, ConfigError, SystemClock, TaskId
+from penstock import Application, Assignment, ConfigError, Settings, SystemClock, TaskId
 from penstock.plugins.applications.serdes import prepare_serdes
 from penstock.plugins.hosts.place import digest_of
 from penstock.plugins.runtime.shipping import pack
 
 from ..batches.host_caller import HostCaller
 from ..placement.group_keys import SPREAD, group_key
-from ..session.sessions import slots_of_executor
+from ..session.interpreter import log_interpreter
+from ..session.sessions import check_python_memory, is_cluster, slots_of_executor
 from .checks import check_application, check_count, check_sources, ordered_topics
 from .packing import CHUNK_SCHEMA, Packer
 from .records import ColumnLike, Records, check_frame, normalized
@@ -70,6 +71,7 @@ def transform(
     is_streaming = _is_streaming(records)
     frames = {topic: normalized(topic, each, order_by) for topic, each in records.items()}
     session = next(iter(records.values())).frame.sparkSession
+    _check_surroundings(application, session)
 
     assignment = application.program.resolve(dict.fromkeys(application.program.topics(), partitions), application.id)
     groups = {task: group_key(task, SPREAD) for task in assignment.tasks}
@@ -94,6 +96,27 @@ def transform(
     from pyspark.sql.functions import timestamp_millis
 
     return rows.withColumn("timestamp", timestamp_millis("timestamp"))
+
+
+def _check_surroundings(application: Application, session: SparkSession) -> None:
+    """Check the workers, and warn of a changelog that they may not share. Raises RuntimeUnavailableError."""
+    context = session.sparkContext
+    check_python_memory(dict(context.getConf().getAll()))
+    log_interpreter(session, is_cluster(context.master))
+    warning = local_directory(application.settings, context.master or "local")
+    if warning is not None:
+        _log.warning("application %r: %s", application.id, warning)
+
+
+def local_directory(settings: Settings, master: str) -> str | None:
+    """Return a warning if the changelog is in a plain directory and tasks run on several machines, else None."""
+    if master.startswith("local") or "://" in settings.changelog or "://" in settings.data_dir:
+        return None
+    return (
+        f"changelog={settings.changelog!r} with data_dir={settings.data_dir!r} is a plain directory, and Spark runs on "
+        f"{master}: unless all executors share it, a task that moves does not find its state. Use a location that all "
+        'reach, such as changelog="directory:s3://bucket/folder"'
+    )
 
 
 def _streamed(chunks: GroupedData, application: Application, cargo: Cargo, session: SparkSession) -> DataFrame:

@@ -113,7 +113,7 @@ def log_interpreter(session: SparkSession, is_cluster: bool) -> None:
 
 _FIX = (
     f"Set {_VARIABLE}, or {_CONF} (--conf), to an interpreter of Python {sys.version_info[0]}.{sys.version_info[1]} "
-    "with penstock and what the application imports, or leave both out: then workers run on that of the driver"
+    "with penstock and what the application imports, before the session is made"
 )
 
 
