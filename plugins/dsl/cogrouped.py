@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
 from penstock import TopologyError, Windowed
+from penstock.program.serdes import NodeDefaults
 
 from .graph.functions import check_aggregator, check_initializer, check_same_program
 from .graph.materialized import StoreLike, StoreOptions, WindowOptions, materialized
 from .graph.pass_through import PassThrough
-from .graph.serdes import Serdes
+from .graph.serdes import Serdes, check_same_keys
 from .graph.step import ProcessorStep
 from .missing_verbs import Verbs
 from .operators.aggregate.aggregation_step import ON_UPDATE, AnyWindows, aggregation_step, table_serdes, table_source
@@ -63,6 +64,7 @@ class _Cogrouped(Verbs, Generic[K, A]):
         made = materialized("aggregate", names, store, options, _AGGREGATE, known.__annotations__)
         serdes = made.serdes(Serdes(first.serdes.key))
         self._check_names()
+        self._check_keys()
         parents = [each.source.behind_repartition(made.name) for each in self._members]
         recorder.copartition(source for _, sources in parents for source in sources)
         steps = []
@@ -75,12 +77,23 @@ class _Cogrouped(Verbs, Generic[K, A]):
             if number < len(parents) - 1:
                 steps[-1].options["flushes"] = False
             recorder.add(steps[-1], parent)
-        merge = ProcessorStep(names.suffixed(name, "-cogroup-merge", _MERGE), PassThrough)
+        merge_name = names.suffixed(name, "-cogroup-merge", _MERGE)
+        merge = ProcessorStep(merge_name, PassThrough, stores=lambda writer: self._check_keys(writer.settings))
         recorder.add(merge, *steps)
         all_sources = frozenset(source for _, sources in parents for source in sources)
         table = table_source(made, self._windows, *steps)
         found: KTable[Any, A] = table_of(first, merge, all_sources, table_serdes(serdes, self._windows), table, made)
         return found
+
+    def _check_keys(self, settings: NodeDefaults | None = None) -> tuple[()]:
+        """Refuse streams whose keys have other serdes than those of the first one: a key would be in several tasks."""
+        first, *others = (each.source.serdes.key for each in self._members)
+        for other in others:
+            check_same_keys(
+                "cogroup", first, other, settings, sides=("its first stream", "another one"),
+                how='send one of them through repartition("NAME", key_serde=...) with the serde of the other',
+            )  # fmt: skip
+        return ()
 
     def _check_names(self) -> None:
         named = [each.source.name for each in self._members if each.source.flow.needs_repartition]

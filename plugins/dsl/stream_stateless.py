@@ -12,7 +12,7 @@ from .branched import BranchedKStream
 from .graph.functions import check_function, check_mapper, check_same_program
 from .graph.materialized import WithKey, WithoutKey
 from .graph.pass_through import PassThrough
-from .graph.serdes import Serdes
+from .graph.serdes import Serdes, different_keys
 from .graph.step import Flow, ProcessorStep
 from .missing_verbs import found
 from .operators.stateless.filter import Filter
@@ -183,8 +183,10 @@ class Stateless(StreamBase[K, V]):
         step.is_merge = True
         one, two = self.flow, other.flow
         self.recorder.add(step, one.step, two.step)
-        serdes = one.serdes if one.serdes == two.serdes else Serdes()
+        serdes = one.serdes.common(two.serdes)
+        # A key that two serdes write in different ways is in two partitions.
         needs = one.needs_repartition or two.needs_repartition
+        needs = needs or different_keys("merge", one.serdes.key, two.serdes.key) is not None
         return self._stream_of(Flow(step, serdes, one.sources | two.sources, needs))
 
     def split(self, *, name: str | None = None) -> BranchedKStream[K, V]:

@@ -23,6 +23,7 @@ from penstock import (
 )
 from penstock.errors import ProcessingError
 from penstock.plugins.dsl import KStream, StreamsBuilder, hopping, sessions, sliding, sum_of, tumbling, within
+from penstock.plugins.dsl.operators.aggregate.windows import TimeWindows, TumblingWindows
 from penstock.plugins.testing import TopologyTestDriver
 
 WINDOWS = tumbling("10ms", grace="0s")
@@ -317,3 +318,58 @@ def _windowed(**options: Any) -> Any:
 def test_a_negative_length_of_time_is_refused_where_it_is_written(where: str, make: Callable[[], object]) -> None:
     with pytest.raises(PenstockError, match=rf"^{where}(?=.*(0 or more|at least|0s or longer)).*days=-1"):
         make()
+
+
+def _cogrouped(first: str | None, second: str | None) -> StreamsBuilder:
+    builder = StreamsBuilder()
+    one, two = (builder.stream(topic, key_serde=serde) for topic, serde in (("one", first), ("two", second)))
+    counted = one.group_by_key().cogroup(lambda n, value: n + 1).cogroup(two.group_by_key(), lambda n, value: n + 1)
+    counted.aggregate(int, "counts").to_stream().to("out", value_serde="json")
+    return builder
+
+
+def test_a_cogroup_of_keys_with_other_serdes_is_refused() -> None:
+    """One key would be in two tasks, and have two counts."""
+    with pytest.raises(TopologyError, match="cogroup: the keys of its first stream have the serde StrSerde, and those"):
+        _cogrouped("str", "json")
+    for first, second in (("str", "str"), (None, None), (None, "str")):
+        _cogrouped(first, second).build()
+    with pytest.raises(
+        TopologyError, match="cogroup: the keys of its first stream have the serde JsonSerde, and those"
+    ):
+        Application("app", _cogrouped(None, "str"), key_serde="json")
+
+
+@pytest.mark.parametrize("other", ["str", "json"])
+def test_a_merge_counts_a_key_once_whatever_wrote_it(other: str) -> None:
+    """Keys of two serdes go through a repartition topic; with one serde for both, they keep it."""
+    builder = StreamsBuilder()
+    one = builder.stream("one", key_serde="str", value_serde="str")
+    two = builder.stream("two", key_serde=other, value_serde="json")
+    one.merge(two).group_by_key(name="merged").count("counts").to_stream().to(
+        "out", key_serde="str", value_serde="json"
+    )
+    application = Application("app", builder)
+    assert bool(application.program.internal_topics) == (other == "json")
+    with TopologyTestDriver(application, partitions=7) as driver:
+        for number in range(20):
+            driver.pipe("one", f"k{number}", "v")
+            driver.pipe("two", f"k{number}", "v")
+        found = {record.key: record.value for record in driver.read_all("out")}
+    assert found == {f"k{number}": 2 for number in range(20)}
+
+
+def test_two_windows_of_one_start_are_refused() -> None:
+    class Twice(TumblingWindows):
+        def windows_for(self, timestamp: int) -> Any:
+            return [*super().windows_for(timestamp)] * 2
+
+        compile = TimeWindows.compile
+
+    builder = StreamsBuilder()
+    builder.stream("in").group_by_key().windowed_by(Twice(10, 0)).count("counts")
+    with (
+        TopologyTestDriver(builder) as driver,
+        pytest.raises(ProcessingError, match=r"Twice\.windows_for\(25\) returned"),
+    ):
+        driver.pipe("in", "k", "v", 25)

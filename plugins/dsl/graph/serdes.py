@@ -41,6 +41,10 @@ class Serdes:
         """Return these serdes with `key` and `value` in their place, where they are not None."""
         return Serdes(self.key if key is None else key, self.value if value is None else value)
 
+    def common(self, other: Serdes) -> Serdes:
+        """Return what these serdes and `other` have in common."""
+        return Serdes(self.key if self.key == other.key else None, self.value if self.value == other.value else None)
+
     def else_of(self, other: Serdes) -> Serdes:
         """Return these serdes, where they are known, else those of `other`."""
         return other.given(self.key, self.value)
@@ -80,22 +84,31 @@ def check_same_keys(
     right: KnownSerde,
     settings: NodeDefaults | None = None,
     *,
+    sides: tuple[str, str] = ("the left side", "the right side"),
     how: str = 'send one side through repartition("NAME", key_serde=...) with the serde of the other',
 ) -> None:
     """Refuse to join by keys that have different serdes: equal keys would be in different partitions.
 
     What depends on the settings is not compared without them. `how` says what to do. Raises TopologyError.
     """
-    if _is_unknown(left) or _is_unknown(right) or left == right:
-        return
-    if settings is None and (_depends_on_settings(left) or _depends_on_settings(right)):
-        return
-    one, two = (resolve_serde(_key(each, settings), None, verb) for each in (left, right))
-    if one.written_form() != two.written_form():
+    if (different := different_keys(verb, left, right, settings)) is not None:
+        one, two = different
         raise TopologyError(
-            f"{verb}: the keys of the left side have the serde {_shown(one)}, and those of the right side "
-            f"{_shown(two)}, so equal keys would be in different partitions: {how}"
+            f"{verb}: the keys of {sides[0]} have the serde {_shown(one)}, and those of {sides[1]} {_shown(two)}, "
+            f"so equal keys would be in different partitions: {how}"
         )
+
+
+def different_keys(
+    verb: str, left: KnownSerde, right: KnownSerde, settings: NodeDefaults | None = None
+) -> tuple[Serde[Any], Serde[Any]] | None:
+    """Return the serdes of keys that are known to write other bytes for one key; None if that is not known."""
+    if _is_unknown(left) or _is_unknown(right) or left == right:
+        return None
+    if settings is None and (_depends_on_settings(left) or _depends_on_settings(right)):
+        return None
+    one, two = (resolve_serde(_key(each, settings), None, verb) for each in (left, right))
+    return None if one.written_form() == two.written_form() else (one, two)
 
 
 def _is_unknown(serde: KnownSerde) -> bool:

@@ -52,8 +52,25 @@ class TimeWindows(ABC):
         """
 
     def compile(self) -> Callable[[int], Sequence[Window]]:
-        """Return `windows_for`, or a function that does the same faster."""
-        return self.windows_for
+        """Return `windows_for`, or a function that does the same faster.
+
+        This one raises TopologyError for windows that are not as `windows_for` says: a record would count twice in two
+        that begin at one time.
+        """
+        given = self.windows_for
+
+        def windows_for(timestamp: int) -> Sequence[Window]:
+            windows, before = given(timestamp), -1
+            for start, end in windows:
+                if not before < start <= timestamp < end:
+                    raise TopologyError(
+                        f"{type(self).__name__}.windows_for({timestamp}) returned {windows!r}, expected (start, end) "
+                        "of windows that contain that time, the earliest start first, and at most one for each start"
+                    )
+                before = start
+            return windows
+
+        return windows_for
 
     def end_of(self, start: int) -> int | None:
         """Return the end of the window that begins at `start`; None if none does."""
@@ -119,6 +136,9 @@ class HoppingWindows(TimeWindows):
         first = max(0, timestamp - length + advance) // advance * advance
         return [(start, start + length) for start in range(first, timestamp + 1, advance)]
 
+    def compile(self) -> Callable[[int], Sequence[Window]]:
+        return self.windows_for
+
 
 @dataclass(frozen=True)
 class UnlimitedWindows(TimeWindows):
@@ -139,6 +159,9 @@ class UnlimitedWindows(TimeWindows):
     def windows_for(self, timestamp: int) -> Sequence[Window]:
         """Return the window, or nothing for a record before it."""
         return ((self.start_ms, MAX_TIME),) if timestamp >= self.start_ms else ()
+
+    def compile(self) -> Callable[[int], Sequence[Window]]:
+        return self.windows_for
 
 
 @dataclass(frozen=True)
