@@ -21,6 +21,7 @@ from penstock import (
     WrappingTransformer,
     run,
 )
+from penstock.plugins.runs.settings import MAX_RECORDS_PER_BATCH
 from penstock.plugins.runtime.locations import open_log
 
 from .driver_log import make_named_topics
@@ -47,10 +48,11 @@ def run_with_kills(
 ) -> KilledRun:
     """Send `inputs`, by topic, and run `application` until all is processed; `kills` times its task host is killed.
 
-    The kills are spread over the records: a host ends by SIGKILL when a processor gets one, before its commit. Topics
-    that the program names are made with `partitions` partitions. `directory` has notes of the kills. `options` are
-    those of `penstock.run`. Raises ConfigError where tasks run in this process or fewer records come than kills, and as
-    `penstock.run`.
+    The kills are spread over the records: a host ends by SIGKILL when a processor gets one, before its commit. Each
+    kill is in a batch of its own, because a host that is lost several times in one batch ends the run:
+    `max_records_per_batch` is lowered to make so many batches. Topics that the program names are made with `partitions`
+    partitions. `directory` has notes of the kills. `options` are those of `penstock.run`. Raises ConfigError where
+    tasks run in this process or fewer records come than kills, and as `penstock.run`.
     """
     log, program = open_log(application.settings), application.program
     try:
@@ -70,7 +72,9 @@ def run_with_kills(
             directory,
             [total * (number + 1) // (kills + 1) for number in range(kills)],
         )
-        summary: Summary = run(application.with_settings(processor_wrapper=wrapper), **options)
+        most = min(MAX_RECORDS_PER_BATCH.of(application.settings) or total, max(1, total // (kills + 1)))
+        killed = application.with_settings(processor_wrapper=wrapper, max_records_per_batch=most)
+        summary: Summary = run(killed, **options)
         done = len(list(directory.glob("kill-*")))
         if done < kills:
             raise ConfigError(f"run_with_kills: {done} kills of {kills} took place: the processors got too few records")
@@ -88,7 +92,10 @@ def _source(application: Application, topic: str) -> SourceNode:
 
 
 class _Killing:
-    """Wraps processors; kills its process at the calls `at` of them, each once, whatever process makes it."""
+    """Wraps processors; kills its process at the calls `at` of them, each once, whatever process makes it.
+
+    No two kills are in one batch: a call that would be in a batch of an earlier kill leaves it to a later call.
+    """
 
     def __init__(self, inner: Any, directory: Path, at: Sequence[int]) -> None:
         self._inner = inner
@@ -102,8 +109,11 @@ class _Killing:
             return _KillingProcessor(wrapped, self)
         return _KillingTransformer(wrapped, self)
 
-    def count(self) -> None:
-        """Count a call, and kill this process if it is one of those."""
+    def count(self, clock_ms: int) -> None:
+        """Count a call, and kill this process if it is one of those.
+
+        `clock_ms`: the wall clock of the batch. It is the same when the batch is repeated, and later in the next one.
+        """
         if os.getpid() == self._test:
             raise ConfigError("run_with_kills: tasks run in the process of the test: set `processes` to 1 or more")
         file = os.open(self._directory / "calls", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -113,13 +123,20 @@ class _Killing:
         finally:
             os.close(file)
         for number, at in enumerate(self._at):
-            if calls >= at:
-                try:
-                    # Of two hosts that get there at the same time one makes the note.
-                    os.close(os.open(self._directory / f"kill-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-                except FileExistsError:
-                    continue
-                os.kill(os.getpid(), signal.SIGKILL)
+            kill = self._directory / f"kill-{number}"
+            if calls >= at and not kill.exists():
+                if _make(self._directory / f"batch-{clock_ms}") and _make(kill):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return
+
+
+def _make(path: Path) -> bool:
+    """Make an empty file; return whether this process did: of several that make it at the same time one does."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return False
+    return True
 
 
 class _KillingProcessor(WrappingProcessor):
@@ -128,7 +145,7 @@ class _KillingProcessor(WrappingProcessor):
         self._killing = killing
 
     def process(self, record: Record) -> None:
-        self._killing.count()
+        self._killing.count(self.context.current_system_time_ms())
         super().process(record)
 
 
@@ -138,5 +155,5 @@ class _KillingTransformer(WrappingTransformer):
         self._killing = killing
 
     def transform(self, key: Any, value: Any) -> Any:
-        self._killing.count()
+        self._killing.count(self.context.current_system_time_ms())
         return super().transform(key, value)

@@ -24,13 +24,15 @@ def by_key(answers: list[tuple[Any, ...]]) -> dict[str, list[tuple[Any, ...]]]:
     return {key: [each for each in answers if each[0] == key] for key in "abdf"}
 
 
+@pytest.mark.parametrize("records", [RECORDS, RECORDS[:5]])
 def test_kills_of_hosts_of_the_embedded_engine_cost_nothing(
-    penstock_application: Make, penstock_run_with_kills: Run
+    penstock_application: Make, penstock_run_with_kills: Run, records: list[Record]
 ) -> None:
+    """A host that is lost three times in one batch ends the run: each kill strikes another batch."""
     application = penstock_application(counting(Sum), engine="embedded", processes=1)
-    done = penstock_run_with_kills(application, {"words": RECORDS})
-    assert done.summary.workers_lost == 2
-    assert by_key([each[:3] for each in done.answers["counts"]]) == by_key(list(running_sums(RECORDS)))
+    done = penstock_run_with_kills(application, {"words": records}, kills=4)
+    assert done.summary.workers_lost == 4
+    assert by_key([each[:3] for each in done.answers["counts"]]) == by_key(list(running_sums(records)))
 
 
 @pytest.mark.spark
@@ -63,7 +65,7 @@ def test_hosts_that_work_side_by_side_take_each_kill_once(tmp_path: Path) -> Non
             if child == 0:
                 os.close(writes)
                 os.read(reads, 1)  # until all are there
-                killing.count()
+                killing.count(1_000)
                 os._exit(0)
             children.append(child)
         os.close(reads)
