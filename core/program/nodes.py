@@ -232,12 +232,13 @@ class Graph:
     def intermediate_topics(self, read: Collection[str], named: Collection[str] = ()) -> frozenset[str]:
         """Return the topics from outside, of those `read` by tasks, that only results of other topics reach.
 
-        A sink names such a topic, and nothing above that sink reads it, directly or through further topics; or it is
-        among `named`. A topic that fills a store is left out: the store has what the topic has, however often it is
-        read. Source: the intermediate topics of Kafka Streams' reset tool.
+        A sink names such a topic, and nothing above that sink reads it, directly or through further topics. Or it is
+        among `named`, also where no sink names it, because a function chooses topics. A topic that fills a store is
+        left out: the store has what the topic has, however often it is read. Source: the intermediate topics of Kafka
+        Streams' reset tool.
         """
-        circular = self._circular(read)
-        return frozenset(each for each, is_circular in circular.items() if not is_circular or each in named)
+        found = {each for each, is_circular in self._circular(read).items() if not is_circular}
+        return frozenset(found.union(named) & self._from_outside(read))
 
     def circular_topics(self, read: Collection[str], named: Collection[str] = ()) -> frozenset[str]:
         """Return the other topics, but those in `named`, that the program both reads and writes.
@@ -254,7 +255,6 @@ class Graph:
         """Return the topics from outside that sinks name and tasks read, and whether above each sink it is read."""
         above: dict[str, set[str]] = {}
         written: dict[str, list[set[str]]] = {}
-        filling = {each.source.topics[0] for part in self.subtopologies for each in part.read_only_stores}
         for node in (node for part in self.subtopologies for node in part.nodes):
             found = above[node.name] = {topic for parent in node.parents for topic in above[parent]}
             if isinstance(node, SourceNode):
@@ -265,9 +265,13 @@ class Graph:
             for topics in (topics for each in written.values() for topics in each if through in topics):
                 topics |= {topic for sink in sinks for topic in sink}
         return {
-            topic: all(topic in topics for topics in written[topic])
-            for topic in {*written} & {*read} - filling - {*self.internal_topics}
+            topic: all(topic in topics for topics in written[topic]) for topic in {*written} & self._from_outside(read)
         }
+
+    def _from_outside(self, read: Collection[str]) -> set[str]:
+        """Return the topics from outside, of those `read` by tasks, without those that fill a store."""
+        filling = {each.source.topics[0] for part in self.subtopologies for each in part.read_only_stores}
+        return {*read} - filling - {*self.internal_topics}
 
     def all_stores(self) -> tuple[StoreBuilder, ...]:
         """Return every declared store, the global ones last."""

@@ -130,7 +130,9 @@ def by_sinks(application: Application, log: Log) -> Choose:
         serde, _ = serdes_of_topic(node.key_serde, None, settings, f"topic {topic!r}", topic)
         if isinstance(node, SinkNode) and (node.partitioner or node.partition_by):
             try:
-                return partitions_of_key(node, serde, topic, serde.deserialize(key), count)
+                if chosen := partitions_of_key(node, serde, topic, serde.deserialize(key), count):
+                    return chosen
+                raise ValueError("its partitioner drops records with this key")
             except Exception as error:  # a user's function, and a key that may be why the record failed
                 raise ConfigError(
                     f"sink {node.name!r} cannot choose a partition of {topic!r} for key {key!r}: {error!r}: leave "

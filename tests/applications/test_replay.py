@@ -144,6 +144,19 @@ def test_a_windowed_key_goes_where_the_sink_of_its_topic_sends_it() -> None:
         replay(log, "dead", Selection(), to="b", again=True, choose=by_sinks(Application("app", topology), log))
 
 
+def test_no_letter_is_dropped_by_a_partitioner_that_drops_what_has_no_value() -> None:
+    """A partitioner is asked with the key alone."""
+    log = dead_letter_log()
+    letter(log, 7, 0, "a", ERRORS[0])
+    topology = Topology().add_source("all", "a", key_serde="str")
+    topology.add_sink("some", "elsewhere", "all", key_serde="str", partitioner=lambda topic, record, count: ())
+    choose = by_sinks(Application("app", topology), log)
+    with pytest.raises(ConfigError, match="sink 'some' cannot choose a partition of 'elsewhere'.* drops"):
+        replay(log, "dead", Selection(), to="elsewhere", choose=choose)
+    assert [each.records for each in replay(log, "dead", Selection(), to="elsewhere").sent] == [1]
+    assert values(log, "elsewhere") == [7]
+
+
 def placed(log: Log, topic: str) -> list[int]:
     """Return the partition of each record, in the order of the values."""
     found = {}

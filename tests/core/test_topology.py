@@ -396,6 +396,20 @@ def test_intermediate_topics(edges: list[tuple[str, str]], expected: set[str]) -
         assert program.circular_topics(read, [topic]) == circular - {topic}
 
 
+@pytest.mark.parametrize("sinks", [["chosen"], ["chosen", "out"], []])
+def test_a_named_topic_is_intermediate_where_no_sink_names_it(sinks: list[str]) -> None:
+    """A function chooses the topic of each record, or a handler sends it there."""
+    topology = (
+        Topology().add_source("in", "in").add_source("again", "retries").add_processor("p", Pass, ["in", "again"])
+    )
+    for each in sinks:
+        topology.add_sink(each, (lambda record, context: "retries") if each == "chosen" else each, "p")
+    program, read = topology.build(), {"in", "retries"}
+    assert program.intermediate_topics(read) == set()
+    assert program.intermediate_topics(read, ["retries"]) == {"retries"}
+    assert program.intermediate_topics(read, ["others"]) == set()
+
+
 def test_a_program_pickles() -> None:
     program = everything(Pass)
     assert pickle.loads(pickle.dumps(program)) == program
