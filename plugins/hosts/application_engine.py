@@ -44,16 +44,16 @@ class ApplicationEngine(SlotEngine):
         self._restores = self._resources.world.threads(_RESTORING_THREADS, "penstock-restores")
         self._restoring: dict[str, Future[None]] = {}
         self._kept: dict[int, Sequence[TaskResult]] = {}
-        """By the number of its message, what tasks have reported since the last batch that Spark has ended."""
-        self._batch = self._messages = 0
+        """By the number of its message, what tasks have reported in messages that have not come, as far as is known."""
+        self._messages = 0
 
     def handle(self, request: SlotRequest) -> SlotMessage:
         """Run one batch."""
         plan = request.plan
         self._claim(plan, request.executor)
-        if plan.batch == self._batch + 1:
-            self._kept.clear()  # Spark plans the next batch when the driver has what the last one did
-        self._batch = plan.batch
+        token, heard = request.heard or ("", 0)
+        if token == self._host.token:
+            self._kept = {number: reports for number, reports in self._kept.items() if number > heard}
         kept = dict(self._kept)
         self._keep_standbys(plan)
         self._resources.is_settled = plan.is_settled
@@ -68,8 +68,8 @@ class ApplicationEngine(SlotEngine):
         self._logs.task = ""
         self._resources.clean_up(self._application)
         self._messages += 1
-        if plan.batch:
-            self._kept[self._messages] = [each for each in results if each.report is not None]
+        if request.heard is not None and (reports := [each for each in results if each.report is not None]):
+            self._kept[self._messages] = reports
         return SlotMessage(
             plan.slot,
             request.executor,

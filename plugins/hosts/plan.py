@@ -37,7 +37,6 @@ class SlotPlan:
     `is_settled`: every task of the application is open, so that local state which nobody uses belongs to tasks that
     have moved away. `standbys`: the tasks of other slots of which the host keeps warm copies.
     `paused`: the sub-topologies whose tasks are opened and commit, but process no records and call no punctuators.
-    `batch`: the number of the batch, which it keeps when Spark repeats it; 0 where none is repeated.
     `left`: how many records of the slot's tasks were left behind `ends` when the batch was planned.
     `visits`: the visits that were asked for. `fronts`: by sub-topology, or by task where it is another one than that
     of the sub-topology, how far everything in front of the task is read once it has read up to `ends` (`Front`).
@@ -50,7 +49,6 @@ class SlotPlan:
     global_ends: Offsets = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     step: int = -1
-    batch: int = 0
     left: int = 0
     stopping: bool = False
     suspect: str = ""

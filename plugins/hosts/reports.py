@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from penstock import PenstockError, errors
+from penstock import Commit, PenstockError, errors
 from penstock.plugins.runtime.local_state.restoring import RestoreProgress
 from penstock.plugins.runtime.report import DetailedCounts, TaskReport
 from penstock.support.system_errors import what_to_do
@@ -112,12 +112,16 @@ class Observed:
     lag: int | None = None
 
     @classmethod
-    def of(cls, message: SlotMessage, plan: SlotPlan) -> Observed:
-        """Return what a batch did, and what was left when it was planned."""
+    def of(cls, message: SlotMessage, plan: SlotPlan, known: Mapping[str, Commit]) -> Observed:
+        """Return what a batch did, and what was left when it was planned.
+
+        `known`: the last commits by task. A task that is being restored, or waits, has not read its part of the plan.
+        """
         reports = [
             each.report for results in (*message.kept.values(), message.results) for each in results if each.report
         ]
-        positions = {each: at for report in reports for each, at in report.positions.items()}
+        read = (*(each.positions for each in known.values()), *(each.positions for each in reports))
+        positions = {each: at for read_by_task in read for each, at in read_by_task.items()}
         ends = ((end, positions.get(each, end)) for planned in plan.ends.values() for each, end in planned.items())
         return cls(sum(reports, DetailedCounts()), plan.left + sum(max(0, end - at) for end, at in ends))
 
@@ -136,8 +140,9 @@ class SlotMessage:
 
     `executor` is the identity of the executor that got the slot's row. `elsewhere`: nothing was done, because the slot
     belongs to the executor of this identity. `failure` is one that is not of a single task: no host could be started.
-    `number` counts the batches of the host. `kept` has, by their numbers, the results of those before it of which the
-    driver has not heard, as far as the host knows: Spark may cut off a batch that has done its work.
+    `number` counts the messages of the host; 0: its messages are not counted. `kept` has, by their numbers, the
+    results of those before it that have not arrived, as far as the host knows: Spark may cut off a batch that has done
+    its work, or repeat it where another executor leaves it to the slot's owner.
     `observed`: what was done since the last renewal; it stays with the proxy, which has columns for it.
     `losses`: what happened to hosts that were lost in this batch. `lines` are log lines that could not be sent
     otherwise. `planned`: the slot's owner in the plan. `server`: the URL of the machine's server of queries; "": none.

@@ -30,11 +30,16 @@ SERVER_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class SlotRequest:
-    """A proxy's request: run the plan. `known` has, by task id, commits that the log must have."""
+    """A proxy's request: run the plan. `known` has, by task id, commits that the log must have.
+
+    `heard`: the token of a host, and the number of its last message that has arrived; ("", 0) before the first one.
+    None where every message arrives.
+    """
 
     plan: SlotPlan
     known: Mapping[str, Commit]
     executor: str
+    heard: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,11 @@ def read_state(
     if checkpoint is not None:
         query, found = read_commits(spark, application, str(checkpoint), batch)
         known = {task: each for task, each in found.items() if task.startswith(f"{number}_")}
+        if not known:
+            raise StoreError(
+                f"checkpoint {checkpoint}: no task of store {store!r} has a commit in it ({number}_0, ...; it has "
+                f"{', '.join(found) or 'none'}): none has had a row yet, or this is not the program of the query"
+            )
         chosen = _chosen(store, known, tasks)
         place = _Checkpoint(query, [(task, known[task]) for task in chosen])
     elif batch is not None:

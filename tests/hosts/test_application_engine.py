@@ -28,12 +28,13 @@ from penstock.plugins.hosts import application_engine as application_module
 from penstock.plugins.hosts.application_engine import ApplicationEngine
 from penstock.plugins.hosts.engine import HostInfo
 from penstock.plugins.hosts.plan import SlotPlan
-from penstock.plugins.hosts.reports import SlotMessage, TaskResult
+from penstock.plugins.hosts.reports import Observed, SlotMessage, TaskResult
 from penstock.plugins.hosts.slot_engine import SlotCargo, SlotRequest
 from penstock.plugins.hosts.status import Meter
 from penstock.plugins.logs.local.committer import LocalCommitter
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.spark.batches.executor import saved_after
 from penstock.plugins.testing.contracts.child import answer, forked
 from penstock.record import OutputBatch, TopicPartition
 from tests.small_disk import small_disk
@@ -139,24 +140,50 @@ def test_the_tasks_of_a_slot_share_its_time(make_world: MakeWorld, monkeypatch: 
     assert shares[6:] == [math.inf]
 
 
-def test_reports_of_batches_that_spark_repeats_are_kept(make_world: MakeWorld) -> None:
+def test_reports_are_kept_until_spark_has_them(make_world: MakeWorld) -> None:
     world = make_world(apps.count())
     engine = world.engine()
+    saved: dict[str, list[Any]] = {}
 
-    def batch(number: int, *values: str) -> dict[int, int]:
+    def batch(*values: str, arrives: bool = True) -> dict[int, int]:
         """Return how many records the message has, and those of earlier ones, by the number of their message."""
         put(world, 0, *values)
         ends = {"0_0": world.surroundings.log.end_offsets(world.tasks["0_0"])}
-        message = engine.handle(SlotRequest(SlotPlan(0, "", 0, ends, batch=number), {}, "e"))
+        token, number = saved.get("heard", ("", 0))
+        sent = engine.handle(SlotRequest(SlotPlan(0, "", 0, ends), {}, "e", (token, number)))
+        message = SlotMessage.from_json(sent.to_json())
+        if arrives:
+            saved.update(saved_after(saved, message))
         every = {**message.kept, message.number: message.results}
         return {each: sum(one.report.records_in for one in found if one.report) for each, found in every.items()}
 
-    assert batch(1, "a", "b") == {1: 2}
-    assert batch(2, "c") == {2: 1}
-    assert batch(2) == {2: 1, 3: 0}
-    assert batch(2) == {2: 1, 3: 0, 4: 0}
-    assert batch(3, "d") == {5: 1}
-    assert batch(1) == {5: 1, 6: 0}, "a new checkpoint: it is not known whether the driver has heard"
+    assert batch("a", "b") == {1: 2}
+    assert batch("c", arrives=False) == {2: 1}
+    # Another executor may have ended that batch for Spark: it left the slot to this one, and knew nothing of its work.
+    saved.update(saved_after(saved, SlotMessage(0, "other", elsewhere="e")))
+    assert batch("d", arrives=False) == {2: 1, 3: 1}
+    assert batch() == {2: 1, 3: 1, 4: 0}
+    assert batch("e") == {5: 1}
+    saved["heard"] = ["another host", 9]
+    assert batch() == {5: 1, 6: 0}, "the driver counts it once"
+    saved.clear()
+    assert batch() == {5: 1, 6: 0, 7: 0}, "a new checkpoint"
+    put(world, 0, "f")
+    ends = {"0_0": world.surroundings.log.end_offsets(world.tasks["0_0"])}
+    told = [engine.handle(SlotRequest(SlotPlan(0, "", 0, ends), {}, "e")) for engine in [world.engine()] * 2]
+    assert [each.kept for each in told] == [{}, {}], "every message arrives there"
+
+
+def test_what_a_waiting_task_has_not_read_is_lag() -> None:
+    """One that is being restored, or tries a failed record again later, has no report."""
+    partition = TopicPartition("in", 0)
+    plan = SlotPlan(0, "", 0, {"0_0": {partition: 30}}, left=5)
+    known = {"0_0": Commit({partition: 10}, "v")}
+    read = TaskResult("0_0", TaskReport("0_0", "v", {partition: 20}, 0))
+    assert Observed.of(SlotMessage(0, "e", results=[TaskResult("0_0")]), plan, known).lag == 25
+    assert Observed.of(SlotMessage(0, "e", elsewhere="other"), plan, known).lag == 25
+    assert Observed.of(SlotMessage(0, "e", results=[read]), plan, known).lag == 15
+    assert Observed.of(SlotMessage(0, "e", kept={1: [read]}), plan, known).lag == 15
 
 
 def opened(results: Mapping[str, TaskResult]) -> dict[str, str]:

@@ -294,7 +294,6 @@ def test_every_slot_gets_a_plan_even_without_work(stage: Stage) -> None:
             {"0_0": {IN: 9}} if number == 0 else {},
             table,
             {"table": "id"},
-            batch=3,
             seconds=30.0,
             restore_seconds=1.0,
         )

@@ -440,6 +440,8 @@ def test_columns_are_found_as_spark_finds_names(session: Any, tmp_path: Path) ->
             transform(app, {"in": several}, partitions=1)
         found = re.search(": (\\w+), (\\w+). Rename", str(raised.value))
         assert found is not None and found[1] != found[2] and {each.lower() for each in found.groups()} == {column}
+    with pytest.raises(ConfigError, match="has no column 'a.b' for its key; it has: KEY, .*in backquotes: `a.b`$"):
+        transform(app, {"in": Records(frame.selectExpr("*", "key as `a.b`"), key="a.b")}, partitions=1)
     # A function without parentheses, which Spark's `col` finds, is no column.
     with pytest.raises(ConfigError, match="has no column 'user' for its key; it has: KEY, Value"):
         transform(app, {"in": Records(frame, key="user")}, partitions=1)

@@ -160,7 +160,6 @@ class BatchPlanner:
                 global_ends,
                 ids,
                 step,
-                end["seq"],
                 left.get(str(number), 0),
                 seconds=self._batch_seconds if step < 0 else None,
                 restore_seconds=None if self._drains_only or step >= 0 else self._restore_seconds,

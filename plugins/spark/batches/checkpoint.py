@@ -23,7 +23,7 @@ from penstock.support.private_files import make_private_directory, write_private
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_FORM = 2
+_FORM = 3
 """Of the offsets and states that this version writes: a group is a slot."""
 
 _log = logging.getLogger("penstock.spark")

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 COUNTS = ("records_in", "records_out", "dropped", "commits", "restored")
 OUTPUT_SCHEMA = f"message string, {', '.join(f'{name} long' for name in COUNTS)}, lag long, counters map<string, long>"
 STATE_SCHEMA = "commits string"
+_HEARD = "heard"
+"""Beside the tasks in a slot's state: the token of the slot's host, and the number of its last message with reports."""
 _SUSPECT_SECONDS = 8.0
 """Seconds in which a host must give a sign of life that sends no heartbeats; longer than the five between two signs."""
 
@@ -79,32 +81,31 @@ class BatchFunction:
     def __call__(
         self, key: tuple[int], frames: Iterator[pandas.DataFrame], state: GroupState
     ) -> Iterator[pandas.DataFrame]:
-        """Run one slot's batch: one row of `source.SCHEMA` in, one message out; the state keeps the last commits."""
+        """Run one slot's batch: one row of `source.SCHEMA` in, one message out.
+
+        The state keeps the last commits, and which message Spark has: it takes both in one step.
+        """
         import pandas
 
         plan = next(SlotPlan.from_json(text) for frame in frames for text in frame["plan"])
-        commits: dict[str, list[Any]] = json.loads(state.get[0]) if state.exists else {}
-        message = self.run(plan, commits)
-        known = dict(commits)
-        for result in message.results:
-            if result.report is not None:
-                known[result.task_id] = [result.report.version, offsets_to_json(result.report.positions)]
-        if known != commits:
-            state.update((json.dumps(known, separators=(",", ":")),))
-        observed = message.observed or Observed.of(message, plan)
+        saved: dict[str, list[Any]] = json.loads(state.get[0]) if state.exists else {}
+        message = self.run(plan, saved)
+        if (following := saved_after(saved, message)) != saved:
+            state.update((json.dumps(following, separators=(",", ":")),))
+        observed = message.observed or Observed.of(message, plan, commits_in(saved))
         row: dict[str, list[Any]] = {name: [getattr(observed.counts, name)] for name in COUNTS}
         row |= {"lag": [observed.lag], "counters": [observed.counters()]}
         yield pandas.DataFrame({"message": [message.to_json()], **row})
 
-    def run(self, plan: SlotPlan, commits: Mapping[str, list[Any]]) -> SlotMessage:
-        """Hand the batch to the slot's host, if the slot belongs to this executor.
+    def run(self, plan: SlotPlan, saved: Mapping[str, list[Any]]) -> SlotMessage:
+        """Hand the batch to the slot's host, if the slot belongs to this executor. `saved` is the slot's state.
 
         An error is returned in the message. Otherwise Spark would repeat the batch, which does not help, and would wrap
         the error in its own.
         """
         identity = executor_identity()
         logs = log_to_driver(Path(self.log_directory), self.log_level)
-        known = {task: Commit(offsets_from_json(positions), version) for task, (version, positions) in commits.items()}
+        token, number = saved.get(_HEARD, ("", 0))
         client = self.hosts.client(plan.slot, identity)
         try:
             self.hosts.check(identity)
@@ -116,7 +117,7 @@ class BatchFunction:
                 client.close()
                 end_hosts([client.spec.key], "its tasks have made no turn for too long", int(process))
             message: SlotMessage = client.call(
-                SlotRequest(plan, known, identity.text),
+                SlotRequest(plan, commits_in(saved), identity.text, (token, number)),
                 reason="host lost" if plan.owner == identity.text else "first",
                 silent_seconds=_SUSPECT_SECONDS if plan.suspect else None,
             )
@@ -148,3 +149,18 @@ class BatchFunction:
             if not plan.owner and attempt == 0:
                 client.begin("first")
             return owner_elsewhere(plan.slot, plan.owner, own, attempt, claims, wait_seconds=layout.wait_seconds)
+
+
+def commits_in(saved: Mapping[str, list[Any]]) -> dict[str, Commit]:
+    """Return the last commits of a slot's tasks in its state."""
+    commits = ((task, *each) for task, each in saved.items() if task != _HEARD)
+    return {task: Commit(offsets_from_json(positions), version) for task, version, positions in commits}
+
+
+def saved_after(saved: Mapping[str, list[Any]], message: SlotMessage) -> dict[str, list[Any]]:
+    """Return the state of a slot after a batch with this message."""
+    reports = [each.report for each in message.results if each.report is not None]
+    commits = {each.task_id: [each.version, offsets_to_json(each.positions)] for each in reports}
+    if message.host is not None and message.number and (reports or message.kept):
+        return {**saved, **commits, _HEARD: [message.host.token, message.number]}
+    return {**saved, **commits}

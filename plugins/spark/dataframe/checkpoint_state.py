@@ -8,7 +8,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock import Application, Commit, ConfigError, IncompatibleStateError, StateStore, StoreError, World
+from penstock import (
+    Application,
+    Commit,
+    ConfigError,
+    IncompatibleStateError,
+    StateStore,
+    StoreError,
+    TaskId,
+    World,
+)
 from penstock.plugins.replicas.contents import declared_store, store_over
 from penstock.plugins.runtime.local_state.backends import Backends
 from penstock.plugins.runtime.locations import open_deltas
@@ -48,17 +57,23 @@ def read_commits(
             "read; older ones are kept for spark.sql.streaming.minBatchesToRetain batches"
         ) from error
     commits: dict[str, StreamCommit] = {}
+    tasks: dict[int, TaskId] = {}
     for row in rows:
         commit = StreamCommit.from_state((row.version, row.commit))
-        tasks = application.program.resolve(commit.fingerprint["partitions"], application.id).tasks
-        task = next((each for each in tasks if group_key(each, SPREAD) == row.group), None)
-        if task is None:
+        tasks = tasks or _by_group(application, max(commit.fingerprint["partitions"].values()))
+        if (task := tasks.get(row.group)) is None:
             raise IncompatibleStateError(
                 f"{where}: it is not of this program (group {row.group} is none of its tasks): give the application "
                 "that `transform` was given"
             )
         commits[str(task)] = commit
     return json.loads(metadata.value)["id"], commits
+
+
+def _by_group(application: Application, partitions: int) -> dict[int, TaskId]:
+    """Return the tasks of a program by their group keys, where all its topics have so many partitions."""
+    found = application.program.resolve(dict.fromkeys(application.program.topics(), partitions), application.id)
+    return {group_key(each, SPREAD): each for each in found.tasks}
 
 
 def _operator(spark: SparkSession, where: str, checkpoint: str) -> int:

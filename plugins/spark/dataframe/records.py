@@ -97,7 +97,8 @@ def _column(where: str, frame: DataFrame, what: str, given: Any) -> tuple[Column
     try:
         if column is not None:
             return column, frame.select(column.alias("_")).schema[0].dataType
-        said = ""
+        quoted = str(given).replace("`", "``")
+        said = f". Spark finds a name with such characters in backquotes: `{quoted}`" if given in frame.columns else ""
     except AnalysisException as error:
         said = f". Spark says: {str(error).splitlines()[0]}"
     raise ConfigError(
