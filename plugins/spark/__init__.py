@@ -10,11 +10,11 @@ from penstock.support.packages import importable
 if TYPE_CHECKING:
     from penstock.plugins.runs.progress import RunProgress, RunSummary
 
-    from .dataframe import Records, transform
+    from .dataframe import Records, topic_rows, transform
     from .runner import run
     from .state import read_state
 
-    __all__ = ["Records", "RunProgress", "RunSummary", "read_state", "run", "transform"]
+    __all__ = ["Records", "RunProgress", "RunSummary", "read_state", "run", "topic_rows", "transform"]
 
 _FROM = {
     "Records": ".dataframe",
@@ -22,6 +22,7 @@ _FROM = {
     "RunSummary": "penstock.plugins.runs.progress",
     "read_state": ".state",
     "run": ".runner",
+    "topic_rows": ".dataframe",
     "transform": ".dataframe",
 }
 

@@ -397,7 +397,10 @@ def test_columns_must_fit(session: Any, tmp_path: Path) -> None:
     )
     good = frame.selectExpr("value", "timestamp_millis(5) as timestamp")
     for given, message in (
-        (frame, "topic 'in': its key is of type int, expected binary or string.*cast"),
+        (
+            good.withColumn("key", col("value").cast("int")),
+            "topic 'in': its key is of type int, and the key serde 'str' of source 'in' cannot write that.*cast",
+        ),
         (
             Records(frame, key="value"),
             "topic 'in' has no column 'timestamp' for its timestamp; it has: key, value, at.*Records",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import reprlib
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar, is_typeddict
 
 from penstock import ConfigError, Serde, SerdeError
@@ -58,6 +59,20 @@ class TypedSerde(Serde[T], Generic[T]):
                 "(and one that may be null `| None`), or name the serde it was written with"
             ) from error
 
+    def of_rows(self, rows: Sequence[Any]) -> list[T | None]:
+        """Return the values that rows have in dicts, lists and Python's own types, None for None.
+
+        A NamedTuple is a tuple of its fields. Raises SerdeError with the path of a wrong field.
+        """
+        try:
+            return self._convert(rows)
+        except Exception as error:
+            shown = reprlib.repr(rows[0] if len(rows) == 1 else rows)
+            raise SerdeError(
+                f"serde {self.name!r}: {self._said(error)}; found {shown}: give a field that may be absent a default "
+                "(and one that may be null `| None`), or change the column"
+            ) from error
+
     def written_form(self) -> str:
         """Return the JSON schema of the type: names of classes and the values of defaults are not part of it."""
         return self._form
@@ -78,6 +93,10 @@ class TypedSerde(Serde[T], Generic[T]):
     @abstractmethod
     def _read(self, data: bytes) -> T:
         """Return the value of the JSON text. Raises any exception."""
+
+    @abstractmethod
+    def _convert(self, rows: Sequence[Any]) -> list[T | None]:
+        """Return what `of_rows` returns. Raises any exception."""
 
     @abstractmethod
     def _said(self, error: Exception) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
 
 from penstock import ConfigError
 from penstock.support.packages import check_installed, needed
@@ -37,6 +38,11 @@ class ModelSerde(TypedSerde[T]):
         if self.refuses_extra:
             return self._adapter.validate_json(data, extra="forbid")
         return self._adapter.validate_json(data)
+
+    def _convert(self, rows: Sequence[Any]) -> list[T | None]:
+        validate = self._adapter.validate_python
+        extra: Literal["forbid"] | None = "forbid" if self.refuses_extra else None
+        return [None if row is None else validate(row, extra=extra) for row in rows]
 
     def _said(self, error: Exception) -> str:
         if not isinstance(error, ValidationError):

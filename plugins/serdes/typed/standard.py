@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,6 +17,8 @@ from .base import TypedSerde, kind_name
 from .json_schemas import Schema
 
 T = TypeVar("T")
+_NATURAL = (bytes, date, datetime, time, timedelta, Decimal)
+"""Types whose values a row has as they are."""
 _CACHE = "__msgspec_cache__"
 _AT = re.compile(r"(.*?)(?: - at (?:key in )?`\$\.?(.*)`)?$", re.DOTALL)
 
@@ -59,6 +63,19 @@ class StandardSerde(TypedSerde[T]):
         if self.refuses_extra and (path := unknown_field(self._info, msgspec.json.decode(data))):
             raise msgspec.ValidationError(f"Object contains unknown field - at `$.{path}`")
         return value
+
+    def _convert(self, rows: Sequence[Any]) -> list[T | None]:
+        # All at once: msgspec looks at the type anew in each call.
+        try:
+            if len(rows) == 1 and rows[0] is not None:  # its error has the path in the value alone
+                values: list[T | None] = [msgspec.convert(rows[0], self.kind, builtin_types=_NATURAL)]
+            else:
+                values = msgspec.convert(rows, list[self.kind | None], builtin_types=_NATURAL)  # type: ignore[name-defined]
+        finally:
+            self._forget()
+        if self.refuses_extra and (path := next(filter(None, (unknown_field(self._info, row) for row in rows)), "")):
+            raise msgspec.ValidationError(f"Object contains unknown field - at `$.{path}`")
+        return values
 
     def _said(self, error: Exception) -> str:
         match = _AT.match(str(error))

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from .records import Records
 from .transform import transform
+from .typed.schemas import topic_rows
 
-__all__ = ["Records", "transform"]
+__all__ = ["Records", "topic_rows", "transform"]

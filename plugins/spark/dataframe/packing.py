@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock import Headers, RecordBatch, TopicPartition
 from penstock.plugins.logs.partitioner import partitions_for_keys
 
+from .typed.serdes import ValueColumn
+
 if TYPE_CHECKING:
     import pyarrow
+
+    from .typed.columns import Column
 
 CHUNK_SCHEMA = "group long, topic string, chunk binary"
 
@@ -22,13 +26,23 @@ class Packer:
     Rows have the columns of `records.normalized`. `groups` are the group keys of the tasks by partition. A row goes to
     the partition that Kafka's clients would choose for its key; one without a key to that of its value, so that it goes
     to the same one when Spark repeats the batch. The first packer of a batch also sends an empty row to each of
-    `everyone`, so that every task runs.
+    `everyone`, so that every task runs. `key_bytes` makes bytes of typed keys. `value`: the column of typed values,
+    whose rows without a key go by their JSON.
     """
 
-    def __init__(self, topic: str, groups: tuple[int, ...], everyone: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        topic: str,
+        groups: tuple[int, ...],
+        everyone: tuple[int, ...],
+        key_bytes: Callable[[Any], list[bytes | None]] | None = None,
+        value: Column | None = None,
+    ) -> None:
         self.topic = topic
         self.groups = groups
         self.everyone = everyone
+        self.key_bytes = key_bytes
+        self.value = value
 
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         """Pack one partition of a DataFrame."""
@@ -45,11 +59,15 @@ class Packer:
         import numpy
         import pyarrow
 
+        if self.key_bytes is not None:
+            made = pyarrow.array(self.key_bytes(rows.column("key")), pyarrow.binary())
+            rows = rows.set_column(rows.schema.get_field_index("key"), "key", made)
         if len(self.groups) == 1:
-            return _chunks(self.groups, self.topic, [_serialized(rows)])
+            return _chunks(self.groups, self.topic, [serialized(rows)])
         keys = rows.column("key").to_pylist()
         if rows.column("key").null_count:
-            values = rows.column("value").to_pylist()
+            values = rows.column("value")
+            values = values.to_pylist() if self.value is None else self.value.texts(values)
             keys = [value or b"" if key is None else key for key, value in zip(keys, values, strict=True)]
         partitions = partitions_for_keys(keys, len(self.groups))
         rows = rows.take(pyarrow.array(numpy.argsort(partitions, kind="stable")))
@@ -57,7 +75,7 @@ class Packer:
         for partition, count in enumerate(numpy.bincount(partitions, minlength=len(self.groups)).tolist()):
             if count:
                 groups.append(self.groups[partition])
-                chunks.append(_serialized(rows.slice(start, count)))
+                chunks.append(serialized(rows.slice(start, count)))
                 start += count
         return _chunks(groups, self.topic, chunks)
 
@@ -66,13 +84,17 @@ class Rows:
     """The rows of one topic for one task in a batch, in the order in which they are processed.
 
     The order is by timestamp, then by the user's columns, then by content. It is the same whenever Spark repeats the
-    batch, although its shuffle brings chunks in any order. `first`: the offset of the first record.
+    batch, although its shuffle brings chunks in any order. `first`: the offset of the first record. `value`: the column
+    of typed values, whose content is their JSON.
     """
 
-    def __init__(self, partition: TopicPartition, chunks: Sequence[bytes], first: int) -> None:
+    def __init__(
+        self, partition: TopicPartition, chunks: Sequence[bytes], first: int, value: Column | None = None
+    ) -> None:
         self.partition = partition
         self.next_offset = first
-        self._rows = _sorted(chunks)
+        self._value = value
+        self._rows = _sorted(chunks, value)
         self._taken = 0
 
     @property
@@ -88,19 +110,19 @@ class Rows:
         rows = self._rows.slice(self._taken, count)
         first, self.next_offset = self.next_offset, self.next_offset + rows.num_rows
         self._taken += rows.num_rows
-        headers = rows.column("headers")
+        headers, values = rows.column("headers"), rows.column("value")
         return RecordBatch(
             *self.partition,
             range(first, self.next_offset),
             rows.column("key").to_pylist(),
-            rows.column("value").to_pylist(),
+            values.to_pylist() if self._value is None else ValueColumn(self._value, values.combine_chunks()),
             numpy.floor_divide(rows.column("time").to_numpy(), 1000).tolist(),
             None if headers.null_count == rows.num_rows else [headers_from_json(each) for each in headers.to_pylist()],
             self.next_offset,
         )
 
 
-def _sorted(chunks: Sequence[bytes]) -> Any:
+def _sorted(chunks: Sequence[bytes], value: Column | None) -> Any:
     """Return the rows of all chunks as a table; None when there are none."""
     import pyarrow
     from pyarrow import compute
@@ -109,9 +131,46 @@ def _sorted(chunks: Sequence[bytes]) -> Any:
         return None
     tables = [pyarrow.ipc.open_stream(chunk).read_all() for chunk in chunks]
     table = pyarrow.concat_tables(tables).combine_chunks()
-    ordering = [name for name in table.schema.names if name.startswith("order")]
-    keys = [(name, "ascending") for name in ("time", *ordering, "key", "value", "headers")]
-    return table.take(compute.sort_indices(table, sort_keys=keys))
+    first = ["time", *(name for name in table.schema.names if name.startswith("order")), "key"]
+    content = ["value", "headers"] if value is None else []  # Arrow sorts no structs
+    indices = compute.sort_indices(table, sort_keys=[(name, "ascending") for name in first + content])
+    table = table.take(indices)
+    return table if value is None else _sorted_by_content(table, first, value)
+
+
+def _sorted_by_content(table: Any, first: Sequence[str], value: Column) -> Any:
+    """Return a table that is sorted by the columns `first`, and where they are equal by values and headers."""
+    import numpy
+    import pyarrow
+
+    is_equal = numpy.ones(max(0, len(table) - 1), bool)
+    for name in first:
+        is_equal &= _equals_next(table.column(name).combine_chunks())
+    if not is_equal.any():
+        return table
+    starts = numpy.flatnonzero(numpy.concatenate([[True], ~is_equal]))
+    indices = numpy.arange(len(table))
+    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(table)], strict=True):
+        if end - start > 1:
+            rows = table.slice(start, end - start)
+            texts = value.texts(rows.column("value").combine_chunks())
+            # Null comes last, as Arrow sorts it.
+            content = [
+                (text is None, text or b"", header is None, header or "")
+                for text, header in zip(texts, rows.column("headers").to_pylist(), strict=True)
+            ]
+            indices[start:end] = [start + each for each in sorted(range(len(content)), key=content.__getitem__)]
+    return table.take(pyarrow.array(indices))
+
+
+def _equals_next(array: Any) -> Any:
+    """Return for each value but the last whether the next one is equal to it; null and NaN count as equal."""
+    from pyarrow import compute
+
+    one, other = array[:-1], array[1:]
+    both_null = compute.and_(one.is_null(nan_is_null=True), other.is_null(nan_is_null=True))
+    is_equal = compute.fill_null(compute.equal(one, other), False)
+    return compute.or_(is_equal, both_null).to_numpy(zero_copy_only=False)
 
 
 def _chunks(groups: Sequence[int], topic: str, chunks: Sequence[Any]) -> pyarrow.RecordBatch:
@@ -127,7 +186,8 @@ def _chunks(groups: Sequence[int], topic: str, chunks: Sequence[Any]) -> pyarrow
     )
 
 
-def _serialized(rows: pyarrow.RecordBatch) -> bytes:
+def serialized(rows: pyarrow.RecordBatch) -> bytes:
+    """Return rows as an Arrow stream, compressed."""
     import pyarrow
 
     sink = pyarrow.BufferOutputStream()

@@ -32,7 +32,8 @@ class Records:
     Names are found as Spark finds them: in any case, unless `spark.sql.caseSensitive` is true.
 
     `key` and `value` are binary or string, in the form that the source's serdes read (a string counts as its UTF-8
-    bytes). None stands for the column `key`, and for none at all where there is no such column. `timestamp` is a
+    bytes), or typed: of any other type, such as a struct, which is a dict or the class that the serde is for. None
+    stands for the column `key`, and for none at all where there is no such column. `timestamp` is a
     timestamp or a number of milliseconds; a null counts as -1, which the timestamp extractor deals with. `headers` is
     an array of (key string, value binary) structs as in Spark's Kafka source; None: the column `headers` if there is
     one. `order_by` are columns that order records of equal timestamps; None: what `transform` says.
@@ -49,14 +50,14 @@ class Records:
 def normalized(topic: str, given: Records, order_by: str | Sequence[ColumnLike]) -> DataFrame:
     """Return the DataFrame that a `Packer` reads.
 
-    Its columns: key, value, time (microseconds), headers (as JSON), order0, order1, ... Raises ConfigError, with topic
-    and column, for a column that is missing or has another type.
+    Its columns: key and value (binary, or typed), time (microseconds), headers (as JSON), order0, order1, ... Raises
+    ConfigError, with topic and column, for a column that is missing or has another type.
     """
     where, frame = f"the DataFrame of topic {topic!r}", given.frame
-    key = _optional(where, frame, "key", given.key, "binary", _bytes)
+    key = _optional(where, frame, "key", given.key, "binary", _part)
     columns = [
         key,
-        _bytes(where, frame, "value", given.value),
+        _part(where, frame, "value", given.value),
         _time(where, frame, given.timestamp, key),
         _optional(where, frame, "headers", given.headers, "string", _headers),
     ]
@@ -144,15 +145,12 @@ def _optional(
     return read(where, frame, what, what if given is None else given)
 
 
-def _bytes(where: str, frame: DataFrame, what: str, given: ColumnLike) -> Column:
+def _part(where: str, frame: DataFrame, what: str, given: ColumnLike) -> Column:
+    """Return the column of the key or value: text as bytes, other types as they are."""
+    from pyspark.sql import types
+
     column, kind = _column(where, frame, what, given)
-    if kind.simpleString() not in ("binary", "string", "void"):
-        raise ConfigError(
-            f"{where}: its {what} is of type {kind.simpleString()}, expected binary or string, as the source's serde "
-            f'reads it: for instance Records(frame, {what}=col(...).cast("string")) with the serde "str", or '
-            'to_json(...) with "json"'
-        )
-    return column.cast("binary")
+    return column.cast("binary") if isinstance(kind, (types.StringType, types.NullType)) else column
 
 
 def _time(where: str, frame: DataFrame, given: ColumnLike, key: Column) -> Column:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import pickle
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from penstock import Application, ConfigError, OutputBatch, TaskId, TopicPartition
+from penstock import Application, ConfigError, TaskId, TopicPartition
 from penstock.plugins.hosts.client import Client
 from penstock.plugins.hosts.engine import Cargo as HostCargo
 from penstock.plugins.hosts.engine import Engine, HostInfo
@@ -24,6 +24,8 @@ from penstock.plugins.runtime.temporary import TemporaryDirectory
 from ..batches.host_caller import HostCaller
 from .stream_commit import SourceOrder, StreamCommit
 from .stream_task import Outcome, StreamTask
+from .typed.outputs import packed
+from .typed.serdes import TypedTopics
 
 if TYPE_CHECKING:
     import pandas
@@ -42,7 +44,7 @@ class Cargo(HostCargo):
     """The cargo of a query's hosts: the application, and its tasks by group key, with the partitions of each.
 
     `kept`: number of past batches that Spark may still roll back to. `has_timeouts`: Spark also calls tasks that have
-    no rows.
+    no rows. `typed`: topics whose keys or values are columns of Spark's types.
     """
 
     application: Application
@@ -51,6 +53,7 @@ class Cargo(HostCargo):
     kept: int
     has_timeouts: bool
     source_order: SourceOrder
+    typed: TypedTopics = field(default_factory=TypedTopics)
 
     def engine(self, host: HostInfo) -> StreamEngine:
         return StreamEngine(self, host)
@@ -94,7 +97,7 @@ class StreamFunction:
             state.update(outcome.commit.to_state())
         if outcome.next_tick is not None:
             state.setTimeoutDuration(max(1, outcome.next_tick - clock_ms))
-        yield from to_frames(outcome.outputs)
+        yield from to_frames(outcome)
 
 
 def once_function(cargo: bytes, clock_ms: int) -> Callable[[tuple[int], pandas.DataFrame], pandas.DataFrame]:
@@ -131,14 +134,16 @@ def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame)
             kept=1,
             has_timeouts=True,
             source_order=cargo.source_order,
+            typed=cargo.typed,
         )
         try:
             with _message_first():
-                outputs = task.run(chunks, clock_ms, None).outputs
+                outcome = _as_chunks(task.run(chunks, clock_ms, None), cargo)
         finally:
             task.close()
-    empty = pandas.DataFrame({name: [] for name in ("topic", "key", "value", "timestamp", "headers")}, dtype=object)
-    return pandas.concat(list(to_frames(outputs)) or [empty])
+    names = ("chunk",) if cargo.typed.columns else ("topic", "key", "value", "timestamp", "headers")
+    empty = pandas.DataFrame({name: [] for name in names}, dtype=object)
+    return pandas.concat(list(to_frames(outcome)) or [empty])
 
 
 @contextmanager
@@ -156,11 +161,19 @@ def _message_first() -> Iterator[None]:
         raise
 
 
-def to_frames(outputs: Sequence[OutputBatch]) -> Iterator[pandas.DataFrame]:
-    """Yield rows of `OUTPUT_SCHEMA`."""
+def _as_chunks(outcome: Outcome, cargo: Cargo) -> Outcome:
+    """Return an outcome with chunks instead of outputs if the result is typed."""
+    columns = cargo.typed.columns
+    return replace(outcome, outputs=[], chunks=packed(outcome.outputs, columns)) if columns else outcome
+
+
+def to_frames(outcome: Outcome) -> Iterator[pandas.DataFrame]:
+    """Yield rows of `OUTPUT_SCHEMA`, or of `CHUNKS_SCHEMA` for a typed result."""
     import pandas
 
-    for batch in outputs:
+    if outcome.chunks:
+        yield pandas.DataFrame({"chunk": pandas.Series(outcome.chunks, dtype=object)})
+    for batch in outcome.outputs:
         for start in range(0, len(batch), _FRAME_ROWS):
             part = slice(start, start + _FRAME_ROWS)
             keys = batch.keys[part]
@@ -226,7 +239,7 @@ class StreamEngine(Engine):
         task = self._tasks.get(request.group)
         if task is None:
             task = self._tasks[request.group] = self._make(request.group)
-        outcome = task.run(request.chunks, request.clock_ms, request.known)
+        outcome = _as_chunks(task.run(request.chunks, request.clock_ms, request.known), self._cargo)
         self._last_used[request.group] = self._resources.world.seconds()
         self._close_idle()
         return outcome
@@ -244,6 +257,7 @@ class StreamEngine(Engine):
             kept=cargo.kept,
             has_timeouts=cargo.has_timeouts,
             source_order=cargo.source_order,
+            typed=cargo.typed,
         )
 
     def _close_idle(self) -> None:

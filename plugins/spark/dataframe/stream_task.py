@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ from penstock.task.task import Task
 
 from .packing import Rows
 from .stream_commit import SourceOrder, SparkCommitter, StreamCommit, next_anchors, oldest_needed
+from .typed.serdes import TypedTopics
 
 _CHUNK = 10_000
 """Records that are decoded at once."""
@@ -41,11 +42,15 @@ _CHUNK = 10_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """A batch of a task: its commit, if Spark commits it, its outputs, and when the next punctuator is due (ms)."""
+    """A batch of a task: its commit, if Spark commits it, its outputs, and when the next punctuator is due (ms).
+
+    `chunks`: the outputs of a typed result, packed, in place of `outputs`.
+    """
 
     commit: StreamCommit
     outputs: list[OutputBatch]
     next_tick: int | None
+    chunks: list[bytes] = field(default_factory=list)
 
 
 class StreamTask(TaskRunner):
@@ -55,7 +60,8 @@ class StreamTask(TaskRunner):
     the group's state, which Spark drops when the batch fails. The changes wait in the commit buffers until the next
     batch brings that version: only then is the batch committed, and they are written to the local store. So the store,
     or a copy made from the changelog, can go on from whatever state Spark brings. `stream` is a query's own name;
-    `kept`: number of past batches that Spark may still roll back to.
+    `kept`: number of past batches that Spark may still roll back to. `typed`: topics
+    whose keys or values are columns of Spark's types.
     """
 
     def __init__(
@@ -70,9 +76,14 @@ class StreamTask(TaskRunner):
         kept: int,
         has_timeouts: bool,
         source_order: SourceOrder,
+        typed: TypedTopics | None = None,
     ) -> None:
         super().__init__(application, task_id, resources)
-        sources = {topic: source for source in self._subtopology.sources for topic in source.topics}
+        self._typed = typed or TypedTopics()
+        self._subtopology = self._typed.applied(self._subtopology, application.settings)
+        sources = {
+            topic: self._typed.source(source, topic) for source in self._subtopology.sources for topic in source.topics
+        }
         self._inputs: list[tuple[TopicPartition, SourceNode]] = [(each, sources[each.topic]) for each in partitions]
         self._fingerprint = fingerprint
         self._stream = stream
@@ -108,7 +119,10 @@ class StreamTask(TaskRunner):
             self._open(known, clock_ms)
         task, state, commits, last = self.task, self._state, self._commits, self._commit
         assert task is not None and state is not None and commits is not None and last is not None
-        rows = [Rows(each, chunks.get(each.topic, ()), last.read.get(each.topic, 0)) for each, _ in self._inputs]
+        rows = [
+            Rows(each, chunks.get(each.topic, ()), last.read.get(each.topic, 0), self._typed.value_column(each.topic))
+            for each, _ in self._inputs
+        ]
         self._process(task, rows, clock_ms)
         task.punctuate_wall_clock()
         # A snapshot here shows the state that Spark has committed: this batch's changes are not written yet.

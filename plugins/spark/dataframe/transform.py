@@ -22,6 +22,10 @@ from .packing import CHUNK_SCHEMA, Packer
 from .records import ColumnLike, Records, check_frame, normalized
 from .stream_commit import STATE_SCHEMA, SourceOrder
 from .stream_engine import OUTPUT_SCHEMA, Cargo, StreamFunction, once_function
+from .typed.outputs import CHUNKS_SCHEMA, unpacked
+from .typed.schemas import Schemas, parts_of, result_schema, spark_schemas
+from .typed.serdes import TypedTopics
+from .typed.sources import typed_keys, typed_values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,6 +45,8 @@ def transform(
     order_by: str | Sequence[ColumnLike] = (),
     wall_clock: bool = False,
     source_order: Sequence[str] | None = None,
+    schema: Schemas | None = None,
+    key_schema: Schemas | None = None,
 ) -> DataFrame:
     """Return the records of the application's sinks as a DataFrame: one stateful operator of the pipeline.
 
@@ -53,6 +59,12 @@ def transform(
 
     The rows that come out have the columns topic, key, value (binary, by the sinks' serdes), timestamp and headers.
     Dead letters are among them.
+
+    `schema` and `key_schema` describe values and keys of output topics, in Spark's types: as text ("n long, at
+    timestamp", or a type alone), as a type of pyspark, or as a dataclass or NamedTuple. A list of topics, or None for
+    one, takes the class that the sink's serde is for. Each of these topics has a column of its own then, a struct of
+    key and value, which is null in rows of other topics; what the struct has typed is null in the columns key and
+    value. `topic_rows` returns the rows of one topic.
 
     The commit is Spark's checkpoint: with a replayable source and an idempotent or transactional sink, results are
     exactly once. The state lies in the application's stores and changelog, by the id of the query. DataFrames that are
@@ -70,6 +82,16 @@ def transform(
         check_frame(topic, records[topic].frame)
     is_streaming = _is_streaming(records)
     frames = {topic: normalized(topic, each, order_by) for topic, each in records.items()}
+    schemas = {topic: frame.schema for topic, frame in frames.items()}
+    keys = {topic: typed_keys(application, topic, each["key"].dataType) for topic, each in schemas.items()}
+    values = {topic: typed_values(application, topic, each["value"].dataType) for topic, each in schemas.items()}
+    key_types = spark_schemas(application, "key_schema", key_schema)
+    value_types = spark_schemas(application, "schema", schema)
+    typed = TypedTopics(
+        {topic: part for topic, part in values.items() if part is not None},
+        parts_of("key_schema", key_types),
+        parts_of("schema", value_types),
+    )
     session = next(iter(records.values())).frame.sparkSession
     _check_surroundings(application, session)
 
@@ -77,7 +99,7 @@ def transform(
     groups = {task: group_key(task, SPREAD) for task in assignment.tasks}
     prepare_serdes(application)
     order = SourceOrder(tuple(records) if len(records) > 1 else (), source_order is not None)
-    cargo = _cargo(application, assignment, groups, session, wall_clock, order)
+    cargo = _cargo(application, assignment, groups, session, wall_clock, order, typed)
     by_topic = {
         topic: tuple(
             groups[task] for task, inputs in assignment.tasks.items() if topic in {each.topic for each in inputs}
@@ -87,12 +109,19 @@ def transform(
     everyone = tuple(groups.values())
     chunks = reduce(
         lambda one, other: one.unionByName(other),
-        [frame.mapInArrow(Packer(topic, by_topic[topic], everyone), CHUNK_SCHEMA) for topic, frame in frames.items()],
+        [
+            frame.mapInArrow(
+                Packer(topic, by_topic[topic], everyone, keys[topic], typed.value_column(topic)), CHUNK_SCHEMA
+            )
+            for topic, frame in frames.items()
+        ],
     ).groupBy("group")
     if is_streaming:
         rows = _streamed(chunks, application, cargo, session)
     else:
-        rows = chunks.applyInPandas(once_function(pack(cargo), SystemClock().now_ms()), OUTPUT_SCHEMA)
+        rows = chunks.applyInPandas(once_function(pack(cargo), SystemClock().now_ms()), _schema(cargo))
+    if typed.columns:
+        return rows.mapInArrow(unpacked, result_schema(key_types, value_types))
     from pyspark.sql.functions import timestamp_millis
 
     return rows.withColumn("timestamp", timestamp_millis("timestamp"))
@@ -125,11 +154,15 @@ def _streamed(chunks: GroupedData, application: Application, cargo: Cargo, sessi
     hosts = HostCaller(pack(cargo), family, f"application {application.id!r}")
     return chunks.applyInPandasWithState(
         StreamFunction(hosts, slots_of_executor(session)),
-        OUTPUT_SCHEMA,
+        _schema(cargo),
         STATE_SCHEMA,
         "append",
         "ProcessingTimeTimeout" if cargo.has_timeouts else "NoTimeout",
     )
+
+
+def _schema(cargo: Cargo) -> str:
+    return CHUNKS_SCHEMA if cargo.typed.columns else OUTPUT_SCHEMA
 
 
 def _cargo(
@@ -139,6 +172,7 @@ def _cargo(
     session: SparkSession,
     wall_clock: bool,
     order: SourceOrder,
+    typed: TypedTopics,
 ) -> Cargo:
     batches = int(session.conf.get("spark.sql.streaming.minBatchesToRetain", "100"))  # type: ignore[arg-type]
     return Cargo(
@@ -152,6 +186,7 @@ def _cargo(
         batches + _MARGIN,
         wall_clock,
         order,
+        typed,
     )
 
 

@@ -1,0 +1,101 @@
+"""Typed results: what a task has written, as Arrow data in a cell a chunk, and the rows of the result from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock import OutputBatch, ProductionError
+
+from ..packing import serialized
+from .columns import Column
+from .scalars import BinaryColumn
+from .serdes import TopicColumns
+
+if TYPE_CHECKING:
+    import pyarrow
+
+CHUNKS_SCHEMA = "chunk binary"
+_ROWS = 10_000
+_LAST_MS = (1 << 63) // 1000 - 1
+
+
+def packed(outputs: Sequence[OutputBatch], topics: Mapping[str, TopicColumns]) -> list[bytes]:
+    """Return what a task has written as chunks of rows: topic, key, value, timestamp, headers, a struct a topic."""
+    return [
+        serialized(_rows(batch, slice(start, start + _ROWS), topics))
+        for batch in outputs
+        for start in range(0, len(batch), _ROWS)
+    ]
+
+
+def unpacked(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the rows of chunks: the function for mapInArrow."""
+    import pyarrow
+
+    for batch in batches:
+        for chunk in batch.column("chunk").to_pylist():
+            yield from pyarrow.ipc.open_stream(chunk)
+
+
+def _rows(batch: OutputBatch, part: slice, topics: Mapping[str, TopicColumns]) -> pyarrow.RecordBatch:
+    import numpy
+    import pyarrow
+
+    keys, values, timestamps = batch.keys[part], batch.values[part], batch.timestamps[part]
+    if max(timestamps) > _LAST_MS:
+        raise ProductionError(
+            f"topic {batch.topic!r}: the timestamp {max(timestamps)} ms is too high for Spark's type timestamp; give "
+            " the record another, such as that of the record that it comes from"
+        )
+    headers: list[Any] = [None] * len(keys)
+    if batch.headers is not None:
+        headers = [[{"key": name, "value": value} for name, value in each] or None for each in batch.headers[part]]
+    header = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
+    arrays = {
+        "topic": pyarrow.array([batch.topic] * len(keys), pyarrow.string()),
+        "key": _bytes(keys),
+        "value": _bytes(values),
+        "timestamp": pyarrow.array(numpy.array(timestamps, numpy.int64) * 1000).cast(pyarrow.timestamp("us", "UTC")),
+        "headers": pyarrow.array(headers, pyarrow.list_(header)),
+    }
+    for topic, columns in topics.items():
+        kind = struct_of(columns)
+        arrays[topic] = _struct(keys, values, columns, kind) if topic == batch.topic else pyarrow.nulls(len(keys), kind)
+    return pyarrow.RecordBatch.from_pydict(arrays)
+
+
+def struct_of(columns: TopicColumns) -> Any:
+    """Return the Arrow type of a topic's column."""
+    import pyarrow
+
+    parts = {"key": columns.key, "value": columns.value}
+    return pyarrow.struct([(name, (part or BinaryColumn()).arrow()) for name, part in parts.items()])
+
+
+def _struct(keys: list[Any], values: list[Any], columns: TopicColumns, kind: Any) -> Any:
+    """Return a topic's column; it is null for dead letters, which have their source's bytes."""
+    import pyarrow
+
+    dead = [
+        (columns.key is not None and isinstance(key, bytes)) or (columns.value is not None and isinstance(value, bytes))
+        for key, value in zip(keys, values, strict=True)
+    ]
+    parts = [
+        _bytes(cells) if column is None else _typed(cells, dead, column)
+        for cells, column in ((keys, columns.key), (values, columns.value))
+    ]
+    return pyarrow.StructArray.from_arrays(parts, fields=list(kind), mask=pyarrow.array(dead, pyarrow.bool_()))
+
+
+def _typed(cells: list[Any], dead: list[bool], column: Column) -> Any:
+    import pyarrow
+
+    plain = [None if cell is None or is_dead else cell[0] for cell, is_dead in zip(cells, dead, strict=True)]
+    return pyarrow.array(plain, column.arrow())
+
+
+def _bytes(cells: list[Any]) -> Any:
+    import pyarrow
+
+    return pyarrow.array([cell if isinstance(cell, bytes) else None for cell in cells], BinaryColumn().arrow())

@@ -1,0 +1,195 @@
+"""Spark's types as columns, and classes as Spark's types."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass, replace
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+from penstock import ConfigError
+
+from . import nested, scalars
+from .columns import Column
+from .nested import StructColumn
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+_INTEGERS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+_UNITS_US = (86_400_000_000, 3_600_000_000, 60_000_000, 1)
+"""Microseconds of day, hour and minute; seconds have a fraction."""
+
+
+def column_of(kind: DataType, where: str, *, as_key: bool = False) -> Column:
+    """Return the column of a Spark type. `as_key`: its values are keys of a dict.
+
+    Raises ConfigError, which begins with `where`, for a type that is not supported, with its path.
+    """
+    from pyspark.sql import types as spark
+
+    name = kind.simpleString()
+    if name in _INTEGERS:
+        return scalars.IntegerColumn(name, _INTEGERS[name])
+    if isinstance(kind, (spark.FloatType, spark.DoubleType)):
+        return scalars.FloatColumn(name, 32 if isinstance(kind, spark.FloatType) else 64)
+    if isinstance(kind, spark.BooleanType):
+        return scalars.BooleanColumn()
+    if isinstance(kind, spark.DecimalType):
+        return scalars.DecimalColumn(name, kind.precision, kind.scale)
+    # Spark reads char and varchar as string unless a setting keeps them, and pads and checks them itself.
+    if isinstance(kind, spark.StringType) and not isinstance(kind, (spark.CharType, spark.VarcharType)):
+        return scalars.TextColumn()
+    if isinstance(kind, spark.BinaryType):
+        return scalars.BinaryColumn()
+    if isinstance(kind, (spark.TimestampType, spark.TimestampNTZType)):
+        return scalars.TimestampColumn(name, isinstance(kind, spark.TimestampType))
+    if isinstance(kind, spark.DateType):
+        return scalars.DateColumn()
+    if name.startswith("time("):
+        return scalars.TimeColumn(name, kind.precision)  # type: ignore[attr-defined]
+    if isinstance(kind, spark.DayTimeIntervalType):
+        return scalars.IntervalColumn(name, _UNITS_US[kind.endField])
+    if isinstance(kind, spark.NullType):
+        return scalars.NullColumn()
+    if isinstance(kind, spark.ArrayType):
+        element = column_of(kind.elementType, f"{where}[]", as_key=as_key)
+        return nested.ArrayColumn(name, element, kind.containsNull, as_key)
+    if isinstance(kind, spark.MapType):
+        key = column_of(kind.keyType, f"{where}, keys", as_key=True)
+        return nested.MapColumn(name, key, column_of(kind.valueType, f"{where}[]"), kind.valueContainsNull)
+    if isinstance(kind, spark.StructType):
+        return _struct_of(kind, where, as_key=as_key)
+    raise ConfigError(
+        f"{where}: the type {name} is not supported in typed columns, because Python or Arrow has none like it; cast "
+        "it to a type that has (string; int for an interval of months), or leave the column out"
+    )
+
+
+def _struct_of(kind: Any, where: str, *, as_key: bool) -> StructColumn:
+    seen = set[str]()
+    for field in kind.fields:
+        if field.name in seen:
+            raise ConfigError(f"{where}: the struct has several fields {field.name!r}; rename all but one")
+        seen.add(field.name)
+    return StructColumn(
+        kind.simpleString(),
+        tuple(
+            nested.Field(field.name, column_of(field.dataType, f"{where}.{field.name}", as_key=as_key), field.nullable)
+            for field in kind.fields
+        ),
+        tuple(range(len(kind.fields))) if as_key else None,
+    )
+
+
+# ---------------------------------------------------------------------- classes
+
+
+def fitted(column: Column, kind: Any, where: str) -> Column:
+    """Return a column whose values the serde of `kind` converts: a struct for a NamedTuple is read as a tuple.
+
+    Raises ConfigError, which begins with `where`, for a struct without a field that has no default in its class.
+    """
+    kind = _without_none(kind)
+    origin, inner = get_origin(kind), get_args(kind)
+    if isinstance(column, nested.ArrayColumn) and inner:
+        return replace(column, element=fitted(column.element, inner[0], f"{where}[]"))
+    if isinstance(column, nested.MapColumn) and len(inner) == 2:
+        return replace(column, value=fitted(column.value, inner[1], f"{where}[]"))
+    if not isinstance(column, StructColumn) or origin is not None or column.order is not None:
+        return column
+    declared = _fields_with_default(kind)
+    hints = get_type_hints(kind, include_extras=True) if declared else {}
+    there = {field.name: field for field in column.fields}
+    for name, has_default in declared.items():
+        if name not in there and not has_default:
+            raise ConfigError(
+                f"{where}: the struct has no field {name!r}, which {kind.__qualname__} has without a default; it has: "
+                f"{', '.join(there)}. Add it to the struct, or give it a default"
+            )
+    shaped = tuple(
+        replace(field, column=fitted(field.column, hints.get(name), f"{where}.{name}")) for name, field in there.items()
+    )
+    if not _is_namedtuple(kind):
+        return replace(column, fields=shaped)
+    given = [name for name in declared if name in there]
+    if given != list(declared)[: len(given)]:
+        raise ConfigError(
+            f"{where}: the struct has {', '.join(given)} of the fields of {kind.__qualname__}, which are "
+            f"{', '.join(declared)}; a NamedTuple needs all fields before the last one that is given: add them"
+        )
+    return replace(column, fields=shaped, order=tuple(list(there).index(name) for name in given))
+
+
+def type_of(kind: Any, where: str) -> DataType:
+    """Return the Spark type of a class or annotation. Raises ConfigError, which begins with `where`, with its path."""
+    from pyspark.sql import types as spark
+
+    kind = _without_none(kind)
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (list, set, frozenset, Sequence) or (origin is tuple and len(inner) == 2 and inner[1] is ...):
+        return spark.ArrayType(type_of(inner[0], f"{where}[]"), _may_be_none(inner[0]))
+    if origin in (dict, Mapping):
+        return spark.MapType(
+            type_of(inner[0], f"{where}, keys"), type_of(inner[1], f"{where}[]"), _may_be_none(inner[1])
+        )
+    if isinstance(kind, type) and origin is None:
+        simple = {
+            bool: spark.BooleanType(), int: spark.LongType(), float: spark.DoubleType(), str: spark.StringType(),
+            bytes: spark.BinaryType(), Decimal: spark.DecimalType(38, 18), datetime: spark.TimestampType(),
+            date: spark.DateType(), timedelta: spark.DayTimeIntervalType(), UUID: spark.StringType(),
+        }  # fmt: skip
+        if hasattr(spark, "TimeType"):
+            simple[time] = spark.TimeType()
+        if kind in simple:
+            return simple[kind]
+        if issubclass(kind, Enum):
+            (held, *others) = {type(each.value) for each in kind} or {str}
+            if not others and held in (int, str):
+                return simple[held]
+        elif nested.fields_of(kind):
+            hints = get_type_hints(kind, include_extras=True)
+            return spark.StructType(
+                [
+                    spark.StructField(name, type_of(hints[name], f"{where}.{name}"), _may_be_none(hints[name]))
+                    for name in nested.fields_of(kind) or ()
+                ]
+            )
+    raise ConfigError(
+        f"{where}: there is no Spark type for {getattr(kind, '__qualname__', kind)}; give the schema as text, such as "
+        '"n long, at timestamp"'
+    )
+
+
+def _fields_with_default(kind: Any) -> dict[str, bool]:
+    """Return for each field of a dataclass or NamedTuple whether it has a default; nothing for another class."""
+    if is_dataclass(kind):
+        return {
+            field.name: field.default is not MISSING or field.default_factory is not MISSING
+            for field in fields(kind)
+            if field.init
+        }
+    return {name: name in kind._field_defaults for name in kind._fields} if _is_namedtuple(kind) else {}
+
+
+def _is_namedtuple(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_field_defaults")
+
+
+def _may_be_none(kind: Any) -> bool:
+    return _without_none(kind) is not kind
+
+
+def _without_none(kind: Any) -> Any:
+    """Return X for `X | None` and for an annotated X, and any other type as it is."""
+    if get_origin(kind) is Annotated:
+        return _without_none(get_args(kind)[0])
+    if get_origin(kind) in (Union, types.UnionType):
+        left = [each for each in get_args(kind) if each is not type(None)]
+        if len(left) == 1 and len(left) < len(get_args(kind)):
+            return _without_none(left[0])
+    return kind
