@@ -172,7 +172,7 @@ def typed(command: str, directory: Path, where: str, given: str = "") -> str:
         input=given,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
     )
     assert done.returncode == 0, f"{where}\n{done.stdout}{done.stderr}"
     return done.stdout

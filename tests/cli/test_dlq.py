@@ -10,9 +10,9 @@ from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.settings import Settings
 from penstock.task.dead_letter import failure_headers
 
+from ..waiting import wait_until
 from .applications import TARGET, counting, run
 from .console import Console
-from .test_processes import until
 
 WORDS = b"good\nbad \xc3\xa4\nbad two\nworse\n"
 
@@ -189,7 +189,7 @@ def test_a_killed_replay_is_taken_up_where_it_was(console: Console) -> None:
         for _ in range(3):
             end = log.end_offsets([place])[place]
             process = console.start("dlq", "replay", "dead")
-            until(lambda: log.end_offsets([place])[place] > end or process.poll() is not None, "a commit")  # noqa: B023
+            wait_until(lambda: log.end_offsets([place])[place] > end or process.poll() is not None, "a commit")  # noqa: B023
             process.kill()
             process.communicate()
         killed_at = log.end_offsets([place])[place]

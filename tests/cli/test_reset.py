@@ -13,9 +13,9 @@ from penstock.plugins.logs.local import LocalLog
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.settings import Settings
 
+from ..waiting import wait_until
 from .applications import TARGET, counting, run
 from .console import Console
-from .test_processes import until
 
 REPARTITION = "counting-by-word-repartition"
 PARTITIONS = [TopicPartition("words", 0), TopicPartition("words", 1)]
@@ -344,7 +344,7 @@ def test_a_killed_process_leaves_before_or_after(words: Console, seen: str) -> N
             "topic": lambda: REPARTITION not in log.topics(),
             "changelog": lambda: len(list(changelog.iterdir())) < 2,
         }[seen]
-        until(done, seen)
+        wait_until(done, seen)
         process.kill()
         process.communicate()
     run()

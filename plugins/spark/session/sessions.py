@@ -238,6 +238,8 @@ def _session_options(is_local: bool, java: str) -> dict[str, str]:
         # Spark ends the other attempt of a speculative task. It only waits for a host, and until Spark's default of two
         # seconds has passed, it keeps a core from the next batch.
         "spark.python.task.killTimeout": "100ms",
+        # A worker of a busy machine may connect later than in Spark's default of 15 s, which ends the query.
+        "spark.python.authenticate.socketTimeout": "120s",
         "spark.sql.catalogImplementation": "in-memory",
     }
     if is_local:
