@@ -9,6 +9,7 @@ from penstock.plugins.backups.restoring import _Restoring
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.logs.memory import _MemoryLease
 from penstock.plugins.reshard import draining, resharding
+from penstock.plugins.runtime.loop.continuous_worker import ContinuousWorker
 from penstock.task.visits import Visits
 
 from .planted import Change, Planted
@@ -57,5 +58,19 @@ STATE_PLANTED = {
             Change(resharding, "_starts", "if each not in ends", "if True"),
             Change(resharding, "_starts", "if each in ends", "if False"),
         ),
+    ),
+    "windows close before the records that wait": Planted(
+        "silent",
+        (
+            Change(
+                ContinuousWorker,
+                "work",
+                "if had_postponed:",
+                "task.progress.front = Front(task.wall_clock)\n    self._punctuate(task)\n    if had_postponed:",
+            ),
+        ),
+    ),
+    "windows do not close in silence": Planted(
+        "silent", (Change(ContinuousWorker, "waits_for_front", "return self.task.waits_for_front", "return False"),)
     ),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock import Record, Topology, key_value_store
 
 from .programs import Counts, Keeps, contract, counts, many_records
+from .silent import SILENCE
 from .visiting import VISITS
 
 
@@ -54,4 +55,4 @@ RESHARDS = {
     )
     for place in ("topic:", "directory:")
 }
-CONTRACTS = {**BACKUPS, **RESHARDS, **VISITS}
+CONTRACTS = {**BACKUPS, **RESHARDS, **VISITS, **SILENCE}
