@@ -54,6 +54,10 @@ class Files(ABC):
         """Return all files of a directory, in any order; none for one that does not exist."""
 
     @abstractmethod
+    def folders(self, directory: str) -> list[str]:
+        """Return the names of the directories in a directory, in any order; none for one that does not exist."""
+
+    @abstractmethod
     def make_directory(self, path: str) -> list[str]:
         """Make a directory and those above it that are missing, for this user alone.
 
@@ -107,6 +111,11 @@ class LocalFiles(Files):
                     status = entry.stat()
                     files.append(StoredFile(entry.name, status.st_size, status.st_mtime_ns // 1_000_000))
         return files
+
+    def folders(self, directory: str) -> list[str]:
+        with suppress(FileNotFoundError), os.scandir(directory) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+        return []
 
     def make_directory(self, path: str) -> list[str]:
         return [str(each) for each in make_private_directory(path)]

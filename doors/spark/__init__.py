@@ -8,11 +8,30 @@ from penstock.plugins import spark
 from penstock.plugins.spark.session import make_session
 
 if TYPE_CHECKING:
-    from penstock.plugins.spark import Records, RunProgress, RunSummary, read_state, run, topic_rows, transform
+    from penstock.plugins.spark import (
+        Records,
+        RunProgress,
+        RunSummary,
+        apply_topology,
+        read_state,
+        run,
+        topic_rows,
+        transform,
+    )
 
-    __all__ = ["Records", "RunProgress", "RunSummary", "make_session", "read_state", "run", "topic_rows", "transform"]
+    __all__ = [
+        "Records",
+        "RunProgress",
+        "RunSummary",
+        "apply_topology",
+        "make_session",
+        "read_state",
+        "run",
+        "topic_rows",
+        "transform",
+    ]
 
-_LAZY = ("Records", "RunProgress", "RunSummary", "read_state", "run", "topic_rows", "transform")
+_LAZY = ("Records", "RunProgress", "RunSummary", "apply_topology", "read_state", "run", "topic_rows", "transform")
 
 
 def __getattr__(name: str) -> Any:

@@ -48,6 +48,10 @@ class Storage(ABC):
         """Return all files, in one request; none for a folder that does not exist."""
 
     @abstractmethod
+    def folders(self) -> list[str]:
+        """Return the names of the folders in this one; none for a folder that does not exist."""
+
+    @abstractmethod
     def write(self, name: str, parts: Iterable[bytes], *, may_exist: bool = False) -> int:
         """Write a file durably and return its size; after an error it is missing, or complete and maybe not durable.
 
@@ -159,6 +163,9 @@ class LocalStorage(Storage):
     def files(self) -> list[StoredFile]:
         return self.world.files.scan(self.location)
 
+    def folders(self) -> list[str]:
+        return self.world.files.folders(self.location)
+
     def write(self, name: str, parts: Iterable[bytes], *, may_exist: bool = False) -> int:
         """Write aside, fsync, rename, fsync the directory."""
         files = self.world.files
@@ -254,14 +261,20 @@ class ArrowStorage(Storage):
         self.location = location
 
     def files(self) -> list[StoredFile]:
-        from pyarrow import fs
-
-        found = self._file_system.get_file_info(fs.FileSelector(self._folder, allow_not_found=True))
         return [
             StoredFile(each.base_name, each.size or 0, (each.mtime_ns or 0) // 1_000_000)
-            for each in found
+            for each in self._content()
             if each.is_file
         ]
+
+    def folders(self) -> list[str]:
+        return [each.base_name for each in self._content() if not each.is_file]
+
+    def _content(self) -> list[Any]:
+        from pyarrow import fs
+
+        found: list[Any] = self._file_system.get_file_info(fs.FileSelector(self._folder, allow_not_found=True))
+        return found
 
     def write(self, name: str, parts: Iterable[bytes], *, may_exist: bool = False) -> int:
         """Write aside and rename; an object store needs no rename for a new file, because it appears complete."""

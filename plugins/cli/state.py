@@ -15,6 +15,7 @@ from .options import application_options, find_application, open_application
 from .output import count, note, print_json, print_table, print_text
 from .state_backup import backup, backups, restore
 from .state_export import export
+from .state_gc import collect
 from .state_import import import_store
 from .state_reading import StoreReading
 from .stores import accept, drop, state_of
@@ -298,7 +299,7 @@ def _show_comparison(found: Comparison, as_json: bool) -> None:
     )
 
 
-for _command in (export, import_store, backup, backups, restore, drop, accept):
+for _command in (export, import_store, backup, backups, restore, drop, accept, collect):
     state.add_command(_command)
 
 

@@ -10,16 +10,26 @@ from penstock.support.packages import importable
 if TYPE_CHECKING:
     from penstock.plugins.runs.progress import RunProgress, RunSummary
 
-    from .dataframe import Records, topic_rows, transform
+    from .dataframe import Records, apply_topology, topic_rows, transform
     from .runner import run
     from .state import read_state
 
-    __all__ = ["Records", "RunProgress", "RunSummary", "read_state", "run", "topic_rows", "transform"]
+    __all__ = [
+        "Records",
+        "RunProgress",
+        "RunSummary",
+        "apply_topology",
+        "read_state",
+        "run",
+        "topic_rows",
+        "transform",
+    ]
 
 _FROM = {
     "Records": ".dataframe",
     "RunProgress": "penstock.plugins.runs.progress",
     "RunSummary": "penstock.plugins.runs.progress",
+    "apply_topology": ".dataframe",
     "read_state": ".state",
     "run": ".runner",
     "topic_rows": ".dataframe",

@@ -18,6 +18,7 @@ for line in '''
     produce words
     consume words
     stores list counting:application
+    state gc counting:application --checkpoint checkpoint
     describe counting:application
     dlq show dead
     config counting:application
@@ -38,6 +39,7 @@ for line in '''
 def test_verbs_that_import_no_spark(console: Console) -> None:
     counting(console)
     run()
+    console.write("checkpoint/metadata", '{"id": "any"}')
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], input="to be\n", capture_output=True, text=True, check=False, timeout=240
     )

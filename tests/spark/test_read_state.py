@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock import Application, ConfigError, StoreError, Topology, key_value_store
+from penstock.plugins.applications.ended_queries import ended_queries, query_of
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.spark.session.sessions import tune
 from penstock.spark import read_state, transform
@@ -71,6 +72,9 @@ def test_the_state_of_a_transform_as_of_each_batch(spark: Any, tmp_path: Path) -
 
     assert read() == read(batch=1) == {"k0": "8", "k1": "6", "k2": "6"}
     assert read(batch=0) == {"k0": "4", "k1": "3", "k2": "3"}
+    query = query_of(str(checkpoint))
+    assert ended_queries(application, {query}) == []
+    assert [each.name for each in ended_queries(application, ())] == [f"0_0.{query}", f"0_1.{query}"]
     with pytest.raises(StoreError, match=r"checkpoint, batch 7: Spark cannot read its state: .*minBatchesToRetain"):
         read(batch=7)
     with pytest.raises(ConfigError, match="store 'counts' is in the tasks 0_0, 0_1, not 0_2"):

@@ -12,8 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyspark.sql.functions
 import pytest
 
+import penstock.spark
 from penstock import Application, DeadLetter, Processor, Record, Settings, TaskId, Topology, key_value_store
 from penstock.errors import ConfigError, RuntimeUnavailableError, TopologyError
 from penstock.plugins.runtime.process_resources import ProcessResources
@@ -369,6 +371,11 @@ def test_what_needs_a_log_is_refused() -> None:
     unlogged = apps.count().add_store(key_value_store("unlogged", logged=False), "count")
     refused(unlogged, "store 'unlogged' is not logged.*logged=True")
     refused(apps.count(), "setting 'changelog'.*'memory'.*directory:s3", ConfigError, changelog="memory:x")
+
+
+def test_a_second_name_that_functions_of_pyspark_do_not_hide() -> None:
+    assert penstock.spark.apply_topology is penstock.spark.transform is transform
+    assert not hasattr(pyspark.sql.functions, "apply_topology")
 
 
 def test_sources_must_match() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -127,11 +128,26 @@ class SoleUse(_Use):
         super().close()
 
 
-def remove_all(root: Path) -> tuple[list[str], list[str]]:
-    """Delete every directory under `root`; return the names of those deleted, and of those in use, which stay."""
+def is_used(directory: Path) -> bool:
+    """Return whether a process of this machine uses a directory of local state."""
+    try:
+        file = os.open(directory.with_name(directory.name + _SUFFIX), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not lock_open_file(file)
+    finally:
+        os.close(file)
+
+
+def remove_all(root: Path, names: Collection[str] | None = None) -> tuple[list[str], list[str]]:
+    """Delete every directory under `root`; return the names of those deleted, and of those in use, which stay.
+
+    `names`: only these.
+    """
     removed, used = [], []
     with making_state_directory(root):
-        directories = sorted(path for path in root.glob("*") if path.is_dir())
+        directories = sorted(path for path in root.glob("*") if path.is_dir() and (names is None or path.name in names))
     for directory in directories:
         file = None
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .records import Records
-from .transform import transform
+from .transform import apply_topology, transform
 from .typed.schemas import topic_rows
 
-__all__ = ["Records", "topic_rows", "transform"]
+__all__ = ["Records", "apply_topology", "topic_rows", "transform"]

@@ -209,3 +209,7 @@ def _advise(application: Application, shuffle_partitions: int, tasks: int) -> No
             "spark.sql.shuffle.partitions to %d or to a divisor of it before the query's first start",
             application.id, tasks, shuffle_partitions, tasks,
         )  # fmt: skip
+
+
+apply_topology = transform
+"""The second name of `transform`, for programs that also import `transform` from `pyspark.sql.functions`."""

@@ -65,6 +65,15 @@ class HostFiles(Files):
                     found.append(StoredFile(name, size, node.modified_ms))
         return found
 
+    def folders(self, directory: str) -> list[str]:
+        return self._do("lists", directory, lambda: self._folders(directory), changes=False)
+
+    def _folders(self, directory: str) -> list[str]:
+        with suppress(FileNotFoundError):
+            names = self.disk.directory(directory).names
+            return [name for name, node in names.items() if not isinstance(node, SimulatedFile)]
+        return []
+
     def make_directory(self, path: str) -> list[str]:
         return self._do("makes", path, lambda: self.disk.make_directory(self._machine, path))
 
