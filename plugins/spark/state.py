@@ -63,8 +63,9 @@ def read_state(
     An evaluation raises StoreError once the changelog does not lead there any more; a task whose changelog is in topics
     must not have committed meanwhile.
 
-    Raises ConfigError for a store or a task that there is not, or a log that executors cannot open, and StoreError
-    where a task has no commit, or Spark cannot read the checkpoint.
+    Raises ConfigError for a store or a task that there is not, or a log that executors cannot open, StoreError where a
+    task has no commit, or Spark cannot read the checkpoint, and IncompatibleStateError for a checkpoint of another
+    application.
     Semantics: Spark's own state data source (`spark.read.format("statestore")`).
     """
     number, builder = declared_store(application, store)

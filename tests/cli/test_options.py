@@ -42,8 +42,8 @@ def test_every_setting_can_be_set_to_its_default() -> None:
     for name, default in Settings().by_name.items():
         if name in MAPPINGS:
             continue
-        text = getattr(default, "__name__", str(default))
-        assert options_layer([f"{name}={text}"]).values == {name: default}
+        text = ",".join(default) if isinstance(default, tuple) else getattr(default, "__name__", str(default))
+        assert Settings.of(options_layer([f"{name}={text}"])).by_name[name] == default
 
 
 def test_a_function_of_ones_own_can_be_named(console: Console) -> None:

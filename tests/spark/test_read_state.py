@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Application, ConfigError, StoreError, Topology, key_value_store
+from penstock import Application, ConfigError, IncompatibleStateError, StoreError, Topology, key_value_store
 from penstock.plugins.applications.ended_queries import ended_queries, query_of
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.spark.session.sessions import tune
@@ -84,6 +84,8 @@ def test_the_state_of_a_transform_as_of_each_batch(spark: Any, tmp_path: Path) -
     other = Application("counts", counts.add_store(key_value_store("counts", key_serde="str")))
     with pytest.raises(StoreError, match=r"no task of store 'counts' has a commit in it \(1_0, ...; it has 0_0, 0_1\)"):
         read_state(session, other, "counts", checkpoint=checkpoint)
+    with pytest.raises(IncompatibleStateError, match="made with the application id 'counts', .*, and not with 'more'"):
+        read_state(session, Application("more", apps.count()), "counts", checkpoint=checkpoint)
     with pytest.raises(ConfigError, match="nothing: expected one operator of `transform`.* its operators: none"):
         read_state(session, application, "counts", checkpoint=tmp_path / "nothing")
     with pytest.raises(ConfigError, match="`batch` is one of a query of `transform`: give its checkpoint"):

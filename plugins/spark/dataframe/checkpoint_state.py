@@ -38,8 +38,9 @@ def read_commits(
 ) -> tuple[str, dict[str, StreamCommit]]:
     """Return the id of the query of a checkpoint, and the commit of each task as of a batch (None: the last one).
 
-    Read by Spark's `statestore` source. Raises StoreError for a checkpoint or a batch that cannot be read, and
-    ConfigError where no operator, or more than one, may be that of `transform`.
+    Read by Spark's `statestore` source. Raises StoreError for a checkpoint or a batch that cannot be read,
+    IncompatibleStateError for one of another application, and ConfigError where no operator, or more than one, may be
+    that of `transform`.
     """
     from pyspark.errors import PySparkException
 
@@ -60,6 +61,11 @@ def read_commits(
     tasks: dict[int, TaskId] = {}
     for row in rows:
         commit = StreamCommit.from_state((row.version, row.commit))
+        if commit.application not in ("", application.id):
+            raise IncompatibleStateError(
+                f"{where}: it was made with the application id {commit.application!r}, which its state is kept by, and "
+                f"not with {application.id!r}: give the application that `transform` was given"
+            )
         tasks = tasks or _by_group(application, max(commit.fingerprint["partitions"].values()))
         if (task := tasks.get(row.group)) is None:
             raise IncompatibleStateError(
