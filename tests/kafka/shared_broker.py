@@ -45,7 +45,8 @@ def serve(directory: Path) -> None:
     """Run the broker of a directory until no process needs it."""
     with (directory / "users").open("a") as users, (directory / _READY).open("a") as ready:
         fcntl.flock(ready, fcntl.LOCK_EX)
-        broker = KafkaBroker(_data(directory))
+        # It has the topics of a thousand tests in the end; with half of that it no longer answers.
+        broker = KafkaBroker(_data(directory), heap="1536m")
         try:
             broker.start()
             print(_READY, flush=True)
