@@ -45,7 +45,7 @@ def serve(directory: Path) -> None:
     """Run the broker of a directory until no process needs it."""
     with (directory / "users").open("a") as users, (directory / _READY).open("a") as ready:
         fcntl.flock(ready, fcntl.LOCK_EX)
-        # It has the topics of a thousand tests in the end; with half of that it no longer answers.
+        # In the end it has the topics of all tests of a run.
         broker = KafkaBroker(_data(directory), heap="1536m")
         try:
             broker.start()
