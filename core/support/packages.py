@@ -76,15 +76,19 @@ def check_installed(feature: str, extra: str | None, *packages: str) -> None:
             raise _missing(feature, extra, (package,), too_old)
 
 
+def installed_version(package: str) -> str:
+    """Return the version of an installed package; "" if it is not installed."""
+    try:
+        return distribution(package).version
+    except PackageNotFoundError:
+        return ""
+
+
 def _too_old(extra: str | None, package: str) -> str | None:
     """Return that a package has another version than the extra asks for, None if it has not or cannot be compared."""
-    try:
-        wanted = next((each for each in _required() if _is_of(extra, each, package)), "")
-        found = distribution(package).version
-    except PackageNotFoundError:
-        return None
+    wanted = next((each for each in _required() if _is_of(extra, each, package)), "")
     least = re.search(r">=\s*([\d.]+)", wanted)
-    if least is None or _numbers(found) >= _numbers(least[1]):
+    if not (found := installed_version(package)) or least is None or _numbers(found) >= _numbers(least[1]):
         return None
     return f"is too old ({found}; {least[1]} or later is needed)"
 

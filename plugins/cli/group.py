@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import click
@@ -15,7 +14,7 @@ import click
 from penstock import PenstockError, PluginError
 from penstock.hooks import Component, registry
 from penstock.support.names import did_you_mean
-from penstock.support.packages import DISTRIBUTION
+from penstock.support.packages import DISTRIBUTION, installed_version
 
 from .command import EXIT_CODES, Context, verbose_option, write_examples
 from .failures import INTERRUPTED, OK, ReaderGone, Terminated, exit_code, show
@@ -181,10 +180,7 @@ def _summary(component: Component, limit: int) -> str:
 
 @cache
 def _version() -> str:
-    try:
-        return version(DISTRIBUTION)
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "unknown"
+    return installed_version(DISTRIBUTION) or "unknown"  # run from a source tree that was never installed
 
 
 def _import_from_here() -> None:

@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from importlib.metadata import PackageNotFoundError, packages_distributions
-from importlib.metadata import version as metadata_version
+from importlib.metadata import packages_distributions
 from io import BytesIO
 from operator import is_
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 from penstock import Application, ConfigError, RuntimeUnavailableError
 from penstock.hooks.registry import registry
 from penstock.program.checks import kind_of
-from penstock.support.packages import DISTRIBUTION
+from penstock.support.packages import DISTRIBUTION, installed_version
 
 _packing = threading.Lock()
 _NO_FILE = "<dynamic-code>"
@@ -95,14 +94,6 @@ def check_packages(packages: tuple[tuple[str, str], ...], machine: str) -> None:
                 f"version {version}: install the driver's version on each machine, or send the driver's environment "
                 "along (spark.archives, spark.submit.pyFiles)"
             )
-
-
-def installed_version(package: str) -> str:
-    """Return the version of an installed package; "" if there is none."""
-    try:
-        return metadata_version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 def _pickled(cargo: Any, cloudpickle: ModuleType) -> bytes:

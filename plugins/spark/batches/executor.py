@@ -40,10 +40,9 @@ def observed_columns() -> list[Column]:
     """Return what Spark's listeners find as the query's observed metrics: sums of the slots, and their messages."""
     from pyspark.sql import functions as f
 
-    empty = f.lit(None).cast("map<string, long>")
     counters = f.aggregate(
         f.collect_list("counters"),
-        f.coalesce(empty, f.create_map().cast("map<string, long>")),
+        f.create_map().cast("map<string, long>"),
         lambda one, other: f.map_zip_with(
             one, other, lambda _, left, right: f.coalesce(left, f.lit(0)) + f.coalesce(right, f.lit(0))
         ),
