@@ -141,7 +141,7 @@ class Notes:
 
     def change(self, application_id: str, key: str, change: Callable[[bytes | None], bytes]) -> None:
         """Replace a note by what `change` returns for it; durable when this returns."""
-        self._topics.ensure(application_id + NOTES_SUFFIX, 2, _CONFIG)
+        self._ensure(application_id)
         self._change(application_id, lambda: {key.encode(): change(self.get(application_id, key))})
 
     def delete(self, application_id: str) -> None:
@@ -154,7 +154,7 @@ class Notes:
 
     def begin_at(self, application_id: str, starts: Sequence[KafkaPartition], others: Sequence[KafkaPartition]) -> None:
         """Commit `starts`, with copies, and `others`, and delete all other notes: one transaction."""
-        self._topics.ensure(application_id + NOTES_SUFFIX, 2, _CONFIG)
+        self._ensure(application_id)
         copies = self.copies(application_id).records(starts)
         self._change(application_id, lambda: dict.fromkeys(self._all(application_id)) | copies, [*starts, *others])
 
@@ -166,7 +166,7 @@ class Notes:
             _NOTES,
             lambda: self._all(application_id),
             self._topics.ids,
-            lambda: self._topics.ensure(topic, 2, _CONFIG),
+            lambda: self._ensure(application_id),
         )
 
     def _change(
@@ -242,7 +242,7 @@ class Notes:
         taken it before makes this one fail.
         """
         topic = application_id + NOTES_SUFFIX
-        self._topics.ensure(topic, 2, _CONFIG)
+        self._ensure(application_id)
         with closing(self._fence(lease.application_id, _LEASED)) as fence:
             lease.renew(writes=True)
             fence.commit(Commit({}, ""), [OutputBatch(topic, [key.encode()], [value], [0], None, [[_NOTES]])])
@@ -311,10 +311,14 @@ class Notes:
         topic, count = application_id + NOTES_SUFFIX, len(records)
         if not records:
             return
-        self._topics.ensure(topic, 2, _CONFIG)
+        self._ensure(application_id)
         self._outbox.deliver(
             OutputBatch(topic, list(records), list(records.values()), [0] * count, None, [[partition]] * count)
         )
+
+    def _ensure(self, application_id: str) -> None:
+        """Create the topic of an application's notes unless it is there."""
+        self._topics.ensure(application_id + NOTES_SUFFIX, 2, _CONFIG)
 
     def _is_there(self, topic: str) -> bool:
         return topic in self._topics.counts() or topic in self._topics.counts(fresh=True)
