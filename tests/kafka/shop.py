@@ -165,12 +165,16 @@ def again(doing: Callable[[], object]) -> None:
         return
 
 
-def contents(log: KafkaLog, topic: str) -> list[tuple[bytes, bytes]]:
-    """Return the keys and values of a topic, by partition and offset, once no transaction holds them back."""
+def contents(log: KafkaLog, topic: str, *, waits: bool = True) -> list[tuple[bytes, bytes]]:
+    """Return the keys and values of a topic, by partition and offset, once no transaction holds them back.
+
+    With `waits=False` what can be read now: for a caller whose own thread has to end an open transaction.
+    """
     found = []
     for number in range(log.topics()[topic].partitions):
         partition = TopicPartition(topic, number)
-        end, at = readable_end(log, partition), log.start_offsets([partition])[partition]
+        end = readable_end(log, partition) if waits else log.end_offsets([partition])[partition]
+        at = log.start_offsets([partition])[partition]
         while at < end:
             batches = log.fetch(partition, at, end, 1 << 24)
             found += [each for batch in batches for each in zip(batch.keys, batch.values, strict=True)]
