@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     import pandas
     from pyspark.sql.streaming.state import GroupState
 
-OUTPUT_SCHEMA = "topic string, key binary, value binary, timestamp long, headers array<struct<key:string,value:binary>>"
-_FRAME_ROWS = 10_000
 _IDLE_SECONDS = 300.0
 """Seconds that an unused task stays open."""
 
@@ -97,7 +95,8 @@ class StreamFunction:
             state.update(outcome.commit.to_state())
         if outcome.next_tick is not None:
             state.setTimeoutDuration(max(1, outcome.next_tick - clock_ms))
-        yield from to_frames(outcome)
+        if outcome.chunks:
+            yield _frame(outcome)
 
 
 def once_function(cargo: bytes, clock_ms: int) -> Callable[[tuple[int], pandas.DataFrame], pandas.DataFrame]:
@@ -114,8 +113,6 @@ def once_function(cargo: bytes, clock_ms: int) -> Callable[[tuple[int], pandas.D
 
 
 def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame) -> pandas.DataFrame:
-    import pandas
-
     chunks: Chunks = {}
     _collect(frame, chunks)
     cargo: Cargo = pickle.loads(packed)
@@ -138,12 +135,9 @@ def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame)
         )
         try:
             with _message_first():
-                outcome = _as_chunks(task.run(chunks, clock_ms, None), cargo)
+                return _frame(_as_chunks(task.run(chunks, clock_ms, None), cargo))
         finally:
             task.close()
-    names = ("chunk",) if cargo.typed.columns else ("topic", "key", "value", "timestamp", "headers")
-    empty = pandas.DataFrame({name: [] for name in names}, dtype=object)
-    return pandas.concat(list(to_frames(outcome)) or [empty])
 
 
 @contextmanager
@@ -162,35 +156,15 @@ def _message_first() -> Iterator[None]:
 
 
 def _as_chunks(outcome: Outcome, cargo: Cargo) -> Outcome:
-    """Return an outcome with chunks instead of outputs if the result is typed."""
-    columns = cargo.typed.columns
-    return replace(outcome, outputs=[], chunks=packed(outcome.outputs, columns)) if columns else outcome
+    """Return an outcome with chunks in place of outputs."""
+    return replace(outcome, outputs=[], chunks=packed(outcome.outputs, cargo.typed.columns))
 
 
-def to_frames(outcome: Outcome) -> Iterator[pandas.DataFrame]:
-    """Yield rows of `OUTPUT_SCHEMA`, or of `CHUNKS_SCHEMA` for a typed result."""
+def _frame(outcome: Outcome) -> pandas.DataFrame:
+    """Return rows of `CHUNKS_SCHEMA`."""
     import pandas
 
-    if outcome.chunks:
-        yield pandas.DataFrame({"chunk": pandas.Series(outcome.chunks, dtype=object)})
-    for batch in outcome.outputs:
-        for start in range(0, len(batch), _FRAME_ROWS):
-            part = slice(start, start + _FRAME_ROWS)
-            keys = batch.keys[part]
-            headers: list[Any] = [None] * len(keys)
-            if batch.headers is not None:
-                headers = [
-                    [{"key": name, "value": value} for name, value in each] or None for each in batch.headers[part]
-                ]
-            yield pandas.DataFrame(
-                {
-                    "topic": batch.topic,
-                    "key": pandas.Series(keys, dtype=object),
-                    "value": pandas.Series(batch.values[part], dtype=object),
-                    "timestamp": batch.timestamps[part],
-                    "headers": pandas.Series(headers, dtype=object),
-                }
-            )
+    return pandas.DataFrame({"chunk": pandas.Series(outcome.chunks, dtype=object)})
 
 
 def _collect(frame: pandas.DataFrame, chunks: Chunks) -> None:

@@ -44,7 +44,7 @@ _CHUNK = 10_000
 class Outcome:
     """A batch of a task: its commit, if Spark commits it, its outputs, and when the next punctuator is due (ms).
 
-    `chunks`: the outputs of a typed result, packed, in place of `outputs`.
+    `chunks`: the outputs, packed, in place of `outputs`.
     """
 
     commit: StreamCommit

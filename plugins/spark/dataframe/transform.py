@@ -21,7 +21,7 @@ from .checks import check_application, check_count, check_sources, ordered_topic
 from .packing import CHUNK_SCHEMA, Packer
 from .records import ColumnLike, Records, check_frame, normalized
 from .stream_commit import STATE_SCHEMA, SourceOrder
-from .stream_engine import OUTPUT_SCHEMA, Cargo, StreamFunction, once_function
+from .stream_engine import Cargo, StreamFunction, once_function
 from .typed.outputs import CHUNKS_SCHEMA, unpacked
 from .typed.schemas import Schemas, parts_of, result_schema, spark_schemas
 from .typed.serdes import TypedTopics
@@ -119,12 +119,8 @@ def transform(
     if is_streaming:
         rows = _streamed(chunks, application, cargo, session)
     else:
-        rows = chunks.applyInPandas(once_function(pack(cargo), SystemClock().now_ms()), _schema(cargo))
-    if typed.columns:
-        return rows.mapInArrow(unpacked, result_schema(key_types, value_types))
-    from pyspark.sql.functions import timestamp_millis
-
-    return rows.withColumn("timestamp", timestamp_millis("timestamp"))
+        rows = chunks.applyInPandas(once_function(pack(cargo), SystemClock().now_ms()), CHUNKS_SCHEMA)
+    return rows.mapInArrow(unpacked, result_schema(key_types, value_types))
 
 
 def _check_surroundings(application: Application, session: SparkSession) -> None:
@@ -154,15 +150,11 @@ def _streamed(chunks: GroupedData, application: Application, cargo: Cargo, sessi
     hosts = HostCaller(pack(cargo), family, f"application {application.id!r}")
     return chunks.applyInPandasWithState(
         StreamFunction(hosts, slots_of_executor(session)),
-        _schema(cargo),
+        CHUNKS_SCHEMA,
         STATE_SCHEMA,
         "append",
         "ProcessingTimeTimeout" if cargo.has_timeouts else "NoTimeout",
     )
-
-
-def _schema(cargo: Cargo) -> str:
-    return CHUNKS_SCHEMA if cargo.typed.columns else OUTPUT_SCHEMA
 
 
 def _cargo(

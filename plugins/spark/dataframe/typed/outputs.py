@@ -1,4 +1,4 @@
-"""Typed results: what a task has written, as Arrow data in a cell a chunk, and the rows of the result from it."""
+"""Results: what a task has written, as Arrow data in a cell a chunk, and the rows of the result from it."""
 
 from __future__ import annotations
 
@@ -46,23 +46,30 @@ def _rows(batch: OutputBatch, part: slice, topics: Mapping[str, TopicColumns]) -
     if max(timestamps) > _LAST_MS:
         raise ProductionError(
             f"topic {batch.topic!r}: the timestamp {max(timestamps)} ms is too high for Spark's type timestamp; give "
-            " the record another, such as that of the record that it comes from"
+            "the record another, such as that of the record that it comes from"
         )
-    headers: list[Any] = [None] * len(keys)
-    if batch.headers is not None:
-        headers = [[{"key": name, "value": value} for name, value in each] or None for each in batch.headers[part]]
-    header = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
+    bytes_of = _bytes if batch.topic in topics else _binary
     arrays = {
         "topic": pyarrow.array([batch.topic] * len(keys), pyarrow.string()),
-        "key": _bytes(keys),
-        "value": _bytes(values),
+        "key": bytes_of(keys),
+        "value": bytes_of(values),
         "timestamp": pyarrow.array(numpy.array(timestamps, numpy.int64) * 1000).cast(pyarrow.timestamp("us", "UTC")),
-        "headers": pyarrow.array(headers, pyarrow.list_(header)),
+        "headers": _headers(batch, part, len(keys)),
     }
     for topic, columns in topics.items():
         kind = struct_of(columns)
         arrays[topic] = _struct(keys, values, columns, kind) if topic == batch.topic else pyarrow.nulls(len(keys), kind)
     return pyarrow.RecordBatch.from_pydict(arrays)
+
+
+def _headers(batch: OutputBatch, part: slice, count: int) -> Any:
+    import pyarrow
+
+    kind = pyarrow.list_(pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())]))
+    if batch.headers is None:
+        return pyarrow.nulls(count, kind)
+    rows = [[{"key": name, "value": value} for name, value in each] or None for each in batch.headers[part]]
+    return pyarrow.array(rows, kind)
 
 
 def struct_of(columns: TopicColumns) -> Any:
@@ -96,6 +103,10 @@ def _typed(cells: list[Any], dead: list[bool], column: Column) -> Any:
 
 
 def _bytes(cells: list[Any]) -> Any:
+    return _binary([cell if isinstance(cell, bytes) else None for cell in cells])
+
+
+def _binary(cells: list[bytes | None]) -> Any:
     import pyarrow
 
-    return pyarrow.array([cell if isinstance(cell, bytes) else None for cell in cells], BinaryColumn().arrow())
+    return pyarrow.array(cells, BinaryColumn().arrow())
