@@ -474,12 +474,17 @@ def test_columns_are_found_in_their_case_where_spark_is_case_sensitive(session: 
 
 def test_a_registry_that_is_down_is_found_when_the_frame_is_made(session: Any, tmp_path: Path) -> None:
     avro = AvroSerde('"string"', registry={"url": "http://127.0.0.1:1", "max.retries": 0})
-    app = Application("app", Topology().add_source("in", "in", value_serde=avro), data_dir=str(tmp_path))
+    topology = Topology().add_source("in", "in", value_serde=avro)
+    app = Application("app", topology, data_dir=str(tmp_path))
     frame = session.createDataFrame([("v", 5)], "value string, at long")
     with pytest.raises(
         ConfigError, match="source 'in', values of topic 'in': serde 'avro': schema registry http://127"
     ):
         transform(app, {"in": Records(frame, timestamp="at")}, partitions=2)
+    # It has no part in typed values.
+    typed = Records(frame.selectExpr("struct(value) as value", "at"), timestamp="at")
+    app = Application("app", topology.add_sink("out", "out", "in", value_serde=avro), data_dir=str(tmp_path))
+    transform(app, {"in": typed}, partitions=2, schema={"out": "value string"})
 
 
 def test_no_secret_gets_into_the_plan(session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
