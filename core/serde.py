@@ -29,7 +29,7 @@ class Serde(ABC, Generic[T]):
     then. Leave it empty when in doubt.
     `checked_types`: the same, but `serialize` may refuse some values of them (an int too large). A store serializes
     such a value at once, and may hold it as an object for reading. `window_bytes`: number of bytes at the end that say
-    the window of a key; the default partitioner leaves them out.
+    the window of a key; the default partitioner leaves them out. `value_type`: type of all values, as `of` takes it.
 
     Stores are ordered by serialized keys, so equal keys must be equal bytes; ranges follow the order of those bytes.
 
@@ -51,6 +51,7 @@ class Serde(ABC, Generic[T]):
     immutable_types: frozenset[type] = frozenset()
     checked_types: frozenset[type] = frozenset()
     window_bytes: int = 0
+    value_type: Any = None
     saved_name: ClassVar[str]
     """Set it in a class whose `written_form` must stay when the class is moved or renamed; not inherited."""
 
@@ -92,9 +93,8 @@ class Serde(ABC, Generic[T]):
     def prepare(self, *, writes: bool) -> None:
         """Check at a start what the serde needs from outside, and whether its schema fits what is there.
 
-        Called once in the process that starts the application, and by the test driver, for the serde of a topic (bound)
-        or of a store. `writes`: values are written with it. Raises SerdeError for what does not fit,
-        SerdeUnavailableError if nothing answers.
+        Called once in the process that starts the application, and by the test driver, for topics (bound) and stores.
+        `writes`: it also writes. Raises SerdeError for what does not fit, SerdeUnavailableError if nothing answers.
         """
 
     def written_form(self) -> str:

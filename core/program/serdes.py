@@ -139,6 +139,7 @@ class _CheckedSerde(Serde[T]):
         self.immutable_types = serde.immutable_types
         self.checked_types = serde.checked_types
         self.window_bytes = serde.window_bytes
+        self.value_type = serde.value_type
         # Only what is written is checked: reading costs no call more.
         self.deserialize = serde.deserialize  # type: ignore[method-assign]
         self.deserialize_column = serde.deserialize_column  # type: ignore[method-assign]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from penstock import Application, ConfigError, Serde, SerdeError, SerdeUnavailableError, SinkNode, SourceNode
@@ -11,9 +11,12 @@ from penstock.program.serdes import resolve_serde, serdes_of_topic
 from penstock.store.specs import declared_serdes
 
 
-def prepare_serdes(application: Application) -> None:
-    """Prepare the serdes of all topics and stores. Raises ConfigError with the node and topic, or the store."""
-    for where, serde, writes in _serdes(application):
+def prepare_serdes(application: Application, unused: Collection[tuple[str, str, str]] = ()) -> None:
+    """Prepare the serdes of all topics and stores. Raises ConfigError with the node and topic, or the store.
+
+    `unused`: serdes of topics that are not called, as ("source" or "sink", topic, "keys" or "values").
+    """
+    for where, serde, writes in _serdes(application, unused):
         try:
             serde.prepare(writes=writes)
         except (ConfigError, SerdeError, SerdeUnavailableError) as error:
@@ -26,7 +29,9 @@ def check_serdes(application: Application) -> None:
         pass
 
 
-def _serdes(application: Application) -> Iterator[tuple[str, Serde[Any], bool]]:
+def _serdes(
+    application: Application, unused: Collection[tuple[str, str, str]] = ()
+) -> Iterator[tuple[str, Serde[Any], bool]]:
     """Yield each serde with where it is used, and whether values are written with it.
 
     Topics of patterns are left out: which they are is known when records come.
@@ -43,8 +48,9 @@ def _serdes(application: Application) -> Iterator[tuple[str, Serde[Any], bool]]:
         for topic in topics:
             name = decorate(application.id, topic, program.internal_topics)
             key, value = serdes_of_topic(node.key_serde, node.value_serde, settings, what, name)
-            yield f"{what}, keys of topic {name!r}", key, kind == "sink"
-            yield f"{what}, values of topic {name!r}", value, kind == "sink"
+            for part, serde in (("keys", key), ("values", value)):
+                if (kind, topic, part) not in unused:
+                    yield f"{what}, {part} of topic {name!r}", serde, kind == "sink"
     for store in program.all_stores():
         for name, given in declared_serdes(store).items():
             serde = resolve_serde(given, settings.state_serde, store.name, settings.of_plugins)

@@ -45,6 +45,8 @@ class ListSerde(WrappingSerde[list[Any]]):
     def __init__(self, inner: SerdeLike) -> None:
         """Take the serde of the entries. Raises ConfigError for None, and PluginError for a name not installed."""
         self.inner: Serde[Any] = resolve_serde(inner, None, "serde of a list's entries")
+        entry = self.inner.value_type
+        self.value_type = None if entry is None else list[entry | None]  # type: ignore[valid-type]
 
     def serialize(self, value: list[Any]) -> bytes:
         """Return the list as bytes. Raises SerdeError for another type, and with the index of a wrong entry."""

@@ -23,6 +23,7 @@ from penstock.support.packages import needed
 from .dataframe.checkpoint_state import open_at, read_commits
 from .dataframe.stream_commit import StreamCommit
 from .session.sessions import SPARK
+from .worker_errors import message_first
 
 with needed(SPARK):
     from pyspark.sql import DataFrame, SparkSession
@@ -167,9 +168,10 @@ class _Reader:
     last: int
 
     def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from self._entries(number)
+        with message_first():
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from self._entries(number)
 
     def _entries(self, number: int) -> Iterator[pyarrow.RecordBatch]:
         found: tuple[Application, str, _Log | _Checkpoint] = pickle.loads(self.cargo)

@@ -27,7 +27,7 @@ from tests.test_docs import BLOCK, check_printed, commands_of
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "docs" / "deploying" / "requirements-embedded.txt"
-ON_SPARK = re.compile(r"^\$ penstock run (?!.*--engine embedded)", re.MULTILINE)
+ON_SPARK = re.compile(r"^\$ (python run_|penstock run (?!.*--engine embedded))", re.MULTILINE)
 IMPORTS = re.compile(
     r"^(?:>>> )?(from penstock[\w.]* import (?:\([^)]*\)|[^\n(]+)|import penstock[\w.]*)", re.MULTILINE
 )

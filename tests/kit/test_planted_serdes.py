@@ -118,6 +118,10 @@ PLANTED: dict[str, tuple[type[Serde[Any]], str]] = {
     "bytes depend on earlier calls": (Counting, "always the same bytes"),
     "bytes depend on failed calls": (LeavesAMark, "always the same bytes"),
     "cannot be pickled": (Unpicklable, "pickle"),
+    "another value_type": (
+        type("Bug", (Right,), {"value_type": dict[str, int]}),
+        "value_type is dict.*of which",
+    ),
     "answers are shared": (Caching, "was changed"),
     "accepts anything": (
         type("Bug", (Right,), {"serialize": lambda s, v: repr(v).encode()}),

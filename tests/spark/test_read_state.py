@@ -48,6 +48,9 @@ def test_a_store_as_a_dataframe(spark: Any, tmp_path: Path) -> None:
         read_state(spark, application, "count")
     with pytest.raises(ConfigError, match="store 'counts' is in the tasks 1_0, 1_1, not 0_0"):
         read_state(spark, application, "counts", tasks=["0_0"])
+    shutil.rmtree(tmp_path)
+    with pytest.raises(Exception, match=r"\A.*\n[^\n]*Error: .*\n[^\0]*Traceback"):  # the message comes first
+        found.collect()
 
 
 @pytest.mark.spark

@@ -474,12 +474,17 @@ def test_columns_are_found_in_their_case_where_spark_is_case_sensitive(session: 
 
 def test_a_registry_that_is_down_is_found_when_the_frame_is_made(session: Any, tmp_path: Path) -> None:
     avro = AvroSerde('"string"', registry={"url": "http://127.0.0.1:1", "max.retries": 0})
-    app = Application("app", Topology().add_source("in", "in", value_serde=avro), data_dir=str(tmp_path))
+    topology = Topology().add_source("in", "in", value_serde=avro)
+    app = Application("app", topology, data_dir=str(tmp_path))
     frame = session.createDataFrame([("v", 5)], "value string, at long")
     with pytest.raises(
         ConfigError, match="source 'in', values of topic 'in': serde 'avro': schema registry http://127"
     ):
         transform(app, {"in": Records(frame, timestamp="at")}, partitions=2)
+    # It has no part in typed values.
+    typed = Records(frame.selectExpr("struct(value) as value", "at"), timestamp="at")
+    app = Application("app", topology.add_sink("out", "out", "in", value_serde=avro), data_dir=str(tmp_path))
+    transform(app, {"in": typed}, partitions=2, schema={"out": "value string"})
 
 
 def test_no_secret_gets_into_the_plan(session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -524,17 +529,20 @@ def test_an_error_begins_with_its_message_and_a_timestamp_out_of_range_with_its_
 ) -> None:
     from pyspark.sql.functions import lit
 
-    topology = Topology().add_source("in", "in").add_processor("fails", Fails, "in")
+    topology = Topology().add_source("in", "in", key_serde="int32").add_processor("fails", Fails, "in")
     app = Application("app", topology, data_dir=str(tmp_path))
-    frame = session.createDataFrame([("a", "v")], "key string, value string")
-    for at, message in (
-        (5, r"\A.*\n.*ProcessingFailed: application 'app', task 0_0, node 'fails'.*ValueError: cannot stand this"),
-        (2**63 - 1, rf"topic 'in': its timestamp is {2**63 - 1} ms in a row with the key a, expected milliseconds"),
-    ):
+    frame = session.createDataFrame([("v",)], "value string")
+    for key, at, message, traceback in (
+        (
+            7, 5, r"\A.*\n.*ProcessingFailed: application 'app', task 0_0, node 'fails'.*ValueError: cannot stand this",
+            'raise ValueError("cannot stand this")',
+        ),
+        (1 << 40, 5, r"\A.*\n.*SerdeError: topic 'in', key: serde 'int32': 1099511627776 does not fit", "Traceback"),
+        (7, 2**63 - 1, rf"topic 'in': its timestamp is {2**63 - 1} ms in a row with the key 7, expected", ""),
+    ):  # fmt: skip
         with pytest.raises(Exception, match=message) as raised:
-            transform(app, {"in": Records(frame, timestamp=lit(at))}, partitions=1).collect()
-        if at == 5:
-            assert 'raise ValueError("cannot stand this")' in str(raised.value)
+            transform(app, {"in": Records(frame, key=lit(key), timestamp=lit(at))}, partitions=1).collect()
+        assert traceback in str(raised.value)
 
 
 def test_what_run_checks_of_a_session_is_checked(

@@ -59,7 +59,7 @@ class AvroSerde(RegistrySerde[T]):
     def __init__(self, schema: str | Path | None = None, kind: Any = None, **options: Unpack[RegistryOptions]) -> None:
         """Take the schema and where it is registered. Raises ConfigError for a schema that is none."""
         super().__init__(None if schema is None else _text_of(schema), **options)
-        self.kind = kind
+        self.value_type = kind
 
     def record_name(self) -> str | None:
         declared = None if self.schema is None else json.loads(self.schema)
@@ -87,7 +87,7 @@ class AvroSerde(RegistrySerde[T]):
     def _functions(
         self, writing: dict[str, Any], reading: dict[str, Any]
     ) -> tuple[Callable[..., bytes], Callable[..., Any]]:
-        kind = self.kind
+        kind = self.value_type
         if kind is None:
             to_plain, of_plain = None, None
         else:

@@ -57,6 +57,7 @@ class JsonSchemaSerde(RegistrySerde[T]):
         else:
             text = None if schema is None else _text_of(schema)
         super().__init__(text, **options)
+        self.value_type = None if is_text else schema
 
     def record_name(self) -> str | None:
         declared = {} if self.schema is None else json.loads(self.schema)

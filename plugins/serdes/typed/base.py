@@ -18,10 +18,10 @@ _FORM = "of"
 
 
 class TypedSerde(Serde[T], Generic[T]):
-    """Values of the type `kind` as JSON. What it writes, it has read: a wrong field is refused where it is written."""
+    """Values of one type as JSON. What it writes, it has read: a wrong field is refused where it is written."""
 
     def __init__(self, kind: Any, *, refuses_extra: bool) -> None:
-        self.kind = kind
+        self.value_type = kind
         self.refuses_extra = refuses_extra
         self.name = f"of({kind_name(kind)})"
         # The class of a NamedTuple, an Enum or a model is exact; a subclass would come back as its base.
@@ -29,13 +29,13 @@ class TypedSerde(Serde[T], Generic[T]):
         self._form = f"{_FORM}({json.dumps(essence(self.json_schema()), separators=(',', ':'), sort_keys=True)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _sent, (type(self), self.kind, self.refuses_extra, self._form)
+        return _sent, (type(self), self.value_type, self.refuses_extra, self._form)
 
     def serialize(self, value: T) -> bytes:
         """Return `value` as JSON. Raises SerdeError for another type, and with the path of a wrong field."""
         if self._exact is not None and type(value) is not self._exact:
             raise SerdeError(
-                f"serde {self.name!r}: expected {kind_name(self.kind)}, found {kind_name(type(value))} "
+                f"serde {self.name!r}: expected {kind_name(self.value_type)}, found {kind_name(type(value))} "
                 f"{reprlib.repr(value)}; return that type, or name a serde that fits"
             )
         try:
@@ -44,7 +44,7 @@ class TypedSerde(Serde[T], Generic[T]):
         except Exception as error:
             raise SerdeError(
                 f"serde {self.name!r}: cannot write {reprlib.repr(value)}: {self._said(error)}; set its fields to what "
-                f"{kind_name(self.kind)} declares"
+                f"{kind_name(self.value_type)} declares"
             ) from error
         return data
 

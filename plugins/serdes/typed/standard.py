@@ -68,9 +68,9 @@ class StandardSerde(TypedSerde[T]):
         # All at once: msgspec looks at the type anew in each call.
         try:
             if len(rows) == 1 and rows[0] is not None:  # its error has the path in the value alone
-                values: list[T | None] = [msgspec.convert(rows[0], self.kind, builtin_types=_NATURAL)]
+                values: list[T | None] = [msgspec.convert(rows[0], self.value_type, builtin_types=_NATURAL)]
             else:
-                values = msgspec.convert(rows, list[self.kind | None], builtin_types=_NATURAL)  # type: ignore[name-defined]
+                values = msgspec.convert(rows, list[self.value_type | None], builtin_types=_NATURAL)  # type: ignore[name-defined]
         finally:
             self._forget()
         if self.refuses_extra and (path := next(filter(None, (unknown_field(self._info, row) for row in rows)), "")):
@@ -84,7 +84,7 @@ class StandardSerde(TypedSerde[T]):
         return f"{path}: {message}" if path else message
 
     def json_schema(self) -> Schema:
-        schema = msgspec.json.schema(self.kind)
+        schema = msgspec.json.schema(self.value_type)
         self._forget()  # here, because this is the last question about the type when a serde is made
         return schema
 

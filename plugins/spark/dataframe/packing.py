@@ -6,10 +6,12 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from penstock import Headers, RecordBatch, TopicPartition
 from penstock.plugins.logs.partitioner import partitions_for_keys
 
+from ..worker_errors import message_first
 from .typed.serdes import ValueColumn
 
 if TYPE_CHECKING:
@@ -24,8 +26,8 @@ class Packer:
     """The function for mapInArrow: rows of one topic in, one chunk out for each task that gets some of them.
 
     Rows have the columns of `records.normalized`. `groups` are the group keys of the tasks by partition. A row goes to
-    the partition that Kafka's clients would choose for its key; one without a key to that of its value, so that it goes
-    to the same one when Spark repeats the batch. The first packer of a batch also sends an empty row to each of
+    the partition that Kafka's clients would choose for its key, one without a key by a check sum of its value: to the
+    same one when Spark repeats the batch. The first packer of a batch also sends an empty row to each of
     `everyone`, so that every task runs. `key_bytes` makes bytes of typed keys. `value`: the column of typed values,
     whose rows without a key go by their JSON.
     """
@@ -51,9 +53,10 @@ class Packer:
         context = TaskContext.get()
         if context is not None and context.partitionId() == 0:
             yield _chunks(self.everyone, self.topic, [None] * len(self.everyone))
-        for batch in batches:
-            if batch.num_rows:
-                yield self._pack(batch)
+        with message_first():
+            for batch in batches:
+                if batch.num_rows:
+                    yield self._pack(batch)
 
     def _pack(self, rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
         import numpy
@@ -66,9 +69,8 @@ class Packer:
             return _chunks(self.groups, self.topic, [serialized(rows)])
         keys = rows.column("key").to_pylist()
         if rows.column("key").null_count:
-            values = rows.column("value")
-            values = values.to_pylist() if self.value is None else self.value.texts(values)
-            keys = [value or b"" if key is None else key for key, value in zip(keys, values, strict=True)]
+            sums = self._check_sums(rows.filter(rows.column("key").is_null()).column("value"))
+            keys = [next(sums) if key is None else key for key in keys]
         partitions = partitions_for_keys(keys, len(self.groups))
         rows = rows.take(pyarrow.array(numpy.argsort(partitions, kind="stable")))
         groups, chunks, start = [], [], 0
@@ -78,6 +80,11 @@ class Packer:
                 chunks.append(serialized(rows.slice(start, count)))
                 start += count
         return _chunks(groups, self.topic, chunks)
+
+    def _check_sums(self, values: Any) -> Iterator[bytes]:
+        """Return in place of a key a short one for each value: the partitioner takes long for long ones."""
+        values = values.to_pylist() if self.value is None else self.value.texts(values)
+        return (crc32(value or b"").to_bytes(4, "big") for value in values)
 
 
 class Rows:
@@ -199,14 +206,16 @@ def serialized(rows: pyarrow.RecordBatch) -> bytes:
 
 
 def headers_from_json(text: str | None) -> Headers:
-    """Return the headers that Spark's `to_json` wrote; it leaves a null out, and writes bytes in base64.
+    """Return the headers that Spark's `to_json` wrote, which leaves null fields out, and writes bytes in base64.
+
+    Headers that are null are left out.
 
     >>> headers_from_json('[{"key":"trace","value":"MQ=="},{"key":"flag"}]')
     (('trace', b'1'), ('flag', None))
     """
     if not text:
         return ()
-    return tuple((each.get("key", ""), _bytes(each.get("value"))) for each in json.loads(text))
+    return tuple((each.get("key", ""), _bytes(each.get("value"))) for each in json.loads(text) if each)
 
 
 def _bytes(encoded: str | None) -> bytes | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Union
 from penstock import ConfigError, RuntimeUnavailableError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
 ColumnLike = Union[str, "Column"]
@@ -183,7 +183,7 @@ def _headers(where: str, frame: DataFrame, what: str, given: ColumnLike) -> Colu
 
     column, kind = _column(where, frame, what, given)
     found = kind.simpleString()
-    if (found if _is_case_sensitive(frame) else found.lower()) != _HEADERS:
+    if (found if is_case_sensitive(frame.sparkSession) else found.lower()) != _HEADERS:
         raise ConfigError(
             f"{where}: its headers are of type {found}, expected {_HEADERS}; without headers, drop the column "
             "or name another: Records(frame, headers=...)"
@@ -193,8 +193,9 @@ def _headers(where: str, frame: DataFrame, what: str, given: ColumnLike) -> Colu
     return functions.when(functions.size(column) > 0, functions.to_json(column.cast(_HEADERS)))
 
 
-def _is_case_sensitive(frame: DataFrame) -> bool:
-    return str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
+def is_case_sensitive(session: SparkSession) -> bool:
+    """Return whether names of columns and fields that differ in case are different for Spark."""
+    return str(session.conf.get("spark.sql.caseSensitive")).lower() == "true"
 
 
 def _ordered(where: str, frame: DataFrame, given: ColumnLike) -> Column:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
-import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +20,7 @@ from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 
 from ..batches.host_caller import HostCaller
+from ..worker_errors import message_first
 from .stream_commit import SourceOrder, StreamCommit
 from .stream_task import Outcome, StreamTask
 from .typed.outputs import packed
@@ -88,7 +87,7 @@ class StreamFunction:
             _collect(frame, chunks)
         known = StreamCommit.from_state(state.get) if state.exists else None
         clock_ms = state.getCurrentProcessingTimeMs()
-        with _message_first():
+        with message_first():
             self.hosts.check(executor_identity())
             outcome: Outcome = self._client().call(StreamBatch(key[0], chunks, clock_ms, known), "first")
         if outcome.commit != known:
@@ -107,7 +106,8 @@ def once_function(cargo: bytes, clock_ms: int) -> Callable[[tuple[int], pandas.D
 
     # Spark looks at the arguments, and takes those of an object's `__call__` for one too many.
     def run_once(key, frame):  # type: ignore[no-untyped-def]
-        return _run_once(cargo, clock_ms, key[0], frame)
+        with message_first():
+            return _run_once(cargo, clock_ms, key[0], frame)
 
     return run_once
 
@@ -134,25 +134,9 @@ def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame)
             typed=cargo.typed,
         )
         try:
-            with _message_first():
-                return _frame(_as_chunks(task.run(chunks, clock_ms, None), cargo))
+            return _frame(_as_chunks(task.run(chunks, clock_ms, None), cargo))
         finally:
             task.close()
-
-
-@contextmanager
-def _message_first() -> Iterator[None]:
-    """Let PySpark report an error in the block by its message, with the tracebacks behind it.
-
-    PySpark puts the worker's traceback before the message otherwise. This process ends after the report.
-    """
-    try:
-        yield
-    except Exception as error:
-        if not getattr(error, "__notes__", None):  # a task host has added its own
-            error.add_note(traceback.format_exc())
-        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-        raise
 
 
 def _as_chunks(outcome: Outcome, cargo: Cargo) -> Outcome:

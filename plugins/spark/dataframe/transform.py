@@ -19,11 +19,11 @@ from ..session.interpreter import log_interpreter
 from ..session.sessions import check_python_memory, is_cluster, slots_of_executor
 from .checks import check_application, check_count, check_sources, ordered_topics
 from .packing import CHUNK_SCHEMA, Packer
-from .records import ColumnLike, Records, check_frame, normalized
+from .records import ColumnLike, Records, check_frame, is_case_sensitive, normalized
 from .stream_commit import STATE_SCHEMA, SourceOrder
 from .stream_engine import Cargo, StreamFunction, once_function
 from .typed.outputs import CHUNKS_SCHEMA, unpacked
-from .typed.schemas import Schemas, parts_of, result_schema, spark_schemas
+from .typed.schemas import Schemas, check_names, parts_of, result_schema, spark_schemas
 from .typed.serdes import TypedTopics
 from .typed.sources import typed_keys, typed_values
 
@@ -83,21 +83,30 @@ def transform(
     is_streaming = _is_streaming(records)
     frames = {topic: normalized(topic, each, order_by) for topic, each in records.items()}
     schemas = {topic: frame.schema for topic, frame in frames.items()}
-    keys = {topic: typed_keys(application, topic, each["key"].dataType) for topic, each in schemas.items()}
-    values = {topic: typed_values(application, topic, each["value"].dataType) for topic, each in schemas.items()}
+    session = next(iter(records.values())).frame.sparkSession
+    exact = is_case_sensitive(session)
+    keys = {
+        topic: typed_keys(application, topic, each["key"].dataType, case_sensitive=exact)
+        for topic, each in schemas.items()
+    }
+    values = {
+        topic: typed_values(application, topic, each["value"].dataType, case_sensitive=exact)
+        for topic, each in schemas.items()
+    }
     key_types = spark_schemas(application, "key_schema", key_schema)
     value_types = spark_schemas(application, "schema", schema)
+    if not exact:
+        check_names({"key_schema": key_types, "schema": value_types})
     typed = TypedTopics(
         {topic: part for topic, part in values.items() if part is not None},
         parts_of("key_schema", key_types),
         parts_of("schema", value_types),
     )
-    session = next(iter(records.values())).frame.sparkSession
     _check_surroundings(application, session)
 
     assignment = application.program.resolve(dict.fromkeys(application.program.topics(), partitions), application.id)
     groups = {task: group_key(task, SPREAD) for task in assignment.tasks}
-    prepare_serdes(application)
+    prepare_serdes(application, typed.replaced_serdes)
     order = SourceOrder(tuple(records) if len(records) > 1 else (), source_order is not None)
     cargo = _cargo(application, assignment, groups, session, wall_clock, order, typed)
     by_topic = {

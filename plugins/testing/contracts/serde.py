@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from penstock import Serde, SerdeError
+from penstock.plugins.serdes.of import typed_serde
 
 from .serde_child import in_another_process
 
@@ -227,6 +228,17 @@ class SerdeContract:
                 continue
             read = serde.deserialize(written)
             assert same_value(read, value), f"checked_types has {kind.__name__}: {value!r} came back as {read!r}"
+
+    def test_values_are_of_its_value_type(self) -> None:
+        """Typed columns of a Spark pipeline are converted to that type, and not by the serde."""
+        kind = self.made().value_type
+        if kind is not None:
+            of_kind = typed_serde(kind)
+            for value in self._samples(5):
+                try:
+                    of_kind.serialize(value)
+                except SerdeError as error:
+                    raise AssertionError(f"value_type is {kind!r}, of which {value!r} is none: {error}") from error
 
     @_few
     @given(st.data())

@@ -7,14 +7,14 @@ import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, get_type_hints, is_typeddict
 
 from .columns import Column, Unfit, of_part
 
 
 @dataclass(frozen=True)
 class ArrayColumn(Column):
-    """Arrays: lists. `as_key`: a tuple, which a dict takes as a key."""
+    """Arrays: lists. `as_key`: a tuple, which a dict takes as a key. Sets are written in order."""
 
     name: str
     element: Column
@@ -45,7 +45,7 @@ class ArrayColumn(Column):
                 found.append(of_part(self.element, self.nullable, each))
             except Unfit as error:
                 raise error.below(f"[{index}]") from None
-        return found
+        return _in_order(found) if isinstance(value, (set, frozenset)) else found
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,16 @@ class StructColumn(Column):
         raise self.unfit("a dict, a dataclass or a NamedTuple", value)
 
 
+def _in_order(elements: list[Any]) -> list[Any]:
+    """Return the elements of a set in an order that is the same in every process."""
+    try:
+        return sorted(elements)
+    except TypeError:
+        return sorted(elements, key=repr)
+
+
 def fields_of(kind: Any) -> tuple[str, ...] | None:
-    """Return the names of the fields of a dataclass, a NamedTuple, or a model; None for another class."""
+    """Return the names of the fields of a dataclass, NamedTuple, TypedDict, or model; None for another class."""
     return _fields_of(kind)
 
 
@@ -185,6 +193,8 @@ def fields_of(kind: Any) -> tuple[str, ...] | None:
 def _fields_of(kind: Any) -> tuple[str, ...] | None:
     if is_dataclass(kind):
         return tuple(field.name for field in fields(kind))
+    if is_typeddict(kind):
+        return tuple(get_type_hints(kind))
     # In this order: NamedTuple, msgspec.Struct, pydantic.
     for name in ("_fields", "__struct_fields__", "model_fields"):
         if (found := getattr(kind, name, None)) is not None:

@@ -247,8 +247,10 @@ class TimestampColumn(Column):
         ]
 
     def plain(self, value: Any) -> Any:
-        if not isinstance(value, datetime):
+        if not isinstance(value, datetime) or value != value:  # pandas' NaT is a datetime
             raise self.unfit("a datetime", value)
+        if getattr(value, "nanosecond", 0):  # so is its Timestamp
+            raise self.unfit("a datetime to the microsecond", value, "round it")
         is_zoned = value.utcoffset() is not None
         if is_zoned == self.is_zoned:
             return value
@@ -344,8 +346,10 @@ class IntervalColumn(Column):
         return _numbers(array.cast(pyarrow.int64()))
 
     def plain(self, value: Any) -> Any:
-        if not isinstance(value, timedelta):
+        if not isinstance(value, timedelta) or value != value:
             raise self.unfit("a timedelta", value)
+        if getattr(value, "nanoseconds", 0):
+            raise self.unfit("a timedelta to the microsecond", value, "round it")
         count, rest = divmod(value // _MICROSECOND, self.unit_us)
         if rest or not -(1 << 63) <= count * self.unit_us < 1 << 63:
             raise self.unfit("a timedelta that it can hold", value, "round it, or take `interval day to second`")

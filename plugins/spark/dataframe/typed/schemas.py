@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 from penstock import Application, ConfigError, SinkNode
-from penstock.plugins.serdes.typed.base import TypedSerde
 from penstock.program.checks import nearest
 from penstock.program.serdes import resolve_serde
 
@@ -84,13 +84,37 @@ def _class_of_sinks(application: Application, option: str, topic: str, where: st
             if option == "key_schema":
                 own, default = node.key_serde, settings.key_serde
             serde = resolve_serde(own, default, f"sink {node.name!r}", settings.of_plugins)
-            kinds.append(serde.kind if isinstance(serde, TypedSerde) else None)
-    if not kinds or None in kinds or any(kind is not kinds[0] for kind in kinds):
+            kinds.append(serde.value_type)
+    if not kinds or None in kinds or any(kind != kinds[0] for kind in kinds):
         raise ConfigError(
             f"{where}: its sinks' serdes name no class, or different ones. Give the schema: "
             f'{option}={{{topic!r}: "n long, at timestamp"}}'
         )
     return kinds[0]
+
+
+def check_names(types: Mapping[str, Mapping[str, DataType]]) -> None:
+    """Check that Spark tells topics, and the fields of each, apart where it ignores case; `types` by option and topic.
+
+    Raises ConfigError with the names.
+    """
+    from pyspark.sql.types import StructType
+
+    topics = dict.fromkeys(topic for each in types.values() for topic in each)
+    places = [("schema and key_schema: topics", list(topics))]
+    places += [
+        (f"{option} of topic {topic!r}: fields", kind.names)
+        for option, each in types.items()
+        for topic, kind in each.items()
+        if isinstance(kind, StructType)
+    ]
+    for where, names in places:
+        counts = Counter(name.lower() for name in names)
+        if several := [name for name in names if counts[name.lower()] > 1]:
+            raise ConfigError(
+                f"transform: {where} {', '.join(map(repr, several))} have one name for Spark, which ignores case: "
+                "rename all but one, or set spark.sql.caseSensitive to true"
+            )
 
 
 def parts_of(option: str, types: Mapping[str, DataType]) -> dict[str, TopicPart]:
@@ -139,7 +163,7 @@ def topic_rows(frame: DataFrame, topic: str) -> DataFrame:
         for name in _taken(value):
             raise ConfigError(
                 f"topic_rows: the value of topic {topic!r} has the field {name!r}, and so has each row; name it "
-                f"yourself: frame.select({f'{topic}.value.{name}'!r})"
+                f"yourself: frame.select({f'{column}.value.`{name}`'!r})"
             )
         fields = [f"{column}.value.`{name.replace('`', '``')}`" for name in value.names]
     return frame.where(col(column).isNotNull()).select(f"{column}.key", *fields, "timestamp", "headers")

@@ -48,6 +48,8 @@ class TopicPart:
             return self.column.plain(value)
         except Unfit as error:
             raise self._error(error) from error
+        except Exception as error:  # of the value's own methods
+            raise SerdeError(f"topic {self.topic!r}, {self.part}: {type(error).__name__}: {error}") from error
 
     def _error(self, error: Unfit) -> SerdeError:
         below = error.below(self.part)
@@ -170,6 +172,13 @@ class TypedTopics:
         """Return a source as it reads a topic."""
         part = self.sources.get(topic)
         return node if part is None else replace(node, value_serde=ColumnReader(part))
+
+    @property
+    def replaced_serdes(self) -> set[tuple[str, str, str]]:
+        """The serdes of topics that typed columns replace, as `prepare_serdes` takes them."""
+        sinks = {("sink", topic, "keys") for topic in self.sink_keys}
+        sinks |= {("sink", topic, "values") for topic in self.sink_values}
+        return sinks | {("source", topic, "values") for topic in self.sources}
 
     @property
     def columns(self) -> dict[str, TopicColumns]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import Application, ConfigError, Serde, SerdeError, SerdeUnavailableError, SourceNode
 from penstock.plugins.runtime.shipping import pack
+from penstock.plugins.serdes.of import typed_serde
 from penstock.plugins.serdes.typed.base import TypedSerde
 from penstock.program.serdes import serde_name, serdes_of_topic
 
@@ -34,7 +35,10 @@ class KeyBytes:
         part, serde = self._parts
         serialize = serde.serialize
         try:
-            return [None if key is None else serialize(key) for key in part.read(array)]
+            keys = part.read(array)
+            if part.serde is None and isinstance(part.column, _NESTED):
+                keys = list(map(_in_order, keys))
+            return [None if key is None else serialize(key) for key in keys]
         except SerdeUnavailableError:
             raise
         except SerdeError as error:
@@ -51,7 +55,9 @@ class KeyBytes:
         return parts
 
 
-def typed_keys(application: Application, topic: str, kind: DataType) -> KeyBytes | None:
+def typed_keys(
+    application: Application, topic: str, kind: DataType, *, case_sensitive: bool = False
+) -> KeyBytes | None:
     """Return the bytes of a topic's keys of a Spark type; None for keys that are bytes already.
 
     Raises ConfigError with the topic for a type that is not supported, and one that the source's key serde cannot
@@ -63,7 +69,7 @@ def typed_keys(application: Application, topic: str, kind: DataType) -> KeyBytes
     serde, _ = serdes_of_topic(
         source.key_serde, source.value_serde, application.settings, f"source {source.name!r}", topic
     )
-    part = _part(topic, "key", kind, serde)
+    part = _part(topic, "key", kind, serde, case_sensitive)
     if part.serde is None:
         try:
             serde.serialize(_sample(part.column))
@@ -79,7 +85,9 @@ def typed_keys(application: Application, topic: str, kind: DataType) -> KeyBytes
     return KeyBytes(pack((part, serde)))
 
 
-def typed_values(application: Application, topic: str, kind: DataType) -> TopicPart | None:
+def typed_values(
+    application: Application, topic: str, kind: DataType, *, case_sensitive: bool = False
+) -> TopicPart | None:
     """Return a topic's values of a Spark type; None for values that are bytes already.
 
     Raises ConfigError with the topic for a type that is not supported, and one that lacks a field of its class.
@@ -90,7 +98,7 @@ def typed_values(application: Application, topic: str, kind: DataType) -> TopicP
     _, serde = serdes_of_topic(
         source.key_serde, source.value_serde, application.settings, f"source {source.name!r}", topic
     )
-    return _part(topic, "value", kind, serde)
+    return _part(topic, "value", kind, serde, case_sensitive)
 
 
 def _source(application: Application, topic: str) -> SourceNode:
@@ -98,12 +106,24 @@ def _source(application: Application, topic: str) -> SourceNode:
     return next(node for node in nodes if isinstance(node, SourceNode) and topic in node.topics)
 
 
-def _part(topic: str, part: str, kind: DataType, serde: Serde[Any]) -> TopicPart:
+def _part(topic: str, part: str, kind: DataType, serde: Serde[Any], case_sensitive: bool) -> TopicPart:
     where = f"the DataFrame of topic {topic!r}: {part}"
     column = column_of(kind, where)
-    if not isinstance(serde, TypedSerde):
+    if serde.value_type is None:
         return TopicPart(topic, part, column)
-    return TopicPart(topic, part, fitted(column, serde.kind, where), serde)
+    typed = serde if isinstance(serde, TypedSerde) else typed_serde(serde.value_type)
+    column = fitted(column, serde.value_type, where, case_sensitive=case_sensitive)
+    return TopicPart(topic, part, column, typed)
+
+
+_NESTED = (nested.StructColumn, nested.MapColumn, nested.ArrayColumn)
+
+
+def _in_order(value: Any) -> Any:
+    """Return a key with its dicts in order, so that equal keys have equal bytes in whatever order their columns are."""
+    if isinstance(value, dict):
+        return {key: _in_order(each) for key, each in sorted(value.items(), key=lambda item: repr(item[0]))}
+    return [_in_order(each) for each in value] if isinstance(value, list) else value
 
 
 _SAMPLES: dict[type[Column], Any] = {

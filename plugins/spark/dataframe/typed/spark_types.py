@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 from uuid import UUID
 
 from penstock import ConfigError
@@ -89,40 +100,69 @@ def _struct_of(kind: Any, where: str, *, as_key: bool) -> StructColumn:
 # ---------------------------------------------------------------------- classes
 
 
-def fitted(column: Column, kind: Any, where: str) -> Column:
+def fitted(column: Column, kind: Any, where: str, *, case_sensitive: bool = False) -> Column:
     """Return a column whose values the serde of `kind` converts: a struct for a NamedTuple is read as a tuple.
 
-    Raises ConfigError, which begins with `where`, for a struct without a field that has no default in its class.
+    Fields are found as Spark finds names: in any case, unless `case_sensitive`. Raises ConfigError, which begins with
+    `where`, for a struct without a field that has no default in its class, or with several for one.
     """
     kind = _without_none(kind)
     origin, inner = get_origin(kind), get_args(kind)
+
+    def part(column: Column, kind: Any, below: str) -> Column:
+        return fitted(column, kind, f"{where}{below}", case_sensitive=case_sensitive)
+
     if isinstance(column, nested.ArrayColumn) and inner:
-        return replace(column, element=fitted(column.element, inner[0], f"{where}[]"))
+        return replace(column, element=part(column.element, inner[0], "[]"))
     if isinstance(column, nested.MapColumn) and len(inner) == 2:
-        return replace(column, value=fitted(column.value, inner[1], f"{where}[]"))
+        return replace(column, value=part(column.value, inner[1], "[]"))
     if not isinstance(column, StructColumn) or origin is not None or column.order is not None:
         return column
-    declared = _fields_with_default(kind)
-    hints = get_type_hints(kind, include_extras=True) if declared else {}
-    there = {field.name: field for field in column.fields}
-    for name, has_default in declared.items():
-        if name not in there and not has_default:
+    declared = _declared_fields(kind)
+    names = {each.name: each for each in declared}
+    if not case_sensitive:
+        column = _renamed(column, list(names), where)
+    there = [field.name for field in column.fields]
+    for each in declared:
+        if each.name not in there and not each.has_default:
             raise ConfigError(
-                f"{where}: the struct has no field {name!r}, which {kind.__qualname__} has without a default; it has: "
-                f"{', '.join(there)}. Add it to the struct, or give it a default"
+                f"{where}: the struct has no field {each.name!r}, which {kind.__qualname__} has without a default; it "
+                f"has: {', '.join(there)}. Add it to the struct, or give it a default"
             )
     shaped = tuple(
-        replace(field, column=fitted(field.column, hints.get(name), f"{where}.{name}")) for name, field in there.items()
+        replace(field, column=part(field.column, names[field.name].kind, f".{field.name}"))
+        if field.name in names
+        else field
+        for field in column.fields
     )
     if not _is_namedtuple(kind):
         return replace(column, fields=shaped)
-    given = [name for name in declared if name in there]
-    if given != list(declared)[: len(given)]:
+    given = [name for name in names if name in there]
+    if given != list(names)[: len(given)]:
         raise ConfigError(
             f"{where}: the struct has {', '.join(given)} of the fields of {kind.__qualname__}, which are "
-            f"{', '.join(declared)}; a NamedTuple needs all fields before the last one that is given: add them"
+            f"{', '.join(names)}; a NamedTuple needs all fields before the last one that is given: add them"
         )
-    return replace(column, fields=shaped, order=tuple(list(there).index(name) for name in given))
+    return replace(column, fields=shaped, order=tuple(there.index(name) for name in given))
+
+
+def _renamed(column: StructColumn, names: Sequence[str], where: str) -> StructColumn:
+    """Return a struct whose fields have the names of a class that are equal to theirs but for case."""
+    renamed = {}
+    for name in names:
+        found = [
+            field.name
+            for field in column.fields
+            if field.name.lower() == name.lower() and (field.name == name or field.name not in names)
+        ]
+        if len(found) > 1:
+            raise ConfigError(
+                f"{where}: the struct has several fields that Spark finds by the name {name!r}: {', '.join(found)}. "
+                "Rename or drop all but one"
+            )
+        renamed.update(dict.fromkeys(found, name))
+    fields = (replace(field, name=renamed.get(field.name, field.name)) for field in column.fields)
+    return replace(column, fields=tuple(fields))
 
 
 def type_of(kind: Any, where: str) -> DataType:
@@ -165,15 +205,34 @@ def type_of(kind: Any, where: str) -> DataType:
     )
 
 
-def _fields_with_default(kind: Any) -> dict[str, bool]:
-    """Return for each field of a dataclass or NamedTuple whether it has a default; nothing for another class."""
+@dataclass(frozen=True)
+class _Declared:
+    """A field of a class by the name that its serde reads, with its type."""
+
+    name: str
+    kind: Any
+    has_default: bool
+
+
+def _declared_fields(kind: Any) -> list[_Declared]:
+    """Return the fields of a class that its serde sets; nothing for another type."""
+    if not isinstance(kind, type):
+        return []
+    hints = get_type_hints(kind, include_extras=True) if nested.fields_of(kind) else {}
     if is_dataclass(kind):
-        return {
-            field.name: field.default is not MISSING or field.default_factory is not MISSING
-            for field in fields(kind)
-            if field.init
-        }
-    return {name: name in kind._field_defaults for name in kind._fields} if _is_namedtuple(kind) else {}
+        return [
+            _Declared(each.name, hints[each.name], (each.default, each.default_factory) != (MISSING, MISSING))
+            for each in fields(kind)
+            if each.init
+        ]
+    if _is_namedtuple(kind):
+        return [_Declared(name, hints[name], name in kind._field_defaults) for name in kind._fields]  # type: ignore[attr-defined]
+    if is_typeddict(kind):
+        return [_Declared(name, each, name not in kind.__required_keys__) for name, each in hints.items()]  # type: ignore[attr-defined]
+    if (names := getattr(kind, "__struct_encode_fields__", None)) is not None:  # msgspec's: it says itself what lacks
+        return [_Declared(name, hints[own], True) for name, own in zip(names, kind.__struct_fields__, strict=True)]  # type: ignore[attr-defined]
+    models = getattr(kind, "model_fields", {})  # pydantic's
+    return [_Declared(each.alias or name, hints[name], not each.is_required()) for name, each in models.items()]
 
 
 def _is_namedtuple(kind: Any) -> bool:
@@ -186,7 +245,7 @@ def _may_be_none(kind: Any) -> bool:
 
 def _without_none(kind: Any) -> Any:
     """Return X for `X | None` and for an annotated X, and any other type as it is."""
-    if get_origin(kind) is Annotated:
+    if get_origin(kind) in (Annotated, Required, NotRequired):
         return _without_none(get_args(kind)[0])
     if get_origin(kind) in (Union, types.UnionType):
         left = [each for each in get_args(kind) if each is not type(None)]
