@@ -23,7 +23,6 @@ from .stores import accept, drop, state_of
 if TYPE_CHECKING:
     from penstock import Application, Log
     from penstock.plugins.applications.saved_tasks import SavedTask
-    from penstock.plugins.replicas.contents import Entry
     from penstock.plugins.replicas.replica import Replica
     from penstock.plugins.replicas.verification import Comparison
     from penstock.plugins.upgrade.saved_stores import SavedStore
@@ -172,7 +171,7 @@ def get(
             with reading.open(each) as (opened, version):
                 for entry in entries_of(opened, wanted, first, last):
                     found += 1
-                    _show(entry, each, version, as_json)
+                    _show(reading.text.entry(entry), each, version, as_json)
         if not found:
             elsewhere = "" if all_tasks or task is not None else "; --all-tasks looks in the others, too"
             raise StoreError(f"store {store!r} has no value of key {key!r} in task {', '.join(tasks)}{elsewhere}")
@@ -217,7 +216,7 @@ def range(
             with reading.open(each) as (opened, version):
                 found = entries(opened, low, high, first, last)
                 for entry in islice(found, limit):
-                    _show(entry, each, version, as_json)
+                    _show(reading.text.entry(entry), each, version, as_json)
                 if next(found, None) is not None:
                     note(f"task {each} has more; --limit shows more of them")
 
@@ -303,7 +302,7 @@ for _command in (export, import_store, backup, backups, restore, drop, accept, c
     state.add_command(_command)
 
 
-def _show(entry: Entry, task: str, version: str, as_json: bool) -> None:
+def _show(entry: dict[str, Any], task: str, version: str, as_json: bool) -> None:
     from penstock.plugins.serdes.json_text import dump_json
 
     if as_json:

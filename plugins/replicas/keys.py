@@ -1,13 +1,11 @@
-"""KeyTasks: which tasks read the records of a key; and the key that a text or a JSON value means."""
+"""KeyTasks: which tasks read the records of a key."""
 
 from __future__ import annotations
 
-import json
-from base64 import b64decode
 from collections.abc import Iterator
 from typing import Any
 
-from penstock import Application, BytesSerde, ConfigError, Serde, SinkNode, default_partitioner
+from penstock import Application, ConfigError, SinkNode, default_partitioner
 from penstock.program.partitioning import partitions_of_key
 from penstock.program.serdes import resolve_serde
 
@@ -67,42 +65,3 @@ class KeyTasks:
                     f"the partitioner of sink {node.name!r} needs more than the key ({error!r}), so it is unknown "
                     f"which task has {key!r}"
                 ) from error
-
-
-def key_of_json(serde: Serde[Any], store: str, value: Any) -> Any:
-    """Return the key of a store that a JSON value means; bytes are base64 text. Raises ConfigError if it fits not."""
-    try:
-        data = b64decode(value, validate=True) if isinstance(serde, BytesSerde) else serde.serialize(value)
-        return serde.deserialize(data)
-    except Exception as error:  # a serde of another package may raise anything
-        raise ConfigError(
-            f"key {shortened(value)} does not fit the key serde {type(serde).__name__} of store {store!r}: {error}"
-        ) from error
-
-
-def shortened(value: object) -> str:
-    """Return a value for a message."""
-    text = repr(value)
-    return text if len(text) <= 100 else text[:100] + "..."
-
-
-def key_of_text(serde: Serde[Any], store: str, text: str) -> Any:
-    """Return the key of a store that a text means: itself for the serdes str and bytes, and else JSON.
-
-    Text that is not JSON is taken for a string. Raises ConfigError for text that does not fit the serde.
-    """
-    name = type(serde).__name__
-    try:
-        if name in ("StrSerde", "BytesSerde"):
-            data = text.encode()
-        else:
-            try:
-                value = json.loads(text)
-            except (ValueError, RecursionError):
-                value = text
-            data = serde.serialize(value)
-        return serde.deserialize(data)
-    except Exception as error:  # a serde of another package may raise anything
-        raise ConfigError(
-            f"key {shortened(text)} does not fit the key serde {name} of store {store!r}: {error}"
-        ) from error

@@ -128,6 +128,10 @@ class TaskState:
     def _connect_clocks(self, task: Task) -> None:
         self.stream_time, self.wall_clock = lambda: task.stream_time, lambda: task.wall_clock
 
+    def set_clocks(self, stream_time: int, wall_clock: int) -> None:
+        """Set the times (ms) that stores count from, for a tool that puts rows without a task."""
+        self._progress.stream_time, self._progress.wall_clock = stream_time, wall_clock
+
     def open_fresh(self, version: str) -> None:
         """Build the stores, empty, at `version`: for a state without a log."""
         self._backends.open_empty(version)
