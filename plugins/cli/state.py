@@ -118,12 +118,21 @@ def _listed(application: Application, log: Log, task: SavedTask) -> Iterator[dic
         }
         found = [each for each in copies if name in each.entries]
         for each in found:
-            at = None if each.version is None else version_counter(each.version)
-            behind = None if version is None or at is None else max(0, version - at)
+            behind = None if commit is None or each.version is None else _behind(each.version, commit.version)
             of_copy = {"entries": each.entries[name], "behind": behind, "bytes": each.bytes}
             yield {**first, "copy": each.kind, "directory": str(each.directory), **of_copy}
         if not found:
             yield {**first, **_NO_COPY}
+
+
+def _behind(version: str, last: str) -> int | None:
+    """Return how many versions a copy is behind the last one; None if it is from before a reset or restore."""
+    from penstock import version_counter
+    from penstock.changelog import may_precede
+
+    if may_precede(version, last):
+        return version_counter(last) - version_counter(version)
+    return 0 if may_precede(last, version) else None
 
 
 # ---------------------------------------------------------------- get, range, export

@@ -22,6 +22,7 @@ from penstock import (
     World,
     version_counter,
 )
+from penstock.changelog import version_name
 from penstock.plugins.upgrade.coverage import Coverage
 from penstock.plugins.upgrade.older import check_commit
 from penstock.program.layouts import Layouts
@@ -54,7 +55,7 @@ _MOST_FREED = 10_000
 
 def first_version(world: World) -> str:
     """Return a new name for the empty state of a task, whatever its layout."""
-    return f"{0:012d}-{world.token(4)}"
+    return version_name(0, None, world.token)
 
 
 class TaskState:
@@ -282,7 +283,7 @@ class TaskState:
         counter = 0 if previous is None else version_counter(previous) + 1
         named = previous if self._coverage.had_changelog else None
         suffix = "" if self._in_log is None else self._in_log.version_suffix(named)
-        return f"{counter:012d}-{self._world.token(4)}_{self._layouts.id}{suffix}"
+        return f"{version_name(counter, previous, self._world.token)}_{self._layouts.id}{suffix}"
 
     def append_delta(self, changes: Changes, version: str, commit: Commit | None = None) -> list[OutputBatch]:
         """Write the changes to the changelog as the delta that leads to `version`.
