@@ -173,6 +173,7 @@ def get(
     application = find_application(target, **where)
     with open_application(application) as (application, log):
         reading = StoreReading(application, log, store)
+        reading.check_times(first, last)
         wanted = reading.key(key)
         tasks = reading.tasks(task) if task is not None or all_tasks else reading.tasks_of(wanted)
         found = 0
@@ -220,6 +221,7 @@ def range(
     application = find_application(target, **where)
     with open_application(application) as (application, log):
         reading = StoreReading(application, log, store)
+        reading.check_times(first, last)
         low, high = (None if each is None else reading.key(each) for each in (start, end))
         for each in reading.tasks(task):
             with reading.open(each) as (opened, version):

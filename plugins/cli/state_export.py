@@ -65,6 +65,7 @@ def export(
     written = 0
     with open_application(application) as (application, log), _written(output, form) as file:
         reading = StoreReading(application, log, store)
+        reading.check_times(first, last)
         write = _parquet(reading, file) if form == "parquet" else _json_lines(reading, file)
         next(write)
         for each, commit in reading.commits(reading.tasks(task)).items():

@@ -43,6 +43,16 @@ class StoreReading:
         """Return the key that a text means. Raises ConfigError."""
         return self.text.key_of_text(text)
 
+    def check_times(self, first: int, last: int) -> None:
+        """Raise ConfigError for limits of time that the entries of the store do not have."""
+        from penstock.plugins.replicas.contents import KINDS_OF_TIMES, LATEST
+
+        kind = getattr(self._store, "kind", "key_value")
+        if (first, last) != (0, LATEST) and kind not in KINDS_OF_TIMES:
+            raise ConfigError(
+                f"--from, --to: store {self._store.name!r} is of the kind {kind!r}, whose entries have no times"
+            )
+
     def tasks(self, task: str | None) -> list[str]:
         """Return all tasks with the store, or the one. Raises ConfigError for one that has not got it."""
         if task is not None and task not in self._tasks:

@@ -27,6 +27,7 @@ from penstock import (
     ValueAndTimestamp,
     ValueTimestampHeaders,
 )
+from penstock.plugins.applications.saved_tasks import SavedTask
 from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.store import Change as Row
@@ -105,12 +106,12 @@ def open_store(application: Application, replica: Replica, store: StoreBuilder) 
     Raises as `store_over`.
     """
     kept, backend = replica.layout[store.name], replica.backend(store.name)
-    return store_over(application, replica.task, store, kept, backend, replica.commit)
+    return store_over(application, replica.saved, store, kept, backend, replica.commit)
 
 
 def store_over(
     application: Application,
-    task: str,
+    task: SavedTask,
     store: StoreBuilder,
     kept: KeptStore,
     backend: StoreBackend,
@@ -119,7 +120,7 @@ def store_over(
     """Return a store of a task, to be read, over a backend with its rows; close it afterwards.
 
     Its clocks are those of the task at `commit`: what had expired then is not there. Raises ConfigError if the
-    store was saved as one of another kind.
+    store was saved as one of another kind, and as `SavedTask.check_serdes`.
     """
     kind = store.kind if isinstance(store, StoreSpec) else "key_value"
     if kind != kept.kind:
@@ -127,12 +128,13 @@ def store_over(
             f"store {store.name!r} of application {application.id!r} was saved as one of kind {kept.kind!r}, and the "
             f"program declares it as {kind!r}: give the program that ran last"
         )
+    task.check_serdes(store.name, reading_serdes(application, store))
     settings = application.settings
     saved = json.loads(commit.engine_state) if commit is not None and commit.engine_state else {}
     stream_time, wall_clock = saved.get("stream", -1), saved.get("wall", 0)
     context = _ReadingContext(
         application.id,
-        task,
+        task.id,
         settings.state_serde,
         kept.fixed_options,
         lambda: stream_time,

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any
 
-from penstock import Application, ConfigError, SinkNode, default_partitioner
+from penstock import Application, ConfigError, Serde, SinkNode, default_partitioner
+from penstock.program.nodes import decorate
 from penstock.program.partitioning import partitions_of_key
 from penstock.program.serdes import resolve_serde
 
 
+class _OfThread(threading.local):
+    """A serde for each thread: one thread at a time uses one."""
+
+    def __init__(self, make: Callable[[], Serde[Any]]) -> None:
+        self.serde = make()
+
+
 class KeyTasks:
-    """Finds the tasks of a sub-topology that read records with a key.
+    """Finds the tasks of a sub-topology that read records with a key; any thread calls all methods.
 
     By the serde of their topic and its partitioner: that of the program's sinks which write to the topic; for topics
     from outside, the default partitioner.
@@ -20,13 +30,30 @@ class KeyTasks:
     def __init__(self, application: Application, subtopology: int) -> None:
         self._number = subtopology
         self._source = application.program.subtopology(subtopology).sources[0]
-        settings, where = application.settings, f"source {self._source.name!r}"
-        self._serde = resolve_serde(self._source.key_serde, settings.key_serde, where, settings.of_plugins)
-        topics = self._source.topics
+        source, settings, topics = self._source, application.settings, self._source.topics
+        # The schema of a key is that of its topic, not one of its own.
+        topic = decorate(application.id, topics[0], application.program.internal_topics) if topics else ""
+
+        def make() -> Serde[Any]:
+            given, default = deepcopy(source.key_serde), deepcopy(settings.key_serde)
+            made = resolve_serde(given, default, f"source {source.name!r}", settings.of_plugins)
+            return made.bind(topic, is_key=True)
+
+        self._of_thread = _OfThread(make)
         sinks = [each for each in application.program.nodes.values() if isinstance(each, SinkNode)]
         self._sinks = [each for each in sinks if each.topic in topics] or [
             SinkNode("", topics[0] if topics else "", ())
         ]
+
+    @property
+    def _serde(self) -> Serde[Any]:
+        return self._of_thread.serde
+
+    @property
+    def only_compute(self) -> bool:
+        """Whether to find a task only computes: no function of a user, and no serde that may wait, is called."""
+        calls = any(each.partitioner is not None or each.partition_by is not None for each in self._sinks)
+        return not calls and not may_wait(self._serde)
 
     def of(self, key: Any, count: int) -> list[str]:
         """Return which of the `count` tasks read records with a key.
@@ -65,3 +92,15 @@ class KeyTasks:
                     f"the partitioner of sink {node.name!r} needs more than the key ({error!r}), so it is unknown "
                     f"which task has {key!r}"
                 ) from error
+
+
+def may_wait(serde: Serde[Any]) -> bool:
+    """Return whether a serde may take long: it is of another package, runs code of a user, or asks a registry."""
+    parts = [each for each in getattr(serde, "__dict__", {}).values() if isinstance(each, Serde)]
+    place = type(serde).__module__
+    is_ours = place.startswith("penstock.") and not place.startswith(_WAITING)
+    return not is_ours or any(map(may_wait, parts))
+
+
+_WAITING = ("penstock.plugins.serdes.registry", "penstock.plugins.serdes.typed", "penstock.plugins.serdes.pickle")
+"""Modules of serdes that ask a registry, or call methods of a user's classes."""

@@ -11,7 +11,8 @@ from typing import Any
 
 from penstock import Serde, StateStore, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.plugins.applications.saved_tasks import SavedTask
-from penstock.plugins.replicas.contents import LATEST, Entry, entries, entries_of
+from penstock.plugins.replicas.contents import KINDS_OF_TIMES, LATEST, Entry, entries, entries_of
+from penstock.plugins.replicas.keys import may_wait
 from penstock.plugins.replicas.store_text import StoreText
 from penstock.program.serdes import resolve_serde
 from penstock.store.specs import declared_serdes
@@ -32,6 +33,8 @@ _DEFAULT_ENTRIES = 100
 _BY_KEY = ("key_value", "lru_map")
 _QUICK_KINDS = ("key_value", "window", "versioned")
 _VALUE_FIELDS = ("value", "headers")
+_TIME_OF_KIND = {"window": "window", "as_of": "versioned"}
+"""The parameter of `get` that is a time, and the kind of store that takes it."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,9 @@ class Answers:
         """
         reading = self._reading(name, given, at_once=at_once)
         key, kind, store = self._key(reading, given, "key"), kind_of(reading.builder), queried_store(reading)
+        for parameter, its_kind in _TIME_OF_KIND.items():
+            if given.text(parameter) is not None and kind != its_kind:
+                raise bad(f"{parameter}: store {name!r} is of the kind {kind!r}; only the kind {its_kind!r} takes it")
         if kind == "window":
             start = given.number("window", -1)
             if start < 0:
@@ -192,14 +198,19 @@ class Answers:
             raise Refused(404, "unknown_store", "there is no store of this name; GET /v1/stores lists them")
 
     def _is_quick(self, name: str) -> bool:
-        """Return whether a key is found by a look or two, and the serdes of the store only compute.
+        """Return whether a key is found by a look or two, and the serdes of store and topic only compute.
 
         An LRU map reads the order of its keys first. Other serdes may ask a registry of schemas, or anybody.
         """
         application, store = self._queries.application, self._queries.declared(name)
-        return kind_of(store) in _QUICK_KINDS and not any(
-            _may_wait(resolve_serde(each, application.settings.state_serde, name, application.settings.of_plugins))
-            for each in declared_serdes(store).values()
+        tasks = self._queries.key_tasks_of(name)
+        return (
+            kind_of(store) in _QUICK_KINDS
+            and (tasks is None or tasks.only_compute)
+            and not any(
+                may_wait(resolve_serde(each, application.settings.state_serde, name, application.settings.of_plugins))
+                for each in declared_serdes(store).values()
+            )
         )
 
     def _reading(self, name: str, given: Parameters, *, at_once: bool = False) -> StoreReading:
@@ -255,6 +266,11 @@ class _Scan:
         texts = {name: each for name in ("key", "start", "end", "prefix") if (each := given.text(name)) is not None}
         if len({"key", "prefix"} & set(texts)) and len(texts) > 1:
             raise bad("expected one of: key; prefix; start and end, or one of these two")
+        if kind_of(reading.builder) not in KINDS_OF_TIMES and (times := {"from", "to"} & given.names()):
+            raise bad(
+                f"{', '.join(sorted(times))}: store {reading.builder.name!r} is of the kind "
+                f"{kind_of(reading.builder)!r}, whose entries have no times"
+            )
         keys = {name: _key_of(each, text, given) for name, each in texts.items()}
         if not isinstance(keys.get("prefix", ""), (str, bytes)):
             raise bad("prefix: only for stores whose keys are text or bytes")
@@ -309,13 +325,6 @@ class _Texts(threading.local):
 
     def __init__(self) -> None:
         self.made: dict[str, StoreText] = {}
-
-
-def _may_wait(serde: Serde[Any]) -> bool:
-    parts = [each for each in getattr(serde, "__dict__", {}).values() if isinstance(each, Serde)]
-    place = type(serde).__module__
-    is_ours = place.startswith("penstock.") and not place.startswith("penstock.plugins.serdes.registry")
-    return not is_ours or any(map(_may_wait, parts))
 
 
 def _key_of(given_key: str, text: StoreText, given: Parameters) -> Any:
