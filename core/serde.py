@@ -12,7 +12,8 @@ from hashlib import sha256
 from typing import Any, ClassVar, Generic, TypeVar
 
 from .errors import SerdeError
-from .support.written_forms import parts_of_form
+from .support.text_form import from_json, to_json
+from .support.written_forms import is_plain, parts_of_form, plain_text
 
 T = TypeVar("T")
 
@@ -107,11 +108,11 @@ class Serde(ABC, Generic[T]):
         >>> StrSerde().written_form()
         'penstock.serde.StrSerde'
         """
-        plain = {name: value for name, value in getattr(self, "__dict__", {}).items() if _is_plain(value)}
+        plain = {name: value for name, value in getattr(self, "__dict__", {}).items() if is_plain(value)}
         kind = type(self)
         # A subclass may write other bytes, so it does not have the name of its base.
         name = vars(kind).get("saved_name", f"{kind.__module__}.{kind.__qualname__}")
-        return f"{name}({sha256(_plain_text(plain).encode()).hexdigest()[:8]})" if plain else name
+        return f"{name}({sha256(plain_text(plain).encode()).hexdigest()[:8]})" if plain else name
 
     def unreadable(self, form: str) -> str:
         """Return why this serde cannot read what a serde of the written form `form` wrote; "" if it can.
@@ -124,6 +125,20 @@ class Serde(ABC, Generic[T]):
         """
         now = self.written_form()
         return "" if form == now else f"{form} and now has {now}"
+
+    def to_json(self, value: T) -> Any:
+        """Return `value` as JSON data: its text form, in which tools and queries show, export and take values.
+
+        Override both methods for values of a class of your own. Raises SerdeError for a value that has no text form.
+
+        >>> BytesSerde().to_json(b"x"), BytesSerde().from_json({"!bytes": "eA=="})
+        ({'!bytes': 'eA=='}, b'x')
+        """
+        return to_json(value)
+
+    def from_json(self, data: Any) -> T:
+        """Return the value whose text form is `data`. Raises SerdeError for what this serde does not take."""
+        return self.deserialize(self.serialize(from_json(data)))
 
 
 class WrappingSerde(Serde[T]):
@@ -201,6 +216,10 @@ class BytesSerde(Serde[bytes]):
 
     def deserialize(self, data: bytes) -> bytes:
         return data
+
+    def from_json(self, data: Any) -> bytes:
+        """Return the bytes. Text without the tag is base64, too."""
+        return super().from_json({"!bytes": data} if isinstance(data, str) else data)
 
     def serializer(self) -> Callable[[bytes], bytes]:
         return bytes.__bytes__
@@ -366,25 +385,6 @@ class BoolSerde(_StructSerde[bool]):
         if data == b"\x00":
             return False
         raise self._unreadable(data)
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(_is_plain(key) and _is_plain(each) for key, each in value.items())
-    return value is None or isinstance(value, (str, bytes, int, float, bool))
-
-
-def _plain_text(value: object) -> str:
-    """Return a text that is the same for equal plain data in every process: sets and dicts are sorted."""
-    if isinstance(value, dict):
-        return repr(sorted((_plain_text(key), _plain_text(each)) for key, each in value.items()))
-    if isinstance(value, (set, frozenset)):
-        return repr(sorted(map(_plain_text, value)))
-    if isinstance(value, (list, tuple)):
-        return repr(list(map(_plain_text, value)))
-    return repr(value)
 
 
 _FITTING = {str: "str", bytes: "bytes", int: "int", float: "float", bool: "bool", dict: "json", list: "json"}

@@ -152,7 +152,7 @@ TASK_ROOMS = ("core", "stores", "plugins/changelogs", "plugins/embedded", "plugi
 OUTSIDE = {
     "time": "*",
     "secrets": "*",
-    "uuid": "*",
+    "uuid": {"getnode", "uuid1", "uuid4"},
     "random": "*",
     "concurrent.futures": {"ThreadPoolExecutor", "ProcessPoolExecutor", "wait", "as_completed"},
     "threading": {"Thread", "Timer"},

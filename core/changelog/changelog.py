@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ..store import Changes
@@ -13,6 +14,39 @@ from ..world import World
 def version_counter(version: str) -> int:
     """Return the counter that a version's name begins with: how many versions came before it in its chain."""
     return int(version.partition("-")[0])
+
+
+_INCARNATION = re.compile(r"[0-9]+-([0-9a-f]{8})[0-9a-f]{8}(?![0-9a-f])")
+
+
+def version_name(counter: int, previous: str | None, token: Callable[[int], str]) -> str:
+    """Return the first part of a version's new name: its counter, the incarnation of its chain, and a random part.
+
+    The incarnation is that of `previous`; without one, or where that has none, a new one begins. `token` returns random
+    text of so many bytes, as `World.token` does.
+    """
+    incarnation = None if previous is None else _incarnation(previous)
+    return f"{counter:012d}-{incarnation or token(4)}{token(4)}"
+
+
+def may_precede(version: str, later: str) -> bool:
+    """Return whether a version is another one or comes before it in one chain, as far as their names say.
+
+    Versions of another incarnation never do: the application was reset, restored or filled between them. Names that
+    earlier versions of penstock gave have no incarnation.
+
+    >>> may_precede("000000000003-1a2b3c4d00000001_00c0ffee", "000000000005-1a2b3c4d00000002_00c0ffee")
+    True
+    >>> may_precede("000000000003-1a2b3c4d00000001_00c0ffee", "000000000005-5a5b5c5d00000003_00c0ffee")
+    False
+    """
+    one, other = _incarnation(version), _incarnation(later)
+    return (one is None or one == other) and version_counter(version) <= version_counter(later)
+
+
+def _incarnation(version: str) -> str | None:
+    found = _INCARNATION.match(version)
+    return found[1] if found else None
 
 
 RESTORING = "restoring:"
@@ -56,9 +90,9 @@ class TaskChangelog(ABC):
     """The changelog of one task: what its two types, `DeltaChangelog` and `LogChangelog`, have in common.
 
     A class derives from one of the two types. Versions of the state form a chain. A version's name is its counter
-    (`version_counter`: one more than that of the version it follows), "-", and something random; it has letters,
-    digits, '-' and '_'. A name is never given twice, so a delta of an attempt that failed leads to a version that no
-    commit names.
+    (`version_counter`: one more than that of the version it follows), "-", and something random, which begins with the
+    incarnation of the chain (`version_name`); it has letters, digits, '-' and '_'. A name is never given twice, so a
+    delta of an attempt that failed leads to a version that no commit names.
     """
 
     world: World = World()

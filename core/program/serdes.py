@@ -170,6 +170,12 @@ class _CheckedSerde(Serde[T]):
     def unreadable(self, form: str) -> str:
         return self._serde.unreadable(form)
 
+    def to_json(self, value: T) -> Any:
+        return self._serde.to_json(value)
+
+    def from_json(self, data: Any) -> T:
+        return self._serde.from_json(data)
+
     def _bytes_of(self, write: Callable[[T], bytes]) -> Callable[[T], bytes]:
         name = f"{type(self._serde).__module__}.{type(self._serde).__qualname__}"
 

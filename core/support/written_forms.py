@@ -1,4 +1,4 @@
-"""Written forms of serdes that are made of others."""
+"""Written forms of serdes: of plain attributes, and of serdes that are made of others."""
 
 from __future__ import annotations
 
@@ -26,3 +26,23 @@ def parts_of_form(form: str) -> tuple[str, list[str]]:
         else:
             depth += 1 if token in "([{" else -1
     return name, [*parts, rest[start:-1]] if rest else []
+
+
+def is_plain(value: object) -> bool:
+    """Return whether a value is plain data: text, bytes, numbers, None, and collections of them."""
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(map(is_plain, value))
+    if isinstance(value, dict):
+        return all(is_plain(key) and is_plain(each) for key, each in value.items())
+    return value is None or isinstance(value, (str, bytes, int, float, bool))
+
+
+def plain_text(value: object) -> str:
+    """Return a text that is the same for equal plain data in every process: sets and dicts are sorted."""
+    if isinstance(value, dict):
+        return repr(sorted((plain_text(key), plain_text(each)) for key, each in value.items()))
+    if isinstance(value, (set, frozenset)):
+        return repr(sorted(map(plain_text, value)))
+    if isinstance(value, (list, tuple)):
+        return repr(list(map(plain_text, value)))
+    return repr(value)

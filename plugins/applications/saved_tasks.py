@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from penstock import Log, TopicPartition
+from penstock import IncompatibleStateError, Log, Serde, TopicPartition
 from penstock.plugins.upgrade.saved_program import Note, read_note
 from penstock.program.layouts import Layouts, layout_from_data
 
@@ -19,7 +20,8 @@ class SavedTask:
 
     `partitions`: those that it reads. `layouts`: how its stores are kept, now and before. `identity`: the application's
     incarnation in the log. `changelog`: where the history was when the application started last, without secrets; None
-    if it is in the log. `count`: how many tasks its sub-topology has, among which keys are divided.
+    if it is in the log. `count`: how many tasks its sub-topology has, among which keys are divided. `forms`: by store
+    and field, the written forms of its serdes.
     """
 
     id: str
@@ -28,6 +30,18 @@ class SavedTask:
     identity: str
     changelog: str | None
     count: int = 1
+    forms: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def check_serdes(self, store: str, serdes: Mapping[str, Serde[Any]]) -> None:
+        """Raise IncompatibleStateError where a program's serdes of a store cannot read what is saved, as a start does.
+
+        `serdes` by field: `key_serde` and `value_serde`.
+        """
+        for name, form in self.forms.get(store, {}).items():
+            if name in serdes and (why := serdes[name].unreadable(form)):
+                raise IncompatibleStateError(
+                    f"store {store!r} was written with {name} {why}: give the program that ran last"
+                )
 
 
 def saved_tasks(application_id: str, log: Log) -> Mapping[str, SavedTask]:
@@ -45,8 +59,17 @@ def saved_tasks(application_id: str, log: Log) -> Mapping[str, SavedTask]:
         number = task.partition("_")[0]
         layouts = saved_layouts(note, number)
         if layouts.now:
-            found[task] = SavedTask(task, read, layouts, note["identity"], changelog, counts[number])
+            forms = written_forms(note["fingerprint"]["subtopologies"].get(number, {}).get("stores", {}))
+            found[task] = SavedTask(task, read, layouts, note["identity"], changelog, counts[number], forms)
     return found
+
+
+def written_forms(stores: Mapping[str, Any]) -> Mapping[str, Mapping[str, str]]:
+    """Return the written forms of the serdes of stores, from the fingerprint of their program."""
+    fields = "key_serde", "value_serde"
+    return {
+        store: {name: each[name] for name in fields if each.get(name) is not None} for store, each in stores.items()
+    }
 
 
 def task_partitions(note: Note) -> Mapping[str, tuple[TopicPartition, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import islice
@@ -85,18 +86,32 @@ class _Task(LastingTaskWorker):
 
     def open(self) -> None:
         """Bring its state to the last commit, or make the first one."""
-        self.prepare(SystemClock().now_ms())
+        self._now = SystemClock().now_ms()
+        self.prepare(self._now)
         self.restore()
+        assert self._commits is not None
+        saved = self._commits.last.engine_state
+        self._stream_time: int = json.loads(saved).get("stream", -1) if saved else -1
 
     def store(self, name: str) -> StateStore:
         """Return a store."""
         assert self._state is not None
         return self._state.stores[name]
 
+    def begin_ttl(self, timestamp: int | None) -> None:
+        """Let what is put next expire a TTL after `timestamp` (ms), or after now in the time of the store.
+
+        Where that is stream time, and no record has been processed, it is the wall clock.
+        """
+        assert self._state is not None
+        now = self._stream_time if self._stream_time >= 0 else self._now
+        self._state.set_clocks(now if timestamp is None else timestamp, self._now)
+
     def commit_stores(self) -> None:
         """Commit what was put, at the positions of the last commit."""
         state, commits, committer = self._state, self._commits, self._committer
         assert state is not None and commits is not None and committer is not None
+        state.set_clocks(self._stream_time, self._now)
         state.flush()
         changes, last = state.changes(), commits.last
         commit = Commit(last.positions, state.new_version(last.version), last.engine_state)
@@ -154,6 +169,8 @@ class _Filling:
             for row in portion:
                 for task in self._tasks_of(row):
                     used.add(task)
+                    if self._store.traits.expires:
+                        self._tasks[task].begin_ttl(row["timestamp"] if self._store.traits.timestamped else None)
                     _put(self._tasks[task].store(self._store.name), row, _item(row, self._store))
             for task in sorted(used):
                 self._tasks[task].commit_stores()

@@ -20,6 +20,7 @@ from penstock import (
     World,
     version_counter,
 )
+from penstock.changelog import version_name
 from penstock.plugins.applications.changelog_location import note_location
 from penstock.plugins.applications.changelog_move import restored
 from penstock.plugins.applications.checkpoint_files import delete_checkpoint
@@ -203,8 +204,8 @@ class _Restoring:
         if not stores:
             return commit
         layout = id_of_version(commit.version)
-        version = (
-            f"{version_counter(commit.version):012d}-{self._world.token(4)}{'' if layout is None else f'_{layout}'}"
+        version = version_name(version_counter(commit.version), None, self._world.token) + (
+            "" if layout is None else f"_{layout}"
         )
         layouts = saved_layouts(self._backup.note, task.partition("_")[0])
         every = {name: kept for name, kept in layouts.now.items() if kept.logged}

@@ -23,7 +23,6 @@ from .stores import accept, drop, state_of
 if TYPE_CHECKING:
     from penstock import Application, Log
     from penstock.plugins.applications.saved_tasks import SavedTask
-    from penstock.plugins.replicas.contents import Entry
     from penstock.plugins.replicas.replica import Replica
     from penstock.plugins.replicas.verification import Comparison
     from penstock.plugins.upgrade.saved_stores import SavedStore
@@ -119,12 +118,21 @@ def _listed(application: Application, log: Log, task: SavedTask) -> Iterator[dic
         }
         found = [each for each in copies if name in each.entries]
         for each in found:
-            at = None if each.version is None else version_counter(each.version)
-            behind = None if version is None or at is None else max(0, version - at)
+            behind = None if commit is None or each.version is None else _behind(each.version, commit.version)
             of_copy = {"entries": each.entries[name], "behind": behind, "bytes": each.bytes}
             yield {**first, "copy": each.kind, "directory": str(each.directory), **of_copy}
         if not found:
             yield {**first, **_NO_COPY}
+
+
+def _behind(version: str, last: str) -> int | None:
+    """Return how many versions a copy is behind the last one; None if it is from before a reset or restore."""
+    from penstock import version_counter
+    from penstock.changelog import may_precede
+
+    if may_precede(version, last):
+        return version_counter(last) - version_counter(version)
+    return 0 if may_precede(last, version) else None
 
 
 # ---------------------------------------------------------------- get, range, export
@@ -165,6 +173,7 @@ def get(
     application = find_application(target, **where)
     with open_application(application) as (application, log):
         reading = StoreReading(application, log, store)
+        reading.check_times(first, last)
         wanted = reading.key(key)
         tasks = reading.tasks(task) if task is not None or all_tasks else reading.tasks_of(wanted)
         found = 0
@@ -172,7 +181,7 @@ def get(
             with reading.open(each) as (opened, version):
                 for entry in entries_of(opened, wanted, first, last):
                     found += 1
-                    _show(entry, each, version, as_json)
+                    _show(reading.text.entry(entry), each, version, as_json)
         if not found:
             elsewhere = "" if all_tasks or task is not None else "; --all-tasks looks in the others, too"
             raise StoreError(f"store {store!r} has no value of key {key!r} in task {', '.join(tasks)}{elsewhere}")
@@ -212,12 +221,13 @@ def range(
     application = find_application(target, **where)
     with open_application(application) as (application, log):
         reading = StoreReading(application, log, store)
+        reading.check_times(first, last)
         low, high = (None if each is None else reading.key(each) for each in (start, end))
         for each in reading.tasks(task):
             with reading.open(each) as (opened, version):
                 found = entries(opened, low, high, first, last)
                 for entry in islice(found, limit):
-                    _show(entry, each, version, as_json)
+                    _show(reading.text.entry(entry), each, version, as_json)
                 if next(found, None) is not None:
                     note(f"task {each} has more; --limit shows more of them")
 
@@ -303,7 +313,7 @@ for _command in (export, import_store, backup, backups, restore, drop, accept, c
     state.add_command(_command)
 
 
-def _show(entry: Entry, task: str, version: str, as_json: bool) -> None:
+def _show(entry: dict[str, Any], task: str, version: str, as_json: bool) -> None:
     from penstock.plugins.serdes.json_text import dump_json
 
     if as_json:

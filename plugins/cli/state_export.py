@@ -65,7 +65,8 @@ def export(
     written = 0
     with open_application(application) as (application, log), _written(output, form) as file:
         reading = StoreReading(application, log, store)
-        write = _parquet(reading, file) if form == "parquet" else _json_lines(file)
+        reading.check_times(first, last)
+        write = _parquet(reading, file) if form == "parquet" else _json_lines(reading, file)
         next(write)
         for each, commit in reading.commits(reading.tasks(task)).items():
             with reading.open(each, commit) as (opened, version):
@@ -79,13 +80,13 @@ def export(
 _Portion = tuple[Any, str, str]
 
 
-def _json_lines(file: Any) -> Any:
+def _json_lines(reading: StoreReading, file: Any) -> Any:
     """Write portions that are sent to it: columns, the task and the version."""
     from penstock.plugins.serdes.json_text import dump_lines
 
     while True:
         portion, task, version = yield
-        file.write(dump_lines({"task": task, "version": version}, portion))
+        file.write(dump_lines({"task": task, "version": version}, reading.text.columns(portion)))
 
 
 def _parquet(reading: StoreReading, file: Any) -> Any:

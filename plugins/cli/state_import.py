@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,13 +57,17 @@ Readers = Mapping[str, Callable[[Any], Any]]
 
 
 def _of_lines(file: Path, application: Application, store: StoreBuilder) -> Iterator[Mapping[str, Any]]:
-    read = {name: _from_json(serde, name) for name, serde in _serdes(application, store).items()}
+    from penstock.plugins.replicas.contents import reading_serdes
+
+    from .text import headers_from_json
+
+    read = {name: serde.from_json for name, serde in _by_part(reading_serdes(application, store)).items()}
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
                 if headers := row.get("headers"):
-                    row["headers"] = [(name, None if each is None else b64decode(each)) for name, each in headers]
+                    row["headers"] = headers_from_json(headers)
                 yield _made(row, read)
             except (ValueError, TypeError, AttributeError, SerdeError) as error:
                 raise ConfigError(f"{file}, line {number}: {error}") from error
@@ -75,10 +78,11 @@ def _of_parquet(file: Path, application: Application, store: StoreBuilder) -> It
         from pyarrow import ArrowInvalid, parquet
 
     from penstock.plugins.replicas.arrow_columns import is_json_text
+    from penstock.plugins.replicas.contents import reading_serdes
 
     read = {
-        name: _from_text(serde, name) if is_json_text(serde) else _as_it_is(serde)
-        for name, serde in _serdes(application, store).items()
+        name: _from_text(serde) if is_json_text(serde) else _as_it_is(serde)
+        for name, serde in _by_part(reading_serdes(application, store)).items()
     }
     number = 0
     try:
@@ -93,59 +97,24 @@ def _of_parquet(file: Path, application: Application, store: StoreBuilder) -> It
         raise ConfigError(f"{file}, row {number}: {error}") from error
 
 
+def _by_part(serdes: Mapping[str, Serde[Any]]) -> Mapping[str, Serde[Any]]:
+    return {name.removesuffix("_serde"): serde for name, serde in serdes.items()}
+
+
 def _made(row: Any, read: Readers) -> Mapping[str, Any]:
     return {**row, **{name: read[name](row[name]) for name in read if name in row}}
 
 
-def _serdes(application: Application, store: StoreBuilder) -> Mapping[str, Serde[Any]]:
-    from penstock.program.serdes import resolve_serde
-    from penstock.store.specs import declared_serdes
-
-    settings = application.settings
-    return {
-        name.removesuffix("_serde"): resolve_serde(
-            given, settings.state_serde, f"store {store.name!r}", settings.of_plugins
-        )
-        for name, given in declared_serdes(store).items()
-    }
-
-
-def _from_json(serde: Serde[Any], name: str) -> Callable[[Any], Any]:
-    """Return the function from a JSON value to the object of a serde; it raises SerdeError."""
-    from penstock.plugins.serdes.json_text import dump_json
-    from penstock.plugins.serdes.typed.base import TypedSerde
-    from penstock.plugins.serdes.uuid import UuidSerde
-
-    from .text import TextSerde
-
-    text = TextSerde(serde, name, is_key=name == "key")
-    if isinstance(serde, UuidSerde):
-        return lambda value: serde.deserialize(serde.serialize(_uuid(value)))
-
-    # A serde of classes writes JSON, and does not take the parts of its objects.
-    to_bytes = dump_json if isinstance(serde, TypedSerde) else text.from_json
-    return lambda value: serde.deserialize(to_bytes(value))
-
-
-def _from_text(serde: Serde[Any], name: str) -> Callable[[Any], Any]:
-    make = _from_json(serde, name)
-    return lambda text: make(json.loads(text))
-
-
 def _as_it_is(serde: Serde[Any]) -> Callable[[Any], Any]:
+    """Return the function from a value of a column of the serde's own type."""
     from penstock.plugins.replicas.arrow_columns import without_absent
-    from penstock.plugins.serdes.json_text import dump_json
     from penstock.plugins.serdes.typed.base import TypedSerde
-    from penstock.plugins.serdes.uuid import UuidSerde
 
     if isinstance(serde, TypedSerde):
         schema = serde.json_schema()
-        return lambda value: serde.deserialize(dump_json(without_absent(value, schema)))
-    make = _uuid if isinstance(serde, UuidSerde) else lambda value: value
-    return lambda value: serde.deserialize(serde.serialize(make(value)))
+        return lambda value: serde.from_json(without_absent(value, schema))
+    return lambda value: serde.deserialize(serde.serialize(value))
 
 
-def _uuid(value: str) -> Any:
-    from uuid import UUID
-
-    return UUID(value)
+def _from_text(serde: Serde[Any]) -> Callable[[Any], Any]:
+    return lambda text: serde.from_json(json.loads(text))

@@ -23,10 +23,13 @@ class StoreReading:
     def __init__(self, application: Application, log: Log, store: str) -> None:
         from penstock.plugins.applications.saved_tasks import saved_tasks
         from penstock.plugins.replicas.contents import declared_store
+        from penstock.plugins.replicas.store_text import StoreText
 
         self._application = application
         self._log = log
         self._number, self._store = declared_store(application, store)
+        self.text = StoreText(application, self._store)
+        """The text form of its entries."""
         self._tasks: Mapping[str, SavedTask] = {
             name: each for name, each in saved_tasks(application.id, log).items() if name.startswith(f"{self._number}_")
         }
@@ -38,10 +41,17 @@ class StoreReading:
 
     def key(self, text: str) -> Any:
         """Return the key that a text means. Raises ConfigError."""
-        from penstock.plugins.replicas.contents import key_serde
-        from penstock.plugins.replicas.keys import key_of_text
+        return self.text.key_of_text(text)
 
-        return key_of_text(key_serde(self._application, self._store), self._store.name, text)
+    def check_times(self, first: int, last: int) -> None:
+        """Raise ConfigError for limits of time that the entries of the store do not have."""
+        from penstock.plugins.replicas.contents import KINDS_OF_TIMES, LATEST
+
+        kind = getattr(self._store, "kind", "key_value")
+        if (first, last) != (0, LATEST) and kind not in KINDS_OF_TIMES:
+            raise ConfigError(
+                f"--from, --to: store {self._store.name!r} is of the kind {kind!r}, whose entries have no times"
+            )
 
     def tasks(self, task: str | None) -> list[str]:
         """Return all tasks with the store, or the one. Raises ConfigError for one that has not got it."""

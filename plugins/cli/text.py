@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import IO, Any
 
 from penstock import Headers, RecordBatch, Serde, SerdeError, Settings, SinkNode, SourceNode
+from penstock.plugins.serdes.json_text import bytes_of_json
 from penstock.plugins.serdes.json_text import bytes_to_json as bytes_to_json
 from penstock.plugins.serdes.json_text import dump_json as dump_json
 from penstock.plugins.serdes.json_text import headers_to_json as headers_to_json
@@ -19,8 +20,8 @@ from .output import reader_may_leave
 class TextSerde:
     """One serde between text and bytes.
 
-    As lines, `str` and `bytes` are the text itself, and every other serde's values are written as JSON. As JSON,
-    values are JSON values, and bytes are base64 text.
+    As lines, `str` and `bytes` are the text itself, and every other serde's values are written as JSON, in the text
+    form. As JSON, all are.
     """
 
     def __init__(
@@ -52,14 +53,7 @@ class TextSerde:
 
     def from_json(self, value: Any) -> bytes:
         """Return a JSON value, serialized. Raises SerdeError."""
-        if self._is_bytes:
-            try:
-                value = b64decode(value, validate=True)
-            except (ValueError, TypeError) as error:
-                raise SerdeError(
-                    f"{self._what} {shorten(value)} is not base64 text, which the serde 'bytes' needs in JSON"
-                ) from error
-        return self.serde.serialize(value)
+        return self.serde.serialize(self.serde.from_json(value))
 
     def to_line(self, data: bytes) -> bytes:
         """Return serialized bytes as the text of a line. Raises SerdeError."""
@@ -68,12 +62,16 @@ class TextSerde:
         if self._is_text:
             self._read(data)
             return data
-        return dump_json(self._read(data))
+        value = self._read(data)
+        return dump_json(None if value is None else self.serde.to_json(value))
 
     def to_json(self, data: bytes) -> Any:
-        """Return serialized bytes as a value that `dump_json` can write. Raises SerdeError."""
+        """Return serialized bytes as JSON data; never None, which is a record without a key or value.
+
+        Raises SerdeError.
+        """
         value = self._read(data)
-        return b64encode(data).decode() if self._is_bytes else value
+        return {"!null": True} if value is None else self.serde.to_json(value)
 
     def _read(self, data: bytes) -> Any:
         try:
@@ -122,13 +120,8 @@ def headers_from_json(value: Any) -> Headers:
 
 def _header(pair: Any) -> tuple[str, bytes | None]:
     if isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str):
-        name, value = pair
-        if value is None:
-            return name, None
-        if isinstance(value, str):
-            return name, value.encode()
-        if isinstance(value, Mapping) and set(value) == {"base64"}:
-            return name, b64decode(value["base64"], validate=True)
+        with suppress(ValueError):
+            return pair[0], bytes_of_json(pair[1])
     raise ValueError(f'"headers": expected [name, text or null or {{"base64": text}}], found {shorten(pair)}')
 
 

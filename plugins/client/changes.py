@@ -73,7 +73,7 @@ class Changes(Iterator[Entry]):
                 self._again()
                 continue
             if kind == "change":
-                return Entry(**data)
+                return Entry.of(data)
             if kind == "end":
                 error = data["error"]
                 if error["code"] not in _CONTINUES:

@@ -7,14 +7,15 @@ import http.client
 import json
 import ssl
 import threading
-from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
+from enum import Enum
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from penstock import ConfigError, Duration, StoreUnavailableError, TopicPartition, duration_ms
+from penstock import ConfigError, Duration, StoreUnavailableError, TopicPartition, Windowed, duration_ms
+from penstock.support.text_form import to_json
 
 from .changes import Changes, Opened
 from .entries import Entry, QueryError
@@ -166,7 +167,12 @@ class Client:
 
 @dataclass(frozen=True)
 class Store:
-    """A store of a server. Methods raise QueryError, and StoreUnavailableError if no version may answer now."""
+    """A store of a server. Methods raise QueryError, and StoreUnavailableError if no version may answer now.
+
+    Keys are given as the program has them, and so are those and the values of entries, except for the serdes of classes
+    such as `of`: entries have the JSON that they write. A key for `of` may be a dataclass, NamedTuple or enum, or that
+    JSON. Methods raise SerdeError for a key of another class.
+    """
 
     client: Client
     name: str
@@ -184,7 +190,7 @@ class Store:
         """
         given = [("key", _key(key)), ("json_keys", "true"), *_numbers(window=window, as_of=as_of), *self.bounds]
         try:
-            return Entry(**self.client.request(f"{self._path}/get", given))
+            return Entry.of(self.client.request(f"{self._path}/get", given))
         except QueryError as error:
             if error.code == "not_found":
                 return None
@@ -192,11 +198,11 @@ class Store:
 
     def get_many(self, keys: Iterable[Any]) -> list[Entry | None]:
         """Return the entry of each key of a key-value store, None where there is none."""
-        body = {"keys": [_plain(key) for key in keys]}
+        body = {"keys": [_data(key) for key in keys]}
         if not body["keys"]:
             return []
         found = self.client.request(f"{self._path}/get", self.bounds, body)["entries"]
-        return [None if each is None else Entry(**each) for each in found]
+        return [None if each is None else Entry.of(each) for each in found]
 
     def entries(
         self,
@@ -220,7 +226,7 @@ class Store:
         while True:
             more = [] if page is None else [("page", page)]
             found = self.client.request(f"{self._path}/entries", [*given, *more, *self.bounds])
-            yield from (Entry(**each) for each in found["entries"])
+            yield from (Entry.of(each) for each in found["entries"])
             page = found["page"]
             if page is None:
                 return
@@ -309,12 +315,17 @@ def _take(found: Iterator[Entry]) -> list[Entry]:
     return [each for _, each in zip(range(_PAGE), found, strict=False)]
 
 
-def _plain(key: Any) -> Any:
-    return b64encode(key).decode() if isinstance(key, bytes) else key
+def _data(key: Any) -> Any:
+    """Return the text form of a key; one with fields is written as the serde `of` writes it."""
+    if is_dataclass(key) and not isinstance(key, type):
+        key = asdict(key)
+    elif isinstance(key, tuple) and hasattr(key, "_fields") and not isinstance(key, Windowed):
+        key = list(key)
+    return to_json(key.value if isinstance(key, Enum) else key)
 
 
 def _key(key: Any) -> str:
-    return json.dumps(_plain(key))
+    return json.dumps(_data(key))
 
 
 def _numbers(**given: int | None) -> list[tuple[str, str]]:

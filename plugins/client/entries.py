@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import PenstockError
+from penstock import PenstockError, SerdeError
+from penstock.support.text_form import from_json
 
 
 class QueryError(PenstockError):
@@ -19,7 +21,7 @@ class QueryError(PenstockError):
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a store, with keys and values as JSON has them; bytes are base64 text. Times are in ms.
+    """An entry of a store, with key and value as `Store` says. Times are in ms.
 
     `timestamp` and `headers`: of its value, if the store was asked for them; of a version, when it began. `valid_to`:
     when a version ended, -1 for the latest, None in a change. `start` and `end`: of a window or session.
@@ -32,3 +34,11 @@ class Entry:
     headers: Any = ()
     start: int | None = None
     end: int | None = None
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Entry:
+        """Return the entry that an answer has. Raises QueryError for one that this version does not read."""
+        try:
+            return cls(**{**data, "key": from_json(data["key"]), "value": from_json(data["value"])})
+        except (SerdeError, TypeError, LookupError) as error:
+            raise QueryError(f"the server's answer is no entry: {error}", 200, "no_entry") from error

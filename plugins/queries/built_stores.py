@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import Application, StateStore, StoreBackend, StoreBuilder
+from penstock.plugins.applications.saved_tasks import SavedTask
 from penstock.plugins.replicas.contents import store_over
 
 from .snapshots import Snapshot, ViewBackend
@@ -42,9 +43,9 @@ class BuiltStores:
     def __init__(self) -> None:
         self._kept: dict[tuple[Any, ...], BuiltStore] = {}
 
-    def take(self, application: Application, builder: StoreBuilder, found: Snapshot) -> BuiltStore:
+    def take(self, application: Application, task: SavedTask, builder: StoreBuilder, found: Snapshot) -> BuiltStore:
         """Return a store over a snapshot, to be used until the snapshot is closed. Raises as `store_over`."""
-        of = (found.task, builder.name, found.version, found.commit and found.commit.version)
+        of = (found.task, builder.name, found.version, found.commit and found.commit.version, task.identity)
         kept = self._kept.pop(of[:2], None)
         if kept is not None and kept.of == of:
             assert isinstance(kept.backend, ViewBackend) and isinstance(found.backend, ViewBackend)
@@ -53,7 +54,7 @@ class BuiltStores:
             return kept
         if kept is not None:
             kept.end()
-        store = store_over(application, found.task, builder, found.kept, found.backend, found.commit)
+        store = store_over(application, task, builder, found.kept, found.backend, found.commit)
         return BuiltStore(store, found.backend, of)
 
     def give_back(self, built: BuiltStore) -> None:

@@ -243,10 +243,10 @@ def _decoded(
     kept = task.layouts.now[name]
     backend = MemoryBackend.ephemeral(kept.tables(name))
     if kept.kind in KINDS_OF_TIMES:
-        yield from changed_entries(store_over(application, task.id, builder, kept, backend, commit), rows)
+        yield from changed_entries(store_over(application, task, builder, kept, backend, commit), rows)
         return
     backend.write({name: [row for row in rows if row[1] is not None]}, None, commit.version)
-    store = store_over(application, task.id, builder, kept, backend, commit)
+    store = store_over(application, task, builder, kept, backend, commit)
     serde: Serde[Any] = key_serde(application, builder)
     for raw, _ in rows:
         key = serde.deserialize(raw)

@@ -17,7 +17,7 @@ from penstock import (
     World,
     version_counter,
 )
-from penstock.changelog import is_version
+from penstock.changelog import is_version, may_precede
 from penstock.hooks import registry
 from penstock.plugins.applications.saved_tasks import SavedTask
 from penstock.plugins.runtime.locations import state_directory
@@ -46,10 +46,14 @@ class _Reader:
 
 @dataclass(frozen=True)
 class Look:
-    """The last commit that the log had at a time (seconds); None: the task had made none. `before`: the look before."""
+    """The last commit that the log had at a time (seconds); None: the task had made none. `before`: the look before.
+
+    `identity`: the application's incarnation then.
+    """
 
     commit: Commit | None
     at: float
+    identity: str
     before: Look | None = None
 
 
@@ -74,7 +78,7 @@ class LocalCopies(Copies):
         kept = task.layouts.now.get(store)
         if kept is None:
             raise StoreUnavailableError("the program with this store has not begun to run")
-        look = self._looks.get(task.id)
+        look = self._known(task)
         if look is None or (look.commit is None and self.world.seconds() - look.at > _EMPTY_SECONDS):
             look = self._look(task, at_once)
         if at_once and self.world.seconds() - look.at > _AHEAD_SECONDS:
@@ -90,6 +94,9 @@ class LocalCopies(Copies):
             view.close()
             self._looked_at = float("-inf")
             raise StoreUnavailableError("its local state is of an earlier program, and the task is being opened")
+        if not (may_precede(version, look.commit.version) or may_precede(look.commit.version, version)):
+            view.close()
+            raise StoreUnavailableError("its local state is from before the application was reset or restored")
         found = Snapshot(task.id, version, kept, None, None, view)
         # At once, the clock of the look before will do: it is at most two seconds old.
         if kept.expires and not at_once and version_counter(look.commit.version) < found.counter:
@@ -101,7 +108,7 @@ class LocalCopies(Copies):
         return self._with(found, look)
 
     def _confirmed(self, task: SavedTask, found: Snapshot) -> Snapshot:
-        known = self._looks.get(task.id)
+        known = self._known(task)
         is_old = known is None or self.world.seconds() - known.at > MOST_AGE_SECONDS
         last = None if known is None or is_old else known.commit
         if last is not None and version_counter(last.version) > found.counter:
@@ -115,7 +122,7 @@ class LocalCopies(Copies):
         """
         for each in (look, look.before):
             commit = None if each is None else each.commit
-            if each is not None and commit is not None and version_counter(commit.version) <= found.counter:
+            if each is not None and commit is not None and may_precede(commit.version, found.version or ""):
                 found.commit, found.confirmed_at = commit, each.at
                 break
         return found
@@ -124,15 +131,22 @@ class LocalCopies(Copies):
         """Ask the log for the last commit; queries that wait for the same answer share it."""
         if at_once:
             raise WouldWait
-        before = self._looks.get(task.id)
+        before = self._known(task)
         with self._looking[task.id]:
-            known = self._looks.get(task.id)
+            known = self._known(task)
             if known is not None and known is not before:
                 return known
             at = self.world.seconds()
             commit = self.last_commit(task)
-            look = self._looks[task.id] = Look(commit, at, None if known is None else replace(known, before=None))
+            look = self._looks[task.id] = Look(
+                commit, at, task.identity, None if known is None else replace(known, before=None)
+            )
             return look
+
+    def _known(self, task: SavedTask) -> Look | None:
+        """Return the last look, if the application was not reset since."""
+        look = self._looks.get(task.id)
+        return look if look is not None and look.identity == task.identity else None
 
     # ------------------------------------------------------------------ readers
 

@@ -200,6 +200,10 @@ class Queries:
         """Return a store as the program declares it. Raises ConfigError for one that queries cannot read."""
         return self._found(name)[1]
 
+    def key_tasks_of(self, name: str) -> KeyTasks | None:
+        """Return what finds the task of a key; None for a global store. Raises ConfigError as `declared`."""
+        return self.key_tasks.get(self._found(name)[0])
+
     def _found(self, name: str) -> tuple[int, StoreBuilder]:
         stores = self._stores
         if name not in stores:

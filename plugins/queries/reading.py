@@ -125,7 +125,7 @@ class StoreReading:
         """Open the store in a task for the block. Raises as `Copies.snapshot`."""
         with closing(self.copies.snapshot(task, self.builder.name, self.bounds)) as found:
             stores = self.queries.built
-            built = stores.take(self.application, self.builder, found)
+            built = stores.take(self.application, task, self.builder, found)
             yield built.store
             stores.give_back(built)
 

@@ -146,7 +146,7 @@ def _converter_of(serde: Serde[Any]) -> Callable[[Any], Any] | None:
         return str
     if is_struct(serde):
         return lambda value: json.loads(serde.serialize(value))
-    return (lambda value: dump_json(value).decode()) if is_json_text(serde) else None
+    return (lambda value: dump_json(serde.to_json(value)).decode()) if is_json_text(serde) else None
 
 
 Schema = Mapping[str, Any]

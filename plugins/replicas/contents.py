@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
+from copy import deepcopy
 from itertools import islice
 from typing import Any
 
@@ -26,8 +27,9 @@ from penstock import (
     ValueAndTimestamp,
     ValueTimestampHeaders,
 )
+from penstock.plugins.applications.saved_tasks import SavedTask
 from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
-from penstock.program.serdes import resolve_serde
+from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.store import Change as Row
 from penstock.store.kept_store import KeptStore
 from penstock.store.kinds.timers import TimerStore
@@ -38,7 +40,7 @@ from penstock.stores.kinds.plain import PlainStore
 from penstock.stores.kinds.session import BucketSessionStore
 from penstock.stores.kinds.versioned import VersionedStore
 from penstock.stores.kinds.window import BucketWindowStore
-from penstock.support.names import changelog_topic, did_you_mean, index_name
+from penstock.support.names import did_you_mean, index_name
 from penstock.support.repeats import Repeats
 
 from .replica import Replica
@@ -74,14 +76,28 @@ def declared_store(application: Application, name: str) -> tuple[int, StoreBuild
     return stores[name]
 
 
+def reading_serdes(application: Application, store: StoreBuilder) -> Mapping[str, Serde[Any]]:
+    """Return `key_serde` and `value_serde` of a store, as far as its kind has them: objects of the caller's own."""
+    settings, what = application.settings, f"store {store.name!r}"
+    return {
+        name: resolve_serde(deepcopy(given), deepcopy(settings.state_serde), what, settings.of_plugins)
+        for name, given in declared_serdes(store).items()
+    }
+
+
 def key_serde(application: Application, store: StoreBuilder) -> Serde[Any]:
-    """Return the serde of a store's keys. Raises ConfigError for a store whose kind has none."""
-    serdes = declared_serdes(store)
+    """Return the serde of a store's keys, of the caller's own. Raises ConfigError for a store whose kind has none."""
+    serdes = reading_serdes(application, store)
     if "key_serde" not in serdes:
         raise ConfigError(f"store {store.name!r} is of a kind without a key serde: its keys cannot be read here")
-    settings = application.settings
-    made = resolve_serde(serdes["key_serde"], settings.state_serde, f"store {store.name!r}", settings.of_plugins)
-    return made.bind(changelog_topic(application.id, store.name), is_key=True)
+    return serdes["key_serde"]
+
+
+class _ReadingContext(TaskStoreContext):
+    """The context of a store that is read beside its task; its serdes are its own, as one thread at a time uses one."""
+
+    def serde(self, given: SerdeLike, store: str) -> Serde[Any]:
+        return resolve_serde(deepcopy(given), deepcopy(self.state_serde), f"store {store!r}", self.config)
 
 
 def open_store(application: Application, replica: Replica, store: StoreBuilder) -> StateStore:
@@ -90,12 +106,12 @@ def open_store(application: Application, replica: Replica, store: StoreBuilder) 
     Raises as `store_over`.
     """
     kept, backend = replica.layout[store.name], replica.backend(store.name)
-    return store_over(application, replica.task, store, kept, backend, replica.commit)
+    return store_over(application, replica.saved, store, kept, backend, replica.commit)
 
 
 def store_over(
     application: Application,
-    task: str,
+    task: SavedTask,
     store: StoreBuilder,
     kept: KeptStore,
     backend: StoreBackend,
@@ -104,7 +120,7 @@ def store_over(
     """Return a store of a task, to be read, over a backend with its rows; close it afterwards.
 
     Its clocks are those of the task at `commit`: what had expired then is not there. Raises ConfigError if the
-    store was saved as one of another kind.
+    store was saved as one of another kind, and as `SavedTask.check_serdes`.
     """
     kind = store.kind if isinstance(store, StoreSpec) else "key_value"
     if kind != kept.kind:
@@ -112,12 +128,13 @@ def store_over(
             f"store {store.name!r} of application {application.id!r} was saved as one of kind {kept.kind!r}, and the "
             f"program declares it as {kind!r}: give the program that ran last"
         )
+    task.check_serdes(store.name, reading_serdes(application, store))
     settings = application.settings
     saved = json.loads(commit.engine_state) if commit is not None and commit.engine_state else {}
     stream_time, wall_clock = saved.get("stream", -1), saved.get("wall", 0)
-    context = TaskStoreContext(
+    context = _ReadingContext(
         application.id,
-        task,
+        task.id,
         settings.state_serde,
         kept.fixed_options,
         lambda: stream_time,

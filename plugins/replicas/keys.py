@@ -1,19 +1,27 @@
-"""KeyTasks: which tasks read the records of a key; and the key that a text or a JSON value means."""
+"""KeyTasks: which tasks read the records of a key."""
 
 from __future__ import annotations
 
-import json
-from base64 import b64decode
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any
 
-from penstock import Application, BytesSerde, ConfigError, Serde, SinkNode, default_partitioner
+from penstock import Application, ConfigError, Serde, SinkNode, default_partitioner
+from penstock.program.nodes import decorate
 from penstock.program.partitioning import partitions_of_key
 from penstock.program.serdes import resolve_serde
 
 
+class _OfThread(threading.local):
+    """A serde for each thread: one thread at a time uses one."""
+
+    def __init__(self, make: Callable[[], Serde[Any]]) -> None:
+        self.serde = make()
+
+
 class KeyTasks:
-    """Finds the tasks of a sub-topology that read records with a key.
+    """Finds the tasks of a sub-topology that read records with a key; any thread calls all methods.
 
     By the serde of their topic and its partitioner: that of the program's sinks which write to the topic; for topics
     from outside, the default partitioner.
@@ -22,13 +30,30 @@ class KeyTasks:
     def __init__(self, application: Application, subtopology: int) -> None:
         self._number = subtopology
         self._source = application.program.subtopology(subtopology).sources[0]
-        settings, where = application.settings, f"source {self._source.name!r}"
-        self._serde = resolve_serde(self._source.key_serde, settings.key_serde, where, settings.of_plugins)
-        topics = self._source.topics
+        source, settings, topics = self._source, application.settings, self._source.topics
+        # The schema of a key is that of its topic, not one of its own.
+        topic = decorate(application.id, topics[0], application.program.internal_topics) if topics else ""
+
+        def make() -> Serde[Any]:
+            given, default = deepcopy(source.key_serde), deepcopy(settings.key_serde)
+            made = resolve_serde(given, default, f"source {source.name!r}", settings.of_plugins)
+            return made.bind(topic, is_key=True)
+
+        self._of_thread = _OfThread(make)
         sinks = [each for each in application.program.nodes.values() if isinstance(each, SinkNode)]
         self._sinks = [each for each in sinks if each.topic in topics] or [
             SinkNode("", topics[0] if topics else "", ())
         ]
+
+    @property
+    def _serde(self) -> Serde[Any]:
+        return self._of_thread.serde
+
+    @property
+    def only_compute(self) -> bool:
+        """Whether to find a task only computes: no function of a user, and no serde that may wait, is called."""
+        calls = any(each.partitioner is not None or each.partition_by is not None for each in self._sinks)
+        return not calls and not may_wait(self._serde)
 
     def of(self, key: Any, count: int) -> list[str]:
         """Return which of the `count` tasks read records with a key.
@@ -69,40 +94,13 @@ class KeyTasks:
                 ) from error
 
 
-def key_of_json(serde: Serde[Any], store: str, value: Any) -> Any:
-    """Return the key of a store that a JSON value means; bytes are base64 text. Raises ConfigError if it fits not."""
-    try:
-        data = b64decode(value, validate=True) if isinstance(serde, BytesSerde) else serde.serialize(value)
-        return serde.deserialize(data)
-    except Exception as error:  # a serde of another package may raise anything
-        raise ConfigError(
-            f"key {shortened(value)} does not fit the key serde {type(serde).__name__} of store {store!r}: {error}"
-        ) from error
+def may_wait(serde: Serde[Any]) -> bool:
+    """Return whether a serde may take long: it is of another package, runs code of a user, or asks a registry."""
+    parts = [each for each in getattr(serde, "__dict__", {}).values() if isinstance(each, Serde)]
+    place = type(serde).__module__
+    is_ours = place.startswith("penstock.") and not place.startswith(_WAITING)
+    return not is_ours or any(map(may_wait, parts))
 
 
-def shortened(value: object) -> str:
-    """Return a value for a message."""
-    text = repr(value)
-    return text if len(text) <= 100 else text[:100] + "..."
-
-
-def key_of_text(serde: Serde[Any], store: str, text: str) -> Any:
-    """Return the key of a store that a text means: itself for the serdes str and bytes, and else JSON.
-
-    Text that is not JSON is taken for a string. Raises ConfigError for text that does not fit the serde.
-    """
-    name = type(serde).__name__
-    try:
-        if name in ("StrSerde", "BytesSerde"):
-            data = text.encode()
-        else:
-            try:
-                value = json.loads(text)
-            except (ValueError, RecursionError):
-                value = text
-            data = serde.serialize(value)
-        return serde.deserialize(data)
-    except Exception as error:  # a serde of another package may raise anything
-        raise ConfigError(
-            f"key {shortened(text)} does not fit the key serde {name} of store {store!r}: {error}"
-        ) from error
+_WAITING = ("penstock.plugins.serdes.registry", "penstock.plugins.serdes.typed", "penstock.plugins.serdes.pickle")
+"""Modules of serdes that ask a registry, or call methods of a user's classes."""

@@ -1,9 +1,9 @@
-"""Values, headers and bytes as JSON, for the command line and the HTTP server."""
+"""JSON data as text, and headers and bytes as JSON data, for the command line and the HTTP server."""
 
 from __future__ import annotations
 
 import json
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,21 +12,16 @@ import orjson
 from penstock import Headers
 
 
-def dump_json(value: Any) -> bytes:
-    """Return `value` as JSON; what JSON lacks becomes text (bytes: base64), a tuple or a set becomes a list.
+def dump_json(data: Any) -> bytes:
+    """Return JSON data as text.
 
-    A named tuple, such as the key of a window, becomes an object.
-
-    >>> dump_json({"a": (1, 2.5), 3: b"x"})
-    b'{"a":[1,2.5],"3":"eA=="}'
-    >>> dump_json(2**70)
-    b'1180591620717411303424'
+    >>> dump_json({"a": [1, 2.5]}), dump_json(2**70)
+    (b'{"a":[1,2.5]}', b'1180591620717411303424')
     """
     try:
-        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:  # integers of more than 64 bits, keys that are no scalars
-        text = json.dumps(_text_keys(value), default=_plain, ensure_ascii=False, separators=(",", ":"))
-        return text.encode("utf-8", "backslashreplace")  # a lone surrogate, as JSON writes it
+        return orjson.dumps(data)
+    except TypeError:  # integers of more than 64 bits, lone surrogates
+        return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
 def headers_to_json(headers: Headers) -> list[list[Any]]:
@@ -44,40 +39,23 @@ def bytes_to_json(value: bytes | None) -> Any:
         return {"base64": b64encode(value).decode()}
 
 
+def bytes_of_json(value: Any) -> bytes | None:
+    """Return the bytes that `bytes_to_json` shows as `value`. Raises ValueError for something else."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, Mapping) and set(value) == {"base64"}:
+        return b64decode(value["base64"], validate=True)
+    raise ValueError(f'expected text, null or {{"base64": text}}, found {value!r}')
+
+
 def dump_lines(first: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> bytes:
     r"""Return a line of JSON for each row of `columns`, which are equally long; each begins with what is in `first`.
 
-    >>> dump_lines({"task": "0_0"}, {"key": ["a", "b"], "value": [1, b"x"]}).splitlines()
-    [b'{"task":"0_0","key":"a","value":1}', b'{"task":"0_0","key":"b","value":"eA=="}']
-    >>> dump_lines({"task": "0_0"}, {"key": [2**70]})
-    b'{"task":"0_0","key":1180591620717411303424}\n'
+    >>> dump_lines({"task": "0_0"}, {"key": ["a", "b"], "value": [1, [2]]}).splitlines()
+    [b'{"task":"0_0","key":"a","value":1}', b'{"task":"0_0","key":"b","value":[2]}']
     """
     beginning, names = dump_json(first)[:-1] + b",", list(columns)
-    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
-    try:
-        return b"".join([beginning + orjson.dumps(row, default=_plain, option=options)[1:] for row in rows])
-    except TypeError:  # as above
-        return b"".join([beginning + dump_json(row)[1:] + b"\n" for row in rows])
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return b64encode(value).decode()
-    if isinstance(value, (set, frozenset)):
-        return sorted(value, key=repr)
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return value._asdict()
-    return str(value)
-
-
-def _text_keys(value: Any) -> Any:
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        value = value._asdict()
-    if isinstance(value, Mapping):
-        return {
-            key if isinstance(key, str) else dump_json(key).decode(): _text_keys(each) for key, each in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [_text_keys(each) for each in value]
-    return value
+    rows = (dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return b"".join([beginning + dump_json(row)[1:] + b"\n" for row in rows])

@@ -80,6 +80,14 @@ class ListSerde(WrappingSerde[list[Any]]):
             ) from error
         return [None if entry is None else self._read(index, entry) for index, entry in enumerate(raw)]
 
+    def to_json(self, value: list[Any]) -> Any:
+        return [None if entry is None else self.inner.to_json(entry) for entry in value]
+
+    def from_json(self, data: Any) -> list[Any]:
+        if not isinstance(data, list):
+            raise SerdeError(f"serde 'list': expected a list, found {type(data).__name__} {reprlib.repr(data)}")
+        return [None if entry is None else self.inner.from_json(entry) for entry in data]
+
     def _written(self, index: int, entry: Any) -> bytes:
         try:
             return self.inner.serialize(entry)

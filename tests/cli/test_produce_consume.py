@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -14,6 +16,10 @@ from penstock.plugins.cli.text import TextSerde, headers_from_json, headers_to_j
 from penstock.plugins.serdes.json_text import dump_json
 
 from .console import Console
+
+
+class Part(Enum):
+    ONE = 1
 
 
 @pytest.fixture
@@ -231,12 +237,19 @@ def test_headers_survive(headers: list[tuple[str, bytes | None]]) -> None:
     assert headers_from_json(json.loads(json.dumps(headers_to_json(tuple(headers))))) == tuple(headers)
 
 
-def test_what_json_lacks_becomes_text() -> None:
-    from datetime import date
-    from decimal import Decimal
+def test_null_of_a_serde_is_no_tombstone(lines: Console) -> None:
+    lines("produce", "lines", "--value-serde", "json", stdin="null\n")
+    found = lines("consume", "lines", "--value-serde", "json", "--json").stdout
+    assert json.loads(found)["value"] == {"!null": True}
+    lines("topics", "create", "copy")
+    lines("produce", "copy", "--value-serde", "json", "--json-lines", stdin=found)
+    assert lines("consume", "copy", "--null", "tombstone").stdout == "null\n"
 
-    assert dump_json([Decimal("1.50"), date(2024, 5, 1), {2}, b"\xff", (1,)]) == b'["1.50","2024-05-01",[2],"/w==",[1]]'
-    assert dump_json({(1, 2): 2**70}) == b'{"[1,2]":1180591620717411303424}'
+
+def test_a_value_without_a_text_form_is_refused(lines: Console) -> None:
+    lines("produce", "lines", "--serde", "bytes", stdin=pickle.dumps(Part.ONE) + b"\n")
+    said = lines("consume", "lines", "--value-serde", "pickle", "--json", code=1).stderr
+    assert "test_produce_consume.Part has no text form: give the store or topic a serde" in said
 
 
 def test_times() -> None:
@@ -294,5 +307,5 @@ def test_windowed_keys_go_where_their_key_goes(console: Console) -> None:
         console("produce", topic, "--json-lines", "--key-serde", serde, stdin=lines)
     plain = console.json_lines("consume", "plain", "--json")
     windows = console.json_lines("consume", "windows", "--key-serde", "windowed:str:1s", "--json")
-    found = {each["key"]["key"]: each["partition"] for each in windows}
+    found = {each["key"]["!windowed"]["key"]: each["partition"] for each in windows}
     assert found == {each["key"]: each["partition"] for each in plain}

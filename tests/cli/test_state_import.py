@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock import SystemClock
 from penstock.plugins.backups import first_content
 
 from .applications import TARGET, counting, run
@@ -118,3 +119,47 @@ def test_an_import_that_was_killed_is_repeated(
     console("state", "import", TARGET, "counts", other)
     assert counts(console) == dict.fromkeys("xyz", 20)
     run()
+
+
+EXPIRING = """
+from penstock import Application, Processor, Topology, WALL_CLOCK_TIME, key_value_store
+
+class Keep(Processor):
+    def process(self, record):
+        pass
+
+stores = [
+    key_value_store("by_stream", ttl="1m"),
+    key_value_store("stamped", ttl="1m", timestamped=True),
+    key_value_store("by_clock", ttl="1h", ttl_clock=WALL_CLOCK_TIME),
+]
+topology = Topology().add_source("in", "in").add_processor("keep", Keep, "in", stores=stores)
+application = Application("expiring", topology)
+"""
+
+
+def test_imported_rows_expire(console: Console) -> None:
+    """A TTL after their timestamp, or after the import; they stayed for ever, or were gone at once."""
+    console.write("expiring.py", EXPIRING)
+    console("topics", "create", "in")
+    now = SystemClock().now_ms()
+    rows = {
+        "by_stream": [{"key": "a", "value": 1}],
+        "stamped": [{"key": "a", "value": 1, "timestamp": now}, {"key": "b", "value": 1, "timestamp": now - 59_000}],
+        "by_clock": [{"key": "a", "value": 1}],
+    }
+    for store, content in rows.items():
+        console("state", "import", "expiring:application", store, lines(console, f"{store}.jsonl", content))
+
+    def keys(store: str) -> set[str]:
+        return {row["key"] for row in console.json_lines("state", "export", "expiring:application", store)}
+
+    def at(timestamp: int) -> None:
+        console("produce", "in", "--timestamp", str(timestamp), stdin="x\n")
+        run("expiring:application", subtopologies=1)
+
+    assert [keys(store) for store in rows] == [{"a"}, {"a", "b"}, {"a"}]
+    at(now + 2_000)
+    assert [keys(store) for store in rows] == [{"a"}, {"a"}, {"a"}]
+    at(now + 3_600_000)
+    assert [keys(store) for store in rows] == [set(), set(), {"a"}]

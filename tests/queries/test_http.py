@@ -89,6 +89,23 @@ def test_each_kind_is_asked(kinds: str) -> None:
     assert ask(kinds, "/v1/stores/plain/get", given=ahead)[0] == 503
 
 
+@pytest.mark.parametrize(
+    ("path", "given", "said"),
+    [
+        ("plain/get", {"as_of": 7}, "as_of: store 'plain' is of the kind 'key_value'; only the kind 'versioned'"),
+        ("plain/get", {"window": 7}, "window: store 'plain' is of the kind 'key_value'; only the kind 'window'"),
+        ("windows/get", {"as_of": 7, "window": 20}, "as_of: store 'windows' is of the kind 'window'; only the kind"),
+        ("versions/get", {"window": 7}, "window: store 'versions' is of the kind 'versioned'; only the kind 'window'"),
+        ("recent/get", {"as_of": 7}, "as_of: store 'recent' is of the kind 'lru_map'; only the kind 'versioned'"),
+        ("plain/entries", {"from": 7}, "from: store 'plain' is of the kind 'key_value', whose entries have no times"),
+        ("lists/entries", {"to": 7}, "to: store 'lists' is of the kind 'list', whose entries have no times"),
+    ],
+)
+def test_a_time_that_a_kind_does_not_take_is_refused(kinds: str, path: str, given: Any, said: str) -> None:
+    status, answer = ask(kinds, f"/v1/stores/{path}", given={"key": "a", **given})
+    assert status == 400 and said in answer["error"]["message"]
+
+
 def test_a_key_takes_no_thread(kinds: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [("plain", {}), ("stamped", {}), ("windows", {"window": 20}), ("versions", {"as_of": 7})]
     threads: list[object] = []

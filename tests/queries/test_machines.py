@@ -139,6 +139,9 @@ def test_a_server_forwards_to_the_machine_of_a_task(surroundings: Surroundings) 
         with Client(url, token=TOKEN) as client:
             copies = client.request("/v1/stores/counts/metadata", [("key", "k3")])["copies"]
         assert copies[0]["server"] is None and copies[0]["behind"] == 0, "of the machine with the task"
+        with served(lacks) as without:  # its clients have no token, so the owner refuses them
+            path, given = "/v1/stores/counts/get", {"key": "k3"}
+            assert ask(without, path, given=given)[0] == 503, "401 would ask its clients for a token it does not want"
         # A loopback address of another machine leads to this one, to whatever listens there.
         note_task_servers("app", surroundings.log, [TaskServer(owner, "another-machine", (task,))])
         wait_until(lambda: get(url, "k3")[0] == 503, "nobody else can be asked")

@@ -151,7 +151,7 @@ PLANTED = {
         (Change(Upkeep, "_write", "version = content.commit.version", "version = self._state.version"),),
     ),
     "two processes give a version the same name": Planted(
-        _IN_A_DIRECTORY, (Change(TaskState, "new_version", "self._world.token(4)", "'00000000'"),)
+        _IN_A_DIRECTORY, (Change(TaskState, "new_version", "self._world.token", "lambda size: '00000000'"),)
     ),
     "nobody notices that the log has lost positions": Planted(
         _IN_A_DIRECTORY, (Change(CommittedPartitions, "check", "if lost:", "if False:"),)

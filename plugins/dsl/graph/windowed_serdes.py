@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock import Serde, SerdeError, Windowed, WrappingSerde, duration_ms
 from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.support.text_form import from_json, windowed_json
 
 _LONG, _PAIR = Struct(">q"), Struct(">qq")
 _MAX_TIME = 2**63 - 1
@@ -19,12 +20,21 @@ class _WindowedSerde(WrappingSerde[Windowed]):
         self.inner: Serde[Any] = resolve_serde(inner, "str", f"{type(self).__name__}: inner")
 
     def serialize(self, value: Windowed) -> bytes:
-        """Return the bytes of the key, then of the window. A dict of its fields, as JSON has it, will do as well."""
-        if isinstance(value, dict) and value.keys() == set(Windowed._fields):
-            value = Windowed(**value)
+        """Return the bytes of the key, then of the window."""
         if not isinstance(value, Windowed):
             raise SerdeError(f"{type(self).__name__} takes a Windowed key, found {value!r}")
         return self.inner.serialize(value.key) + self._times(value)
+
+    def to_json(self, value: Windowed) -> Any:
+        return windowed_json(self.inner.to_json(value.key), value)
+
+    def from_json(self, data: Any) -> Windowed:
+        """Return the key with its window. An object with its fields, without the tag, will do as well."""
+        fields = data.get("!windowed", data) if isinstance(data, dict) else {}
+        if not isinstance(fields, dict) or fields.keys() != set(Windowed._fields):
+            raise SerdeError(f"{type(self).__name__}: expected an object with key, start and end, found {data!r}")
+        key = self.inner.from_json(fields["key"])
+        return self.deserialize(self.serialize(Windowed(key, from_json(fields["start"]), from_json(fields["end"]))))
 
     def _times(self, value: Windowed) -> bytes:
         raise NotImplementedError

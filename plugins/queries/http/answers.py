@@ -11,9 +11,9 @@ from typing import Any
 
 from penstock import Serde, StateStore, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.plugins.applications.saved_tasks import SavedTask
-from penstock.plugins.replicas.contents import LATEST, Entry, entries, entries_of, key_serde
-from penstock.plugins.replicas.keys import key_of_json, key_of_text
-from penstock.plugins.serdes.json_text import headers_to_json
+from penstock.plugins.replicas.contents import KINDS_OF_TIMES, LATEST, Entry, entries, entries_of
+from penstock.plugins.replicas.keys import may_wait
+from penstock.plugins.replicas.store_text import StoreText
 from penstock.program.serdes import resolve_serde
 from penstock.store.specs import declared_serdes
 
@@ -33,6 +33,8 @@ _DEFAULT_ENTRIES = 100
 _BY_KEY = ("key_value", "lru_map")
 _QUICK_KINDS = ("key_value", "window", "versioned")
 _VALUE_FIELDS = ("value", "headers")
+_TIME_OF_KIND = {"window": "window", "as_of": "versioned"}
+"""The parameter of `get` that is a time, and the kind of store that takes it."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Answers:
         self._queries = queries
         self._names = frozenset(names)
         self._masked = frozenset(masked)
-        self._key_serdes = _KeySerdes()
+        self._texts = _Texts()
         self._quick = {name for name in names if self._is_quick(name)}
 
     # ------------------------------------------------------------------ facts
@@ -110,6 +112,9 @@ class Answers:
         """
         reading = self._reading(name, given, at_once=at_once)
         key, kind, store = self._key(reading, given, "key"), kind_of(reading.builder), queried_store(reading)
+        for parameter, its_kind in _TIME_OF_KIND.items():
+            if given.text(parameter) is not None and kind != its_kind:
+                raise bad(f"{parameter}: store {name!r} is of the kind {kind!r}; only the kind {its_kind!r} takes it")
         if kind == "window":
             start = given.number("window", -1)
             if start < 0:
@@ -123,19 +128,19 @@ class Answers:
             raise bad(f"store {name!r} is of the kind {kind!r}, which has several entries of a key: ask for `entries`")
         if found is None:
             raise Refused(404, "not_found", f"store {name!r} has no value of this key")
-        return self._shown(name, found, given)
+        return self._shown(reading, found, given)
 
     def get_many(self, name: str, given: Parameters, keys: Sequence[Any]) -> Data:
         """Return the entry of each key; null for one that has no value."""
         reading = self._reading(name, given)
         if kind_of(reading.builder) not in _BY_KEY:
             raise bad(f"store {name!r}: only key-value stores are asked for several keys at once")
-        serde = self._key_serde(reading)
-        wanted = [key_of_json(serde, name, key) for key in keys]
+        text = self._text(reading)
+        wanted = [text.key_of_json(key) for key in keys]
         store: Any = queried_store(replace(reading, timestamped=True))
         found = store.get_many(wanted)
         rows = [None if value is None else _entry(key, value) for key, value in zip(wanted, found, strict=True)]
-        return {"entries": [None if each is None else self._shown(name, each, given) for each in rows]}
+        return {"entries": [None if each is None else self._shown(reading, each, given) for each in rows]}
 
     def subscription(self, name: str, given: Parameters, after: str | None, notify: Callable[[], None]) -> Followed:
         """Return a subscription to changes of a store. Raises Refused.
@@ -143,10 +148,10 @@ class Answers:
         `after`: the id of the last event of an earlier one. `notify` is called in another thread.
         """
         reading = self._reading(name, given)
-        scan = _Scan.of(self._key_serde(reading), reading, given)
+        scan = _Scan.of(self._text(reading), reading, given)
         keys = keys_of(reading, scan.key, scan.start, scan.end, scan.prefix)
         made = subscribed(reading, keys, scan.key, after, notify)
-        return Followed(made, lambda entry: self._shown(name, entry, given), lambda: reading.feed.remove(made))
+        return Followed(made, lambda entry: self._shown(reading, entry, given), lambda: reading.feed.remove(made))
 
     def page(self, name: str, given: Parameters) -> Data:
         """Return a page of entries, and the token of the next page; null at the end."""
@@ -165,7 +170,7 @@ class Answers:
 
     def _page(self, name: str, given: Parameters, page: Page | None, limit: int) -> Data:
         reading = self._reading(name, given)
-        scan = _Scan.of(self._key_serde(reading), reading, given)
+        scan = _Scan.of(self._text(reading), reading, given)
         tasks = list(scan.tasks)
         if page is not None:
             names = [each.id for each in tasks]
@@ -179,11 +184,11 @@ class Answers:
             rows = reading.read(task, lambda store: list(islice(scan.rows(store, after), left + 1)))  # noqa: B023
             found += rows[:left]
             if len(rows) > left:
-                return self._paged(name, given, found, scan.next_page(rows[:left], after))
-        return self._paged(name, given, found, None)
+                return self._paged(reading, given, found, scan.next_page(rows[:left], after))
+        return self._paged(reading, given, found, None)
 
-    def _paged(self, name: str, given: Parameters, found: list[Entry], page: Page | None) -> Data:
-        shown = [self._shown(name, each, given) for each in found]
+    def _paged(self, reading: StoreReading, given: Parameters, found: list[Entry], page: Page | None) -> Data:
+        shown = [self._shown(reading, each, given) for each in found]
         return {"entries": shown, "page": None if page is None else page.token()}
 
     # ------------------------------------------------------------------ helpers
@@ -193,14 +198,19 @@ class Answers:
             raise Refused(404, "unknown_store", "there is no store of this name; GET /v1/stores lists them")
 
     def _is_quick(self, name: str) -> bool:
-        """Return whether a key is found by a look or two, and the serdes of the store only compute.
+        """Return whether a key is found by a look or two, and the serdes of store and topic only compute.
 
         An LRU map reads the order of its keys first. Other serdes may ask a registry of schemas, or anybody.
         """
         application, store = self._queries.application, self._queries.declared(name)
-        return kind_of(store) in _QUICK_KINDS and not any(
-            _may_wait(resolve_serde(each, application.settings.state_serde, name, application.settings.of_plugins))
-            for each in declared_serdes(store).values()
+        tasks = self._queries.key_tasks_of(name)
+        return (
+            kind_of(store) in _QUICK_KINDS
+            and (tasks is None or tasks.only_compute)
+            and not any(
+                may_wait(resolve_serde(each, application.settings.state_serde, name, application.settings.of_plugins))
+                for each in declared_serdes(store).values()
+            )
         )
 
     def _reading(self, name: str, given: Parameters, *, at_once: bool = False) -> StoreReading:
@@ -218,24 +228,23 @@ class Answers:
         text = given.text(name)
         if text is None:
             raise bad(f"{name}: expected, and not given")
-        return _key_of(text, self._key_serde(reading), reading, given)
+        return _key_of(text, self._text(reading), given)
 
-    def _key_serde(self, reading: StoreReading) -> Serde[Any]:
-        made = self._key_serdes.made
-        name = reading.builder.name
+    def _text(self, reading: StoreReading) -> StoreText:
+        made, name = self._texts.made, reading.builder.name
         if name not in made:
-            made[name] = key_serde(self._queries.application, reading.builder)
+            made[name] = StoreText(self._queries.application, reading.builder)
         return made[name]
 
-    def _shown(self, name: str, entry: Entry, given: Parameters) -> Data:
-        entry = dict(entry)
-        if "headers" in entry:
-            entry["headers"] = headers_to_json(entry["headers"])
+    def _shown(self, reading: StoreReading, entry: Entry, given: Parameters) -> Data:
+        name = reading.builder.name
         if not given.flag("timestamps") and "valid_to" not in entry:
             entry = _without(entry, "timestamp", "headers")
-        if name in self._masked:
-            entry |= {field: MASKED for field in _VALUE_FIELDS if entry.get(field) is not None}
-        return entry
+        if name not in self._masked:
+            return self._text(reading).entry(entry)
+        masked = {field: MASKED for field in _VALUE_FIELDS if entry.get(field) is not None}
+        shown = self._text(reading).entry(_without(entry, *masked))
+        return {field: masked.get(field, shown.get(field)) for field in entry}
 
 
 @dataclass(frozen=True)
@@ -252,18 +261,23 @@ class _Scan:
     last: int
 
     @classmethod
-    def of(cls, serde: Serde[Any], reading: StoreReading, given: Parameters) -> _Scan:
+    def of(cls, text: StoreText, reading: StoreReading, given: Parameters) -> _Scan:
         """Return what the parameters ask for. Raises Refused."""
-        texts = {name: text for name in ("key", "start", "end", "prefix") if (text := given.text(name)) is not None}
+        texts = {name: each for name in ("key", "start", "end", "prefix") if (each := given.text(name)) is not None}
         if len({"key", "prefix"} & set(texts)) and len(texts) > 1:
             raise bad("expected one of: key; prefix; start and end, or one of these two")
-        keys = {name: _key_of(text, serde, reading, given) for name, text in texts.items()}
+        if kind_of(reading.builder) not in KINDS_OF_TIMES and (times := {"from", "to"} & given.names()):
+            raise bad(
+                f"{', '.join(sorted(times))}: store {reading.builder.name!r} is of the kind "
+                f"{kind_of(reading.builder)!r}, whose entries have no times"
+            )
+        keys = {name: _key_of(each, text, given) for name, each in texts.items()}
         if not isinstance(keys.get("prefix", ""), (str, bytes)):
             raise bad("prefix: only for stores whose keys are text or bytes")
         tasks = reading.tasks_of(keys["key"]) if "key" in keys else reading.tasks()
         return cls(
             tasks,
-            serde,
+            text.key_serde,
             keys.get("key"),
             keys.get("start"),
             keys.get("end"),
@@ -306,28 +320,21 @@ class _Scan:
         return Page(after.task, data, same + (after.skipped if same == len(rows) and data == after.key else 0))
 
 
-class _KeySerdes(threading.local):
-    """The key serdes of stores, by name; each thread has its own, as a serde is used by one thread at a time."""
+class _Texts(threading.local):
+    """The text forms of stores, by name; each thread has its own, as a serde is used by one thread at a time."""
 
     def __init__(self) -> None:
-        self.made: dict[str, Serde[Any]] = {}
+        self.made: dict[str, StoreText] = {}
 
 
-def _may_wait(serde: Serde[Any]) -> bool:
-    parts = [each for each in getattr(serde, "__dict__", {}).values() if isinstance(each, Serde)]
-    place = type(serde).__module__
-    is_ours = place.startswith("penstock.") and not place.startswith("penstock.plugins.serdes.registry")
-    return not is_ours or any(map(_may_wait, parts))
-
-
-def _key_of(text: str, serde: Serde[Any], reading: StoreReading, given: Parameters) -> Any:
+def _key_of(given_key: str, text: StoreText, given: Parameters) -> Any:
     if not given.flag("json_keys"):
-        return key_of_text(serde, reading.builder.name, text)
+        return text.key_of_text(given_key)
     try:
-        value = json.loads(text)
+        data = json.loads(given_key)
     except (ValueError, RecursionError):
         raise bad("json_keys: expected keys as JSON") from None
-    return key_of_json(serde, reading.builder.name, value)
+    return text.key_of_json(data)
 
 
 def _entry(key: Any, value: Any) -> Entry:

@@ -26,7 +26,7 @@ _TEXT: Schema = {"type": "string"}
 _FLAG: Schema = {"type": "boolean", "default": False}
 _TIME = _number(0, LATEST)
 
-_KEY_TEXT = "as text for the serdes str and bytes, and as JSON for others"
+_KEY_TEXT = "as text for the serdes str and bytes, and as JSON in the text form for others"
 PARAMETERS: Mapping[str, tuple[str, Schema]] = {
     "key": (f"The key, {_KEY_TEXT}.", _TEXT),
     "start": (f"From this key on, {_KEY_TEXT}; keys are in the order of their serialized bytes.", _TEXT),
@@ -96,16 +96,17 @@ _ERRORS = {
     401: "the token is missing or wrong",
     403: "the request comes from a page of another origin, or is for another host",
     404: "there is no such store, or no value of this key",
-    409: "the store cannot be read here",
+    409: "the store cannot be read here, or a value has no text form",
     413: "the body is too large",
     503: "no version that may answer is here now: ask again later",
 }
+_TEXT_FORM = "in penstock's text form: an object with one name such as `!bytes` is of a type that JSON lacks"
 _ENTRY: Schema = {
     "type": "object",
     "required": ["key", "value"],
     "properties": {
-        "key": {"description": "bytes are base64 text"},
-        "value": {"description": "as the value's serde has it; bytes are base64 text"},
+        "key": {"description": _TEXT_FORM},
+        "value": {"description": _TEXT_FORM},
         "timestamp": {"type": "integer", "description": "ms; of a version: when it began"},
         "valid_to": {
             "type": ["integer", "null"],

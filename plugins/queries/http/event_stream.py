@@ -78,7 +78,8 @@ async def _events(followed: Followed, waking: Waking, is_ending: Callable[[], bo
             waking.clear()
             entries = subscription.take()
             if entries:
-                yield _lines(entries, followed.shown, _id(subscription))
+                # In a thread: a serde may be slow.
+                yield await asyncio.to_thread(_lines, entries, followed.shown, _id(subscription))
                 said_at = loop.time()
             elif loop.time() - said_at > _QUIET_SECONDS:
                 yield _id(subscription) + b"\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,12 +11,15 @@ from ..queries import Queries
 from ..task_servers import TaskServer
 from .connections import Answer, Connections
 
+_log = logging.getLogger("penstock.queries")
+
 FORWARDED = "x-penstock-forwarded"
 """The header of a request that a server has forwarded: it is not forwarded again."""
 _LOOK_SECONDS = 1.0
 """Seconds between two looks at where the tasks run."""
 _SILENT_SECONDS = 5.0
 """How long a server that did not answer is not asked again."""
+_NOT_LET_IN = (401, 403)
 _PASSED_ON = ("authorization", "accept", "content-type")
 
 
@@ -39,6 +43,7 @@ class Forwarding:
         self._servers: Sequence[TaskServer] = ()
         self._silent_until: dict[str, float] = {}
         self._connections: dict[str, Connections] = {}
+        self._refusing: set[str] = set()
 
     def others(self, task: str | None, *, at_once: bool = False) -> list[str]:
         """Return the URLs of the other servers that can answer for a task (None: for all), the best one first.
@@ -62,7 +67,10 @@ class Forwarding:
         self._servers = self._queries.task_servers()
 
     async def ask(self, url: str, sent: Sent) -> Answer | None:
-        """Return the status and the JSON of another server's answer; None if it does not answer."""
+        """Return the status and the JSON of another server's answer; None if it does not answer.
+
+        One that refuses the token of the request, or that it has none, does not: the client has nothing to do with it.
+        """
         found = self._connections.get(url)
         if found is None:
             known = {each.url for each in self._servers}
@@ -73,9 +81,15 @@ class Forwarding:
         answer = await found.ask(sent.method, sent.target, [*headers, (FORWARDED, "1")], sent.body)
         if answer is None:
             self._silent_until[url] = self._seconds() + _SILENT_SECONDS
-        else:
-            self._silent_until.pop(url, None)
-        return answer
+            return None
+        self._silent_until.pop(url, None)
+        if answer[0] not in _NOT_LET_IN:
+            self._refusing.discard(url)
+            return answer
+        if url not in self._refusing:
+            _log.warning("%s refuses what is forwarded to it (status %d): give both servers one token", url, answer[0])
+            self._refusing.add(url)
+        return None
 
     def close(self) -> None:
         """Close the connections, in their event loop."""

@@ -60,6 +60,10 @@ class Parameters:
             if len(values) > 1 and name != "at_least":
                 raise bad(f"{name}: expected once, found {len(values)} times")
 
+    def names(self) -> set[str]:
+        """Return the names of the parameters that were given."""
+        return set(self._values)
+
     def text(self, name: str) -> str | None:
         """Return a parameter; None if it was not given."""
         values = self._values.get(name)

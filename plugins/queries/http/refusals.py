@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from penstock import ConfigError, LogError, PenstockError, SerdeError, StaleStoreError, StoreUnavailableError
+from penstock.support.text_form import NoTextForm
 
 _log = logging.getLogger("penstock.queries")
 
@@ -28,6 +29,8 @@ def bad(message: str) -> Refused:
 
 def refusal(error: PenstockError) -> Refused:
     """Return the refusal that an error of a query is. Details of this machine go to the log only."""
+    if isinstance(error, NoTextForm):
+        return Refused(409, "no_text_form", str(error))
     if isinstance(error, (ConfigError, SerdeError)):
         return bad(str(error))
     if isinstance(error, (StoreUnavailableError, StaleStoreError)):

@@ -22,6 +22,7 @@ from penstock import (
     World,
     version_counter,
 )
+from penstock.changelog import version_name
 from penstock.plugins.upgrade.coverage import Coverage
 from penstock.plugins.upgrade.older import check_commit
 from penstock.program.layouts import Layouts
@@ -54,7 +55,7 @@ _MOST_FREED = 10_000
 
 def first_version(world: World) -> str:
     """Return a new name for the empty state of a task, whatever its layout."""
-    return f"{0:012d}-{world.token(4)}"
+    return version_name(0, None, world.token)
 
 
 class TaskState:
@@ -127,6 +128,10 @@ class TaskState:
 
     def _connect_clocks(self, task: Task) -> None:
         self.stream_time, self.wall_clock = lambda: task.stream_time, lambda: task.wall_clock
+
+    def set_clocks(self, stream_time: int, wall_clock: int) -> None:
+        """Set the times (ms) that stores count from, for a tool that puts rows without a task."""
+        self._progress.stream_time, self._progress.wall_clock = stream_time, wall_clock
 
     def open_fresh(self, version: str) -> None:
         """Build the stores, empty, at `version`: for a state without a log."""
@@ -278,7 +283,7 @@ class TaskState:
         counter = 0 if previous is None else version_counter(previous) + 1
         named = previous if self._coverage.had_changelog else None
         suffix = "" if self._in_log is None else self._in_log.version_suffix(named)
-        return f"{counter:012d}-{self._world.token(4)}_{self._layouts.id}{suffix}"
+        return f"{version_name(counter, previous, self._world.token)}_{self._layouts.id}{suffix}"
 
     def append_delta(self, changes: Changes, version: str, commit: Commit | None = None) -> list[OutputBatch]:
         """Write the changes to the changelog as the delta that leads to `version`.

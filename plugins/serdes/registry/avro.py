@@ -13,7 +13,9 @@ from uuid import UUID
 
 import msgspec
 
+from penstock import SerdeError
 from penstock.support.packages import needed
+from penstock.support.text_form import from_json
 
 with needed("serde 'avro'", "avro"):
     from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
@@ -80,6 +82,18 @@ class AvroSerde(RegistrySerde[T]):
             return ""
         found = self._differences(_schema_of(form[5:-1]))
         return f"another schema, and {found}" if found else ""
+
+    def to_json(self, value: T) -> Any:
+        return super().to_json(value if self.kind is None else msgspec.to_builtins(value, builtin_types=_NATURAL))
+
+    def from_json(self, data: Any) -> T:
+        if self.kind is None:
+            return super().from_json(data)
+        plain = from_json(data)
+        try:
+            return self.deserialize(self.serialize(msgspec.convert(plain, self.kind, builtin_types=_NATURAL)))
+        except msgspec.ValidationError as error:
+            raise SerdeError(f"serde 'avro': {error}") from error
 
     def _as_schema(self) -> Schema:
         return _schema_of(self.schema)

@@ -76,6 +76,12 @@ class JsonSchemaSerde(RegistrySerde[T]):
         found = self._changes(form[len(_FORM) + 1 : -1])
         return f"another schema, and {found}" if found else ""
 
+    def to_json(self, value: T) -> Any:
+        return super().to_json(value) if self._typed is None else self._typed.to_json(value)
+
+    def from_json(self, data: Any) -> T:
+        return super().from_json(data) if self._typed is None else self._typed.from_json(data)
+
     def _as_schema(self) -> Schema:
         return Schema.from_dict({"schema": self.schema, "schemaType": "JSON"})
 

@@ -8,11 +8,13 @@ from typing import Any, TypeVar, Unpack
 
 from penstock import ConfigError, SerdeError
 from penstock.support.packages import needed
+from penstock.support.text_form import from_json, to_json
 
 with needed("serde 'protobuf'", "protobuf"):
     from confluent_kafka.schema_registry import Schema
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
+    from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
     from google.protobuf.message import Message
 
     from .base import RegistryOptions, RegistrySerde
@@ -65,6 +67,17 @@ class ProtobufSerde(RegistrySerde[M]):
         root, before = json.loads(form[len(_FORM) + 1 : -1])
         found = list(_changes(before, self._fields, root, str(self.schema), set()))
         return f"another schema of {self.schema}, and {'; '.join(found)}" if found else ""
+
+    def to_json(self, value: M) -> Any:
+        """Return the message as Protobuf's JSON, by the names of its fields."""
+        return to_json(MessageToDict(value, preserving_proto_field_name=True))
+
+    def from_json(self, data: Any) -> M:
+        try:
+            message: M = ParseDict(from_json(data), self._message())
+            return message
+        except ParseError as error:
+            raise SerdeError(f"serde 'protobuf': {error}") from error
 
     def _prepare_reading(self) -> None:
         """Leave it to the registry: Protobuf reads what it can, and no field has to be there."""

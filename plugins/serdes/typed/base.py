@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import reprlib
 from abc import abstractmethod
+from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar, is_typeddict
 
 from penstock import ConfigError, Serde, SerdeError
+from penstock.support.text_form import from_json, to_json
 
 from .json_schemas import Schema, changes, essence
 from .shipped import classes_inside, restore_fields
@@ -30,6 +32,10 @@ class TypedSerde(Serde[T], Generic[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _sent, (type(self), self.value_type, self.refuses_extra, self._form)
+
+    def __deepcopy__(self, memo: object) -> TypedSerde[T]:
+        """Return the serde itself: several threads may use one, and to make another takes milliseconds."""
+        return self
 
     def serialize(self, value: T) -> bytes:
         """Return `value` as JSON. Raises SerdeError for another type, and with the path of a wrong field."""
@@ -73,6 +79,17 @@ class TypedSerde(Serde[T], Generic[T]):
                 "(and one that may be null `| None`), or change the column"
             ) from error
 
+    def to_json(self, value: T) -> Any:
+        """Return the JSON that the value is written as."""
+        return to_json(json.loads(self.serialize(value)))
+
+    def from_json(self, data: Any) -> T:
+        try:
+            text = json.dumps(from_json(data), default=_in_json)
+        except (TypeError, ValueError) as error:
+            raise SerdeError(f"serde {self.name!r}: expected JSON of {kind_name(self.kind)}: {error}") from error
+        return self.deserialize(text.encode())
+
     def written_form(self) -> str:
         """Return the JSON schema of the type: names of classes and the values of defaults are not part of it."""
         return self._form
@@ -110,6 +127,15 @@ class TypedSerde(Serde[T], Generic[T]):
 def kind_name(kind: Any) -> str:
     """Return the name of a type as a program writes it: Order, list[Order]."""
     return kind.__qualname__.rpartition("<locals>.")[2] if _is_class(kind) else str(kind)
+
+
+def _in_json(value: Any) -> Any:
+    """Return what stands in JSON for a value with a tag."""
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if isinstance(value, (set, frozenset)):
+        return list(value)
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def _is_class(kind: Any) -> bool:

@@ -18,6 +18,7 @@ from penstock import (
     TaskId,
     World,
 )
+from penstock.plugins.applications.saved_tasks import SavedTask, written_forms
 from penstock.plugins.replicas.contents import declared_store, store_over
 from penstock.plugins.runtime.local_state.backends import Backends
 from penstock.plugins.runtime.locations import open_deltas
@@ -121,5 +122,6 @@ def open_at(
         backends.bring_to(commit.version, Coverage(layouts, commit.version))
         at = Commit({}, commit.version, commit.engine_state.encode())
         kept, backend = layouts.now[store], backends.of(store)
-        with closing(store_over(application, task, builder, kept, backend, at)) as opened:
+        saved_task = SavedTask(task, (), layouts, "", None, forms=written_forms(saved))
+        with closing(store_over(application, saved_task, builder, kept, backend, at)) as opened:
             yield opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -347,6 +348,22 @@ class SerdeContract:
             (_outcome(self.made().bind("orders", is_key=True), value), before, "a new serde bound to that topic"),
         ):
             assert again == expected, f"bind must not change {what}: {value!r} was {expected!r} and is {again!r}"
+
+    @_few
+    @given(st.data())
+    def test_its_text_form_is_the_value(self, data: st.DataObject) -> None:
+        """Tools and queries show and take values in this form of JSON; a value that has none is refused."""
+        serde = self.made()
+        value = data.draw(self.values)
+        try:
+            form = serde.to_json(value)
+        except SerdeError:
+            return
+        read = serde.from_json(json.loads(json.dumps(form)))
+        assert self.same(read, value), f"to_json made {form!r} of {value!r}, and from_json made {read!r} of that"
+        if self.for_keys:
+            written, again = serde.serialize(value), serde.serialize(read)
+            assert again == written, f"{value!r} is {written!r}, and {again!r} after to_json and from_json"
 
     def test_its_written_form_lasts(self) -> None:
         """It is saved with the state: always the same, and the serde reads what was written under it."""

@@ -1,0 +1,169 @@
+"""Serdes of queries: one thread at a time uses one, a slow one stops nobody else, and another program's are refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import (
+    Application,
+    ConfigError,
+    FloatSerde,
+    IncompatibleStateError,
+    IntSerde,
+    OutputBatch,
+    Processor,
+    Record,
+    Serde,
+    Topology,
+    default_partitioner,
+    key_value_store,
+)
+from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.replicas.store_text import StoreText
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.serdes.registry.avro import AvroSerde
+from penstock.queries import Queries
+
+from .served import ask, served
+
+
+class Keep(Processor):
+    def process(self, record: Record) -> None:
+        self.context.get_store("kept").put(record.key, 1000)
+
+
+class InTwoSteps(Serde[str]):
+    """Keeps the value between two steps, as an encoder with a buffer does; two threads are between them at a time."""
+
+    both: threading.Barrier | None = None
+
+    def serialize(self, value: str) -> bytes:
+        self._value = value
+        if InTwoSteps.both is not None:
+            with suppress(threading.BrokenBarrierError):  # the other one is elsewhere
+                InTwoSteps.both.wait(10)
+        return self._value.encode()
+
+    def deserialize(self, data: bytes) -> str:
+        return data.decode()
+
+    def written_form(self) -> str:
+        return "two steps"
+
+
+class Slow(Serde[str]):
+    """Waits while it writes, until the test lets it."""
+
+    begun, go = threading.Event(), threading.Event()
+
+    def serialize(self, value: str) -> bytes:
+        Slow.begun.set()
+        assert Slow.go.wait(60)
+        return value.encode()
+
+    def deserialize(self, data: bytes) -> str:
+        return data.decode()
+
+
+def application(
+    directory: Path, topic_key: str | Serde[Any], key: str | Serde[Any], value: str | Serde[Any], **settings: Any
+) -> Application:
+    store = key_value_store("kept", key_serde=key, value_serde=value)
+    topology = Topology().add_source("in", "in", key_serde=topic_key).add_processor("keep", Keep, "in", stores=[store])
+    return Application("app", topology, log=f"local:{directory}/log", data_dir=str(directory), **settings)
+
+
+def keep(made: Application, *keys: Any, serialize: Callable[[Any], bytes] = str.encode) -> None:
+    """Put keys into the store, in two tasks."""
+    with closing(open_log(made.settings)) as log:
+        log.create_topic("in", 2)
+        raw = [serialize(each) for each in keys]
+        log.append(OutputBatch("in", list(raw), list(raw), [1] * len(raw)))
+        prepared, resources = prepare(made, log), ProcessResources()
+        with closing(resources):
+            for task, inputs in prepared.assignment.tasks.items():
+                worker = TaskWorker(prepared.application, task, inputs, log, resources=resources)
+                worker.run_batch(log.end_offsets(inputs), 0)
+                worker.close()
+
+
+@pytest.fixture(autouse=True)
+def free() -> Iterator[None]:
+    yield
+    InTwoSteps.both = None
+    Slow.go.set()
+
+
+def test_threads_do_not_share_a_serde(tmp_path: Path) -> None:
+    made = application(tmp_path, InTwoSteps(), InTwoSteps(), "int")
+    of_task = {default_partitioner(key.encode(), 2): key for key in "abcdef"}
+    keys = list(of_task.values())
+    keep(made, *keys)
+    with Queries.of_this_machine(made) as queries, ThreadPoolExecutor(2) as threads:
+        store = queries.store("kept")
+        assert [store.get(key) for key in keys] == [1000, 1000]
+        InTwoSteps.both = threading.Barrier(2)
+        assert list(threads.map(store.get, keys)) == [1000, 1000]
+
+
+def test_a_slow_serde_of_a_topic_does_not_stop_the_server(tmp_path: Path) -> None:
+    made = application(tmp_path, Slow(), "str", "int")
+    Slow.go.set()
+    keep(made, "a", "b")
+    with Queries.of_this_machine(made) as queries, served(queries) as url, ThreadPoolExecutor(1) as threads:
+        path, given = "/v1/stores/kept/get", {"key": "a"}
+        assert ask(url, path, given=given) == (200, {"key": "a", "value": 1000})
+        Slow.begun.clear()
+        Slow.go.clear()
+        found = threads.submit(ask, url, path, given=given)
+        assert Slow.begun.wait(60)
+        assert ask(url, "/health/live")[0] == 200
+        assert not found.done()
+        Slow.go.set()
+        assert found.result()[0] == 200
+
+
+@pytest.mark.parametrize("changelog", ["directory:changelog", "topic:"])
+def test_a_program_with_another_serde_than_the_last_one_is_refused(tmp_path: Path, changelog: str) -> None:
+    keep(application(tmp_path, "str", "str", IntSerde(), changelog=changelog), "a")
+    other = application(tmp_path, "str", "str", FloatSerde(), changelog=changelog)
+    said = r"store 'kept' was written with value_serde penstock.serde.IntSerde and now has .*FloatSerde: give the prog"
+    for open_queries in (Queries.of_this_machine, Queries.from_changelog):
+        with open_queries(other) as queries:
+            with pytest.raises(IncompatibleStateError, match=said):
+                queries.store("kept", wait="1m").get("a")
+            with served(queries) as url:
+                status, answer = ask(url, "/v1/stores/kept/get", given={"key": "a"})
+                assert (status, answer["error"]["code"]) == (409, "not_readable")
+
+
+KEY = '{"type": "record", "name": "Key", "fields": [{"name": "id", "type": "string"}]}'
+
+
+def test_queries_register_no_schema(tmp_path: Path) -> None:
+    """The key of a store has the subject that the program gave it, and so has that of its topic."""
+    made: AvroSerde[Any] = AvroSerde(KEY, registry="mock://queries")
+    program = application(tmp_path, made, made, "int")
+    topic = made.bind("in", is_key=True)
+    keep(program, *({"id": each} for each in "abc"), serialize=topic.serialize)
+    client = made.client
+    before = client.get_subjects()
+    assert set(before) == {"in-key", "Key"}
+    fixed = AvroSerde(KEY, registry="mock://queries", register=False)
+    for each in (program, application(tmp_path, fixed, fixed, "int")):
+        for open_queries in (Queries.of_this_machine, Queries.from_changelog):
+            with open_queries(each) as queries, served(queries) as url:
+                key = {"key": '{"id": "b"}', "wait": "20000"}
+                assert ask(url, "/v1/stores/kept/get", given=key) == (200, {"key": {"id": "b"}, "value": 1000})
+        with pytest.raises(ConfigError, match="key '5' does not fit the key serde AvroSerde"):
+            StoreText(each, each.program.subtopologies[0].stores[0]).key_of_text("5")
+    assert client.get_subjects() == before
