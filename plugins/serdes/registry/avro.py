@@ -84,14 +84,14 @@ class AvroSerde(RegistrySerde[T]):
         return f"another schema, and {found}" if found else ""
 
     def to_json(self, value: T) -> Any:
-        return super().to_json(value if self.kind is None else msgspec.to_builtins(value, builtin_types=_NATURAL))
+        return super().to_json(value if self.value_type is None else msgspec.to_builtins(value, builtin_types=_NATURAL))
 
     def from_json(self, data: Any) -> T:
-        if self.kind is None:
+        if self.value_type is None:
             return super().from_json(data)
         plain = from_json(data)
         try:
-            return self.deserialize(self.serialize(msgspec.convert(plain, self.kind, builtin_types=_NATURAL)))
+            return self.deserialize(self.serialize(msgspec.convert(plain, self.value_type, builtin_types=_NATURAL)))
         except msgspec.ValidationError as error:
             raise SerdeError(f"serde 'avro': {error}") from error
 
