@@ -42,6 +42,10 @@ class WrappingProcessor(Processor):
     def on_timer(self, key: Any, at: int) -> None:
         self.inner.on_timer(key, at)
 
+    def visitor(self, name: str) -> Callable[..., Any]:
+        """Return the function of the inner processor's visitor of this name."""
+        return visitor_of(self.inner, name)
+
     def close(self) -> None:
         self.inner.close()
 
@@ -61,6 +65,14 @@ class WrappingTransformer(ValueTransformer):
 
     def close(self) -> None:
         self.inner.close()
+
+
+def visitor_of(processor: object, name: str) -> Callable[..., Any]:
+    """Return the function of a processor's visitor, as the wrappers around it pass it on."""
+    if isinstance(processor, WrappingProcessor):
+        return processor.visitor(name)
+    method: Callable[..., Any] = getattr(processor, name)
+    return method
 
 
 def innermost(processor: object) -> object:

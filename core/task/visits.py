@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..errors import TopologyError
 from ..program.nodes import ProcessorNode
 from ..program.visited import check_visitors_of, visited_store, visitor_name
-from ..program.wrapping import innermost
+from ..program.wrapping import innermost, visitor_of
 from ..store import StateStore, VisitableStore
 from ..support.callbacks import check_result
 from ..visitors import Visitor
@@ -77,7 +77,7 @@ class Visits:
                     f"node {node.name!r}, visitor {name!r}: store {store.name!r} is a {type(store).__name__}; "
                     "key-value, window and session stores can be visited"
                 )
-            self._found[visitor_name(node, name)] = _Found(node.name, getattr(inner, name), visitor, store)
+            self._found[visitor_name(node, name)] = _Found(node.name, visitor_of(processor, name), visitor, store)
 
     def ask(self, visits: Sequence[Visit] | None, portion: int = PORTION) -> None:
         """Note the visits that are asked for, of all tasks; None: nothing is known of them.

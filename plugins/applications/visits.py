@@ -18,6 +18,7 @@ from penstock import (
     TopicPartition,
 )
 from penstock.program.visited import check_visitors_of, visitor_name
+from penstock.program.wrapping import innermost
 from penstock.support.names import did_you_mean
 from penstock.task.making import make_processor
 from penstock.task.visits import Visit, VisitProgress, saved_visits
@@ -50,7 +51,7 @@ def program_visitors(application: Application) -> dict[str, tuple[int, Visitor]]
     found = {}
     for subtopology in application.program.subtopologies:
         for node in subtopology.nodes:
-            made = make_processor(node) if isinstance(node, ProcessorNode) else None
+            made = innermost(make_processor(node)) if isinstance(node, ProcessorNode) else None
             if isinstance(node, ProcessorNode) and isinstance(made, Processor):
                 for name, each in check_visitors_of(node, type(made)).items():
                     found[visitor_name(node, name)] = subtopology.id, each

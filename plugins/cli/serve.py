@@ -89,14 +89,17 @@ def serve(
     from penstock.plugins.console.pages import pages
     from penstock.plugins.queries.http.guard import Address
     from penstock.plugins.queries.http.server import Server, ServerOptions, open_socket, url_of
-    from penstock.plugins.queries.settings import check_libraries
+    from penstock.plugins.queries.settings import QUERIES_EXCLUDED, QUERIES_MASKED, check_libraries, store_names
 
     check_libraries("penstock serve")
     application = find_application(target, **where)
+    # What the settings hide from a server of the run, this one hides, too.
+    excluded = (*excluded, *store_names(QUERIES_EXCLUDED, application.settings))
+    masked = (*masked, *store_names(QUERIES_MASKED, application.settings))
     if (certificate is None) != (private_key is None):
         raise ConfigError("--tls-cert and --tls-key: give both or none")
     options = ServerOptions(
-        Address.of(listen, "--listen"), _token(token_file, "--token-file", _TOKEN_VARIABLE), certificate, private_key,
+        Address.of(listen, "--listen"), _read_token(token_file, application), certificate, private_key,
         hosts, stores or None, excluded, masked,
         _token(actions_token_file, "--actions-token-file", _ACTIONS_VARIABLE), pages if console else None,
     )  # fmt: skip
@@ -118,9 +121,23 @@ def _opened(application: Application, options: Any, directory: Path | None, *, l
         if directory is not None:
             raise ConfigError("--directory: with --local there are no replicas: leave it out")
         return Queries.of_this_machine(application)
-    names = options.names(Queries.followed_stores(application))
+    followed = Queries.followed_stores(application)
+    names = [
+        each
+        for each in options.names(Queries.stores_of(application))
+        if each in followed or each in (options.stores or ())
+    ]
     # A server of a run (the setting `queries`) may be beside this one, with replicas of its own.
     return Queries.from_changelog(application, stores=names, directory=directory, reader="serve")
+
+
+def _read_token(file: Path | None, application: Application) -> str | None:
+    """Return the token of a file or of the environment, else that of the setting `queries_token`."""
+    from penstock.plugins.queries.http.guard import checked_token
+    from penstock.plugins.queries.settings import QUERIES_TOKEN
+
+    found = _token(file, "--token-file", _TOKEN_VARIABLE)
+    return checked_token(QUERIES_TOKEN.of(application.settings), "setting 'queries_token'") if found is None else found
 
 
 def _token(file: Path | None, option: str, variable: str) -> str | None:

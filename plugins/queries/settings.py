@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock import Setting
+from penstock import Setting, Settings
 from penstock.settings.types import FLAG, optional, text
 from penstock.support.packages import check_installed
 
@@ -66,3 +66,8 @@ QUERIES_ACTIONS_TOKEN = Setting(
     None,
     "The token of requests that act, if `queries_actions` is on; it is good for reading as well.",
 )
+
+
+def store_names(setting: Setting[str | None], settings: Settings) -> list[str]:
+    """Return the names of stores that a setting lists."""
+    return [name for each in (setting.of(settings) or "").split(",") if (name := each.strip())]

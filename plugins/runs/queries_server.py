@@ -22,6 +22,7 @@ from penstock.plugins.queries.settings import (
     QUERIES_EXCLUDED,
     QUERIES_MASKED,
     QUERIES_TOKEN,
+    store_names,
 )
 from penstock.plugins.runtime.shipping import pack
 from penstock.stores.memory import MemoryBackend
@@ -85,8 +86,8 @@ def server_options(application: Application) -> ServerOptions | None:
     options = ServerOptions(
         Address.of(text, _OPTION),
         checked_token(QUERIES_TOKEN.of(settings), "setting 'queries_token'"),
-        excluded=_names(QUERIES_EXCLUDED.of(settings)),
-        masked=_names(QUERIES_MASKED.of(settings)),
+        excluded=store_names(QUERIES_EXCLUDED, settings),
+        masked=store_names(QUERIES_MASKED, settings),
         actions_token=checked_token(_actions_token(settings), "setting 'queries_actions_token'"),
         pages=pages if QUERIES_CONSOLE.of(settings) else None,
     )
@@ -150,10 +151,6 @@ def _actions_token(settings: Settings) -> str | None:
             "or more characters"
         )
     return token
-
-
-def _names(text: str | None) -> list[str]:
-    return [name for each in (text or "").split(",") if (name := each.strip())]
 
 
 def can_be_read_beside(application: Application) -> bool:

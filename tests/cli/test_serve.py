@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from penstock import Application, run
-from penstock.client import Client, Entry
+from penstock.client import Client, Entry, QueryError
 from penstock.queries import Queries
 
 from ..console.browsing import Reader
@@ -89,3 +91,30 @@ def test_a_port_that_is_taken_is_named(target: str, console: Console) -> None:
         port = taken.getsockname()[1]
         found = console("serve", target, "--local", "--listen", f"127.0.0.1:{port}", code=2).output
     assert f"--listen 127.0.0.1:{port} cannot be opened" in re.sub(r"\s+", " ", found)
+
+
+def test_settings_hide_here_what_they_hide_beside_a_run(target: str, tmp_path: Path) -> None:
+    token = "a-token-of-the-test"
+    (tmp_path / "token").write_text(token)
+    (tmp_path / "masked.toml").write_text('queries_masked = "counts"\nqueries_token = { file = "token" }\n')
+    (tmp_path / "excluded.toml").write_text('queries_excluded = "counts"\n')
+    arguments = ["serve", target, "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data")]
+
+    @contextmanager
+    def serving(config: str, *more: str) -> Iterator[str]:
+        with python("penstock.plugins.cli", *arguments, *more, "--config", str(tmp_path / config)) as process:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            found = re.search(r"http://127\.0\.0\.1:\d+", line)
+            assert found is not None, line + process.stderr.read()
+            yield found[0]
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=240)
+
+    with serving("masked.toml", "--local") as url:
+        with Client(url, token=token) as client:
+            assert client.store("counts", wait="30s").get("a") == Entry("a", "***")
+        with Client(url) as client, pytest.raises(QueryError, match="send the token"):
+            client.stores()
+    with serving("excluded.toml") as url, Client(url) as client:
+        assert client.stores() == {}

@@ -58,3 +58,35 @@ def test_what_is_refused(console: Console) -> None:
         (["scale", "--stop", "--argument", "1"], "say one of --stop and --argument"),
     ):
         assert message in console("visit", TARGET, *options, code=2).stderr
+
+
+_FIXED = """
+from penstock import Application, Processor, Record, key_value_store, visitor
+from penstock.dsl import StreamsBuilder
+
+class Keep(Processor):
+    def process(self, record):
+        self.context.get_store("prices").put(record.key, record.value)
+
+    @visitor()
+    def send(self, key, value, factor):
+        self.context.forward(Record(key, value * factor, 0))
+
+builder = StreamsBuilder()
+builder.add_state_store(key_value_store("prices", value_serde="int"))
+builder.stream("prices").process_values(Keep, stores=["prices"], name="keep").to("sent")
+application = Application("fixed", builder.build(), value_serde="int")
+"""
+
+
+def test_a_visitor_in_process_values_is_found_and_forwards_its_keys(console: Console) -> None:
+    console.write("fixed.py", _FIXED)
+    console("topics", "create", "prices", "sent")
+    console("produce", "prices", "--value-serde", "int", "--key-separator", ":", stdin="a:1\nb:2\nc:3\n")
+    run("fixed:application", subtopologies=1)
+    console("visit", "fixed:application", "send", "--argument", "10")
+    run("fixed:application", subtopologies=1)
+    [over] = json.loads(console("visit", "fixed:application", "--json").stdout)["visits"]
+    assert (over["visitor"], over["state"], over["visited"]) == ("keep.send", "over", 3)
+    sent = console("consume", "sent", "--print-key", "--key-separator", ":", "--value-serde", "int").stdout
+    assert sorted(sent.split()) == ["a:10", "b:20", "c:30"]

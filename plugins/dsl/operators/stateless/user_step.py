@@ -12,6 +12,7 @@ from penstock import (
     Record,
     StoreBuilder,
     ValueTransformer,
+    Windowed,
     WrappingProcessor,
 )
 from penstock.operator import Run
@@ -99,6 +100,16 @@ class FixedKey(WrappingProcessor):
         """Pass a timer on; for it, the processor may forward the timer's key."""
         self._checked.key = key
         self.inner.on_timer(key, at)
+
+    def visitor(self, name: str) -> Callable[..., Any]:
+        """Pass a visit on; for it, the processor may forward the key of the entry."""
+        method = super().visitor(name)
+
+        def visit(key: Any, *rest: Any) -> Any:
+            self._checked.key = key.key if isinstance(key, Windowed) else key
+            return method(key, *rest)
+
+        return visit
 
 
 class _FixedKeyContext:
