@@ -15,7 +15,7 @@ DAY = os.environ.setdefault("TESTS_OF_DAY", str(date.today().toordinal()))
 """A number, which the processes that pytest-xdist starts have from the first one, or "all" (`make test-all`). No name
 that begins with PENSTOCK_: those are settings."""
 
-WHOLE = 6
+WHOLE = 8
 """Tests that take whole applications on Spark through a kill: so many, in the crash tests, the demo and on a cluster.
 Each of them takes one to three minutes of `make test` and has a day of its own."""
 

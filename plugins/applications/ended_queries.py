@@ -78,13 +78,21 @@ def ended_queries(application: Application, queries: Collection[str]) -> list[Qu
     with changelogs.explaining("list its folders"):
         names = sorted(changelogs.folders())
     for name, task, query in _left_by_others(names, queries):
-        storage = _changelogs(application, name)
-        with storage.explaining("list its files"):
-            sizes = [each.size for each in storage.files()]
-        if sizes:  # pyarrow leaves an empty object for a folder of an object store whose last file it deletes
-            found.append(QueryFolder(CHANGELOG, query, task, storage.location, sum(sizes)))
+        size = changelog_bytes(application, name)
+        if size:  # pyarrow leaves an empty object for a folder of an object store whose last file it deletes
+            found.append(QueryFolder(CHANGELOG, query, task, _changelogs(application, name).location, size))
     used = {each.query for each in found if each.is_used}
     return [replace(each, is_used=each.query in used) for each in found]
+
+
+def changelog_bytes(application: Application, folder: str) -> int:
+    """Return the size of the changelog of a task of a query, TASK.QUERY-ID; 0 if there is none.
+
+    Raises ConfigError and ChangelogError as `ended_queries`.
+    """
+    storage = _changelogs(application, folder)
+    with storage.explaining("list its files"):
+        return sum(each.size for each in storage.files())
 
 
 def delete_folders(application: Application, folders: Sequence[QueryFolder]) -> list[QueryFolder]:

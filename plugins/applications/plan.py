@@ -185,7 +185,7 @@ def _stores(before: Note, now: Note) -> Iterator[PlannedStore]:
         elif old is None or old[1].generation != kept.generation:
             yield PlannedStore(name, number, NEW)
         else:
-            yield PlannedStore(name, number, BACK if name in parked else KEPT, tuple(_changes(old[1], kept)))
+            yield PlannedStore(name, number, BACK if name in parked else KEPT, tuple(changes_of_store(old[1], kept)))
 
 
 def _kept(note: Note) -> Mapping[str, tuple[int, KeptStore]]:
@@ -199,7 +199,8 @@ def _kept(note: Note) -> Mapping[str, tuple[int, KeptStore]]:
     }
 
 
-def _changes(was: KeptStore, now: KeptStore) -> Iterator[str]:
+def changes_of_store(was: KeptStore, now: KeptStore) -> Iterator[str]:
+    """Yield what is adapted of a store that is kept in another way than before."""
     if was.backend != now.backend:
         how = "filled from the changelog" if was.logged and now.logged else "copied on each host"
         yield f"backend {was.backend} becomes {now.backend}, {how}"

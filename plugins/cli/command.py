@@ -10,6 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
+OF_CHECKPOINTS = "status, plan, and of state: list, get, range, export, gc"
+"""The verbs that have an option --checkpoint."""
+
 Example = tuple[str, str]
 """The purpose of an example, and its command line."""
 
@@ -66,6 +69,19 @@ class _WithExamples(click.Command):
 
 class Command(_WithExamples):
     """A verb."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, and say of a verb of an application on a log that it cannot do its work on a checkpoint."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name != "--checkpoint" or not any(each.name == "target" for each in self.params):
+                raise
+            raise click.UsageError(
+                f"{ctx.command_path} works on an application's log, and a query of `transform` has none: its "
+                f"positions and state are in Spark's checkpoint. With --checkpoint there are {OF_CHECKPOINTS}",
+                ctx,
+            ) from error
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, then the exit codes."""

@@ -6,16 +6,21 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock import Application, ConfigError, Lease, Log, Settings, duration_ms
 from penstock.settings.layers import Layer
 from penstock.settings.sources import layers
+from penstock.support.urls import url_scheme
 
 from .command import options, verbose_option
 from .failures import ended_by_sigterm
+
+if TYPE_CHECKING:
+    from penstock.plugins.spark.dataframe.checkpoint_state import Checkpoint
 
 _LONGEST_LOOK_MS = 30_000
 
@@ -76,6 +81,21 @@ timeout_option = click.option(
     help="How long to wait for a log that does not answer. [default: task_timeout, but at most 30s]",
 )
 """Adds --timeout for `followed`."""
+
+
+checkpoint_option = click.option(
+    "--checkpoint",
+    metavar="LOCATION",
+    help="Of a query of `transform`: its checkpoint, in place of a log. Starts Spark on this machine to read it.",
+)
+batch_option = click.option(
+    "--batch",
+    type=click.IntRange(0),
+    metavar="N",
+    help="With --checkpoint: as of the end of this batch. [default: the last one]",
+)
+checkpoint_options = options(checkpoint_option, batch_option)
+"""Adds the options that `find_checkpoint` takes."""
 
 
 def find_layer(
@@ -169,6 +189,22 @@ def followed(
 
     with open_application(application) as (found, log), ended_by_sigterm() if follow else nullcontext():
         yield found, log, steps()
+
+
+def find_checkpoint(location: str, batch: int | None = None) -> Checkpoint:
+    """Return what the checkpoint at --checkpoint has as of --batch. Raises as `read_checkpoint`."""
+    from penstock.plugins.spark.dataframe.checkpoint_state import read_checkpoint
+    from penstock.plugins.spark.session.sessions import local_session
+
+    place = location if url_scheme(location) else str(Path(location).absolute())
+    with local_session() as spark:
+        return read_checkpoint(spark, place, batch)
+
+
+def check_batch(checkpoint: str | None, batch: int | None) -> None:
+    """Raise UsageError for --batch without --checkpoint."""
+    if batch is not None and checkpoint is None:
+        raise click.UsageError("--batch is one of a query of `transform`: name its checkpoint with --checkpoint")
 
 
 def name_and_value(option: str, text: str, example: str = "") -> tuple[str, str]:

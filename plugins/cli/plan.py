@@ -14,7 +14,13 @@ from penstock import ConfigError
 
 from .command import verb
 from .failures import FAILED
-from .options import application_options, find_application, open_application
+from .options import (
+    application_options,
+    checkpoint_option,
+    find_application,
+    find_checkpoint,
+    open_application,
+)
 from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
@@ -28,6 +34,7 @@ _FORMAT = "penstock plan 1"
     ("Before a deployment, beside the running application", "penstock plan shop:application"),
     ("In CI, without the log: of the version that runs", "penstock plan shop:application --save shop.plan --partitions 4"),
     ("And of the one that is to follow it", "penstock plan shop:application --against shop.plan --strict"),
+    ("Before a query of `transform` starts again", "penstock plan clicks:application --checkpoint checkpoint"),
 )  # fmt: skip
 @click.option(
     "--against",
@@ -40,10 +47,12 @@ _FORMAT = "penstock plan 1"
     "--partitions",
     type=click.IntRange(1),
     metavar="N",
-    help="Do not open the log: topics that FILE does not have get so many partitions.",
+    help="Do not open the log: topics that FILE does not have get so many partitions. With --checkpoint: the number that "
+    "`transform` gets. [default: that of the checkpoint]",
 )
 @click.option("--strict", is_flag=True, help="End with 1, too, where a store is parked or a rollback would be refused.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object.")
+@checkpoint_option
 @application_options
 def plan(
     target: str,
@@ -52,20 +61,28 @@ def plan(
     partitions: int | None,
     strict: bool,
     as_json: bool,
+    checkpoint: str | None,
     **where: Any,
 ) -> None:
     """Say what a start of the application MODULE:ATTR would do, and do nothing.
 
     Stores and topics that are kept, new, or no longer used, where inputs continue or begin, and whether the program
     that ran last can come back. A start makes the same checks. What only a start can check is left out: schemas at a
-    registry, and whether a changelog that was moved has all states.
+    registry, and whether a changelog that was moved has all states. With --checkpoint it is a start of `transform`.
 
     Ends with 1 if the start would be refused.
     """
     from penstock.plugins.applications.plan import made_plan
 
     application = find_application(target, **where)
-    if against is None and partitions is None:
+    program: Any = None
+    if checkpoint is not None:
+        if against is not None or save is not None:
+            raise click.UsageError("--against and --save are for a log: a checkpoint has the program that wrote it")
+        from penstock.plugins.spark.dataframe.checkpoint_plan import plan_of_checkpoint
+
+        found = plan_of_checkpoint(application, find_checkpoint(checkpoint), partitions)
+    elif against is None and partitions is None:
         with open_application(application) as (application, log):
             found, program = made_plan(application, log)
     else:

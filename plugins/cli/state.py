@@ -11,13 +11,20 @@ import click
 from penstock import ConfigError, StoreError
 
 from .command import Group
-from .options import application_options, find_application, open_application
+from .options import (
+    application_options,
+    check_batch,
+    checkpoint_options,
+    find_application,
+    find_checkpoint,
+    open_application,
+)
 from .output import count, note, print_json, print_table, print_text
 from .state_backup import backup, backups, restore
 from .state_export import export
 from .state_gc import collect
 from .state_import import import_store
-from .state_reading import StoreReading
+from .state_reading import reading_store
 from .stores import accept, drop, state_of
 
 if TYPE_CHECKING:
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.plugins.applications.saved_tasks import SavedTask
     from penstock.plugins.replicas.replica import Replica
     from penstock.plugins.replicas.verification import Comparison
+    from penstock.plugins.spark.dataframe.checkpoint_state import Checkpoint
     from penstock.plugins.upgrade.saved_stores import SavedStore
 
 _target = click.argument("target", metavar="MODULE:ATTR")
@@ -47,41 +55,68 @@ def state() -> None:
     It works from any machine that reaches the log and the changelog, beside a running application, which does not
     notice it. The first command restores a copy of the task's store from the changelog, under `state_dir`; later ones
     only read what came since.
+
+    With `--checkpoint` the state of a query of `transform` is read, which is in Spark's checkpoint and the changelog.
     """
 
 
 # ---------------------------------------------------------------- list
 
 
-@state.command("list", examples=[("For a program", "penstock state list shop:application --json")])
+@state.verb(
+    ("For a program", "penstock state list shop:application --json"),
+    ("Of a query of `transform`", "penstock state list clicks:application --checkpoint s3a://bucket/checkpoint"),
+    name="list",
+)
 @_target
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of objects.")
+@checkpoint_options
 @application_options
-def list_state(target: str, as_json: bool, **where: Any) -> None:
+def list_state(target: str, as_json: bool, checkpoint: str | None, batch: int | None, **where: Any) -> None:
     """List the stores of each task of MODULE:ATTR: the committed version, and the copies on this machine.
 
     A copy is the task's local state, or that of this command. Entries are counted about, and for each store. A store
     that the program does not name any more is parked.
     """
-    from penstock.plugins.applications.saved_tasks import saved_tasks
-    from penstock.plugins.upgrade.saved_stores import saved_stores
-
     application = find_application(target, **where)
-    with open_application(application) as (application, log):
-        rows = [row for task in saved_tasks(application.id, log).values() for row in _listed(application, log, task)]
-        saved = {each.name: each for each in saved_stores(application.id, log)}
-    without_task = saved.keys() - {row["store"] for row in rows}
-    rows += [{**_NO_TASK, **_NO_COPY, **_of_saved(saved[name])} for name in sorted(without_task)]
-    rows = [{**row, **_of_saved(saved[row["store"]])} for row in rows if row["store"] in saved]
+    check_batch(checkpoint, batch)
+    rows = (
+        _of_log(application) if checkpoint is None else _of_checkpoint(application, find_checkpoint(checkpoint, batch))
+    )
     if as_json:
-        print_json(rows)
+        print_json([{name: value for name, value in row.items() if name != "state"} for row in rows])
     elif not rows:
         note(f"{application.id} has saved no stores")
     else:
         columns = ["task", "store", "kind", "backend", "logged", "state", "version"]
         columns += ["copy", "entries", "behind", "bytes"]
-        cells = [[_cell({**row, "state": state_of(saved[row["store"]])}[column]) for column in columns] for row in rows]
+        cells = [[_cell(row[column]) for column in columns] for row in rows]
         print_table(columns, cells, numbers=["version", "entries", "behind", "bytes"])
+
+
+def _of_log(application: Application) -> list[dict[str, Any]]:
+    from penstock.plugins.applications.saved_tasks import saved_tasks
+    from penstock.plugins.upgrade.saved_stores import saved_stores
+
+    with open_application(application) as (application, log):
+        rows: list[dict[str, Any]] = []
+        for task in saved_tasks(application.id, log).values():
+            commit = log.last_commit(application.id, task.id, task.partitions)
+            rows += _listed(application, task, task.id, None if commit is None else commit.version)
+        saved = {each.name: each for each in saved_stores(application.id, log)}
+    without_task = saved.keys() - {row["store"] for row in rows}
+    rows += [{**_NO_TASK, "store": name, **_NO_COPY} for name in sorted(without_task)]
+    return [{**row, **_of_saved(saved[row["store"]])} for row in rows if row["store"] in saved]
+
+
+def _of_checkpoint(application: Application, found: Checkpoint) -> list[dict[str, Any]]:
+    found.check_application(application)
+    aside = {"parked": False, "missed": [], "accepted": False, "state": "in use"}
+    return [
+        {**row, **aside}
+        for task, commit in found.commits.items()
+        for row in _listed(application, found.saved_task(task), str(task), commit.version)
+    ]
 
 
 _NO_TASK = {"task": None, "kind": None, "version": None}
@@ -90,7 +125,7 @@ _NO_COPY = {"copy": None, "directory": None, "entries": None, "behind": None, "b
 
 def _of_saved(store: SavedStore) -> dict[str, Any]:
     aside = {"parked": store.parked, "missed": list(store.missed), "accepted": store.accepted}
-    return {"store": store.name, "backend": store.backend, "logged": store.logged, **aside}
+    return {"backend": store.backend, "logged": store.logged, **aside, "state": state_of(store)}
 
 
 def _cell(value: object) -> object:
@@ -99,27 +134,29 @@ def _cell(value: object) -> object:
     return f"{value:,}" if isinstance(value, int) else value
 
 
-def _listed(application: Application, log: Log, task: SavedTask) -> Iterator[dict[str, Any]]:
-    """Yield a row for each store of a task and each copy of it on this machine; one without a copy if there is none."""
+def _listed(application: Application, task: SavedTask, name: str, at: str | None) -> Iterator[dict[str, Any]]:
+    """Yield a row for each store of a task and each copy of it on this machine; one without a copy if there is none.
+
+    `name`: of the task in the rows. `at`: its committed version.
+    """
     from penstock import version_counter
     from penstock.plugins.replicas.local_copies import local_copies
 
-    commit = log.last_commit(application.id, task.id, task.partitions)
-    version = None if commit is None else version_counter(commit.version)
+    version = None if at is None else version_counter(at)
     copies = local_copies(application, task)
-    for name, kept in sorted(task.layouts.now.items()):
+    for store, kept in sorted(task.layouts.now.items()):
         first = {
-            "task": task.id,
-            "store": name,
+            "task": name,
+            "store": store,
             "kind": kept.kind,
             "backend": kept.backend,
             "logged": kept.logged,
             "version": version,
         }
-        found = [each for each in copies if name in each.entries]
+        found = [each for each in copies if store in each.entries]
         for each in found:
-            behind = None if commit is None or each.version is None else _behind(each.version, commit.version)
-            of_copy = {"entries": each.entries[name], "behind": behind, "bytes": each.bytes}
+            behind = None if at is None or each.version is None else _behind(each.version, at)
+            of_copy = {"entries": each.entries[store], "behind": behind, "bytes": each.bytes}
             yield {**first, "copy": each.kind, "directory": str(each.directory), **of_copy}
         if not found:
             yield {**first, **_NO_COPY}
@@ -151,6 +188,7 @@ def _behind(version: str, last: str) -> int | None:
 @_task_option
 @click.option("--all-tasks", is_flag=True, help="Look in each task, where a key need not be in its partition's.")
 @_json_option
+@checkpoint_options
 @application_options
 def get(
     target: str,
@@ -161,6 +199,8 @@ def get(
     task: str | None,
     all_tasks: bool,
     as_json: bool,
+    checkpoint: str | None,
+    batch: int | None,
     **where: Any,
 ) -> None:
     """Show the value of KEY in STORE of MODULE:ATTR, or its windows, sessions, versions, values or timers.
@@ -171,8 +211,7 @@ def get(
     from penstock.plugins.replicas.contents import entries_of
 
     application = find_application(target, **where)
-    with open_application(application) as (application, log):
-        reading = StoreReading(application, log, store)
+    with reading_store(application, store, checkpoint, batch) as reading:
         reading.check_times(first, last)
         wanted = reading.key(key)
         tasks = reading.tasks(task) if task is not None or all_tasks else reading.tasks_of(wanted)
@@ -200,6 +239,7 @@ def get(
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="So many entries of a task.")
 @_task_option
 @_json_option
+@checkpoint_options
 @application_options
 def range(
     target: str,
@@ -211,6 +251,8 @@ def range(
     limit: int,
     task: str | None,
     as_json: bool,
+    checkpoint: str | None,
+    batch: int | None,
     **where: Any,
 ) -> None:
     """Show entries of STORE of MODULE:ATTR, task by task, in the order of the keys."""
@@ -219,8 +261,7 @@ def range(
     from penstock.plugins.replicas.contents import entries
 
     application = find_application(target, **where)
-    with open_application(application) as (application, log):
-        reading = StoreReading(application, log, store)
+    with reading_store(application, store, checkpoint, batch) as reading:
         reading.check_times(first, last)
         low, high = (None if each is None else reading.key(each) for each in (start, end))
         for each in reading.tasks(task):

@@ -14,9 +14,9 @@ from penstock import ConfigError, StoreError
 from penstock.support.packages import needed
 
 from .command import verb
-from .options import application_options, find_application, open_application
+from .options import application_options, checkpoint_options, find_application
 from .output import count, note
-from .state_reading import StoreReading
+from .state_reading import StoreReading, reading_store
 
 _PORTION = 20_000
 
@@ -42,6 +42,7 @@ _PORTION = 20_000
 @click.option("--from", "first", type=int, default=0, help="Windows, sessions and versions from this time on (ms).")
 @click.option("--to", "last", type=int, default=2**63 - 1, help="Windows, sessions and versions up to this time (ms).")
 @click.option("--task", metavar="TASK", help="Only this task, e.g. 0_3.")
+@checkpoint_options
 @application_options
 def export(
     target: str,
@@ -51,6 +52,8 @@ def export(
     first: int,
     last: int,
     task: str | None,
+    checkpoint: str | None,
+    batch: int | None,
     **where: Any,
 ) -> None:
     """Write all entries of STORE of MODULE:ATTR as JSON lines or Parquet, each task at its last commit.
@@ -63,8 +66,7 @@ def export(
     if form is None:
         form = "parquet" if output is not None and output.suffix == ".parquet" else "jsonl"
     written = 0
-    with open_application(application) as (application, log), _written(output, form) as file:
-        reading = StoreReading(application, log, store)
+    with reading_store(application, store, checkpoint, batch) as reading, _written(output, form) as file:
         reading.check_times(first, last)
         write = _parquet(reading, file) if form == "parquet" else _json_lines(reading, file)
         next(write)

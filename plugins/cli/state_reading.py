@@ -1,13 +1,15 @@
-"""StoreReading: one store of an application, read from replicas of its tasks by the verb `state`."""
+"""StoreReading: one store of an application, read by the verb `state`, from a log or from a query's checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock import ConfigError, StoreError
 
+from .options import check_batch, find_checkpoint, open_application
 from .output import note
 
 if TYPE_CHECKING:
@@ -15,29 +17,35 @@ if TYPE_CHECKING:
     from penstock.plugins.applications.saved_tasks import SavedTask
     from penstock.plugins.replicas.arrow_columns import ArrowColumns
     from penstock.plugins.replicas.replica import Replica
+    from penstock.plugins.spark.dataframe.checkpoint_state import Checkpoint
 
 
-class StoreReading:
-    """One store of an application, read from replicas of its tasks under `state_dir`."""
+@contextmanager
+def reading_store(
+    application: Application, store: str, checkpoint: str | None, batch: int | None
+) -> Iterator[StoreReading]:
+    """Return a store to be read in the block: on the application's log, or as of a batch of a checkpoint."""
+    check_batch(checkpoint, batch)
+    if checkpoint is None:
+        with open_application(application) as (application, log):
+            yield _OnLog(application, log, store)
+    else:
+        yield _InCheckpoint(application, find_checkpoint(checkpoint, batch), store)
 
-    def __init__(self, application: Application, log: Log, store: str) -> None:
-        from penstock.plugins.applications.saved_tasks import saved_tasks
+
+class StoreReading(ABC):
+    """One store of an application. `count`: number of tasks of its sub-topology."""
+
+    def __init__(self, application: Application, store: str, tasks: Collection[str], count: int) -> None:
         from penstock.plugins.replicas.contents import declared_store
         from penstock.plugins.replicas.store_text import StoreText
 
         self._application = application
-        self._log = log
         self._number, self._store = declared_store(application, store)
         self.text = StoreText(application, self._store)
         """The text form of its entries."""
-        self._tasks: Mapping[str, SavedTask] = {
-            name: each for name, each in saved_tasks(application.id, log).items() if name.startswith(f"{self._number}_")
-        }
-        if not self._tasks:
-            raise ConfigError(
-                f"application {application.id!r} has saved no store {store!r} in the log {application.settings.log}: it "
-                "has not run there since its last reset; check --log and --data-dir"
-            )
+        self._tasks = tasks
+        self._count = count
 
     def key(self, text: str) -> Any:
         """Return the key that a text means. Raises ConfigError."""
@@ -64,7 +72,7 @@ class StoreReading:
         from penstock.plugins.replicas.keys import KeyTasks
 
         try:
-            return KeyTasks(self._application, self._number).may_have(key, len(self._tasks))
+            return KeyTasks(self._application, self._number).may_have(key, self._count)
         except ConfigError as error:
             raise ConfigError(f"{error}: name it with --task, or add --all-tasks") from error
 
@@ -74,10 +82,37 @@ class StoreReading:
 
         return ArrowColumns(self._application, self._store)
 
-    def commits(self, tasks: Sequence[str]) -> Mapping[str, Commit]:
+    @abstractmethod
+    def commits(self, tasks: Sequence[str]) -> Mapping[str, Any]:
         """Return the last commits of tasks, looked at one right after the other. Raises StoreError if one has none."""
+
+    @abstractmethod
+    def open(self, task: str, commit: Any = None) -> AbstractContextManager[tuple[Any, str]]:
+        """Bring a copy of the store to one of `commits`, or the task's last one; return the store and its version."""
+
+
+class _OnLog(StoreReading):
+    """Reads replicas of the tasks, which stay under `state_dir`."""
+
+    def __init__(self, application: Application, log: Log, store: str) -> None:
+        from penstock.plugins.applications.saved_tasks import saved_tasks
+        from penstock.plugins.replicas.contents import declared_store
+
+        self._log = log
+        number, _ = declared_store(application, store)
+        self._saved: Mapping[str, SavedTask] = {
+            name: each for name, each in saved_tasks(application.id, log).items() if name.startswith(f"{number}_")
+        }
+        if not self._saved:
+            raise ConfigError(
+                f"application {application.id!r} has saved no store {store!r} in the log {application.settings.log}: it "
+                "has not run there since its last reset; check --log and --data-dir"
+            )
+        super().__init__(application, store, self._saved, len(self._saved))
+
+    def commits(self, tasks: Sequence[str]) -> Mapping[str, Commit]:
         found = {
-            task: self._log.last_commit(self._application.id, task, self._tasks[task].partitions) for task in tasks
+            task: self._log.last_commit(self._application.id, task, self._saved[task].partitions) for task in tasks
         }
         for task, commit in found.items():
             if commit is None:
@@ -86,10 +121,7 @@ class StoreReading:
 
     @contextmanager
     def open(self, task: str, commit: Commit | None = None) -> Iterator[tuple[Any, str]]:
-        """Bring a copy of the store to a commit, or the task's last one; return the store and its version.
-
-        It is a later commit if the changelog does not lead to this one any more.
-        """
+        """Bring a replica there: to a later commit if the changelog does not lead to this one any more."""
         from penstock.plugins.replicas.contents import open_store
         from penstock.plugins.replicas.local_copies import replica_directory
         from penstock.plugins.replicas.replica import Replica
@@ -115,3 +147,29 @@ class StoreReading:
             f"task {task} of application {self._application.id!r} has no commit in the log "
             f"{self._application.settings.log}: it has not run yet"
         )
+
+
+class _InCheckpoint(StoreReading):
+    """Restores the state of the tasks from the changelog, into temporary directories."""
+
+    def __init__(self, application: Application, found: Checkpoint, store: str) -> None:
+        self._place, self._query = found.place, found.query
+        self._commits = found.commits_of(application, store)
+        super().__init__(application, store, self._commits, found.partitions)
+
+    def commits(self, tasks: Sequence[str]) -> Mapping[str, Any]:
+        return {task: self._commits[task] for task in tasks}
+
+    @contextmanager
+    def open(self, task: str, commit: Any = None) -> Iterator[tuple[Any, str]]:
+        from penstock.plugins.runtime.temporary import TemporaryDirectory
+        from penstock.plugins.spark.dataframe.checkpoint_state import open_at
+
+        found = self._commits.get(task)
+        if found is None:
+            raise StoreError(f"task {task} has no commit in checkpoint {self._place}: it has had no row yet")
+        with (
+            TemporaryDirectory("state") as directory,
+            open_at(self._application, self._store.name, task, self._query, found, directory / "task") as opened,
+        ):
+            yield opened, found.version

@@ -10,8 +10,18 @@ import click
 from penstock import PenstockError, SystemClock, TopicPartition
 from penstock.plugins.console.wording import age, ago, length, opening, visiting
 
+from .checkpoint_status import show_checkpoint
 from .command import verb
-from .options import application_options, follow_options, followed, timeout_option
+from .options import (
+    application_options,
+    check_batch,
+    checkpoint_options,
+    find_application,
+    find_checkpoint,
+    follow_options,
+    followed,
+    timeout_option,
+)
 from .output import count, print_json, print_table, print_text
 
 _SOON_SECONDS = 86_400.0
@@ -27,18 +37,30 @@ if TYPE_CHECKING:
     ("Whether it runs, and each task: where, how far behind, how fast", "penstock status wordcount:application"),
     ("Again every ten seconds until Ctrl-C", "penstock status wordcount:application --follow --interval 10s"),
     ("In a script", "penstock status wordcount:application --json | jq -r .state"),
+    ("A query of `transform`", "penstock status clicks:application --checkpoint checkpoint"),
 )
 @follow_options
 @click.option("--json", "as_json", is_flag=True, help="A JSON object; with --follow one on each line.")
 @timeout_option
+@checkpoint_options
 @application_options
-def status(target: str, as_json: bool, follow: bool, **where: Any) -> None:
+def status(target: str, as_json: bool, follow: bool, checkpoint: str | None, batch: int | None, **where: Any) -> None:
     """Show what the application MODULE:ATTR does, or how its last run ended.
 
     Where each task runs, its lag, its rate, its last commit, what it restored, and what went wrong since the start.
     Counts and places are what the driver wrote to the log, every five seconds; positions and lag are read now.
     Spark is not needed, and this may run on another host.
+
+    With --checkpoint: which batch the checkpoint of a query of `transform` has, and of each task the version of its
+    state, how many records it has read, and what the state takes.
     """
+    check_batch(checkpoint, batch)
+    if checkpoint is not None:
+        if follow or where.pop("timeout") is not None:
+            raise click.UsageError("--follow and --timeout are for a log: with --checkpoint it is shown once")
+        del where["interval"]
+        show_checkpoint(find_application(target, **where), find_checkpoint(checkpoint, batch), as_json)
+        return
     from penstock.plugins.applications.lag import held_back, present_lag
 
     with followed(target, follow=follow, **where) as (application, log, steps):

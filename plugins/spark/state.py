@@ -20,7 +20,7 @@ from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.support.packages import needed
 
-from .dataframe.checkpoint_state import open_at, read_commits
+from .dataframe.checkpoint_state import open_at, read_checkpoint
 from .dataframe.stream_commit import StreamCommit
 from .session.sessions import SPARK
 from .worker_errors import message_first
@@ -72,15 +72,9 @@ def read_state(
     number, builder = declared_store(application, store)
     place: _Log | _Checkpoint
     if checkpoint is not None:
-        query, found = read_commits(spark, application, str(checkpoint), batch)
-        known = {task: each for task, each in found.items() if task.startswith(f"{number}_")}
-        if not known:
-            raise StoreError(
-                f"checkpoint {checkpoint}: no task of store {store!r} has a commit in it ({number}_0, ...; it has "
-                f"{', '.join(found) or 'none'}): none has had a row yet, or this is not the program of the query"
-            )
-        chosen = _chosen(store, known, tasks)
-        place = _Checkpoint(query, [(task, known[task]) for task in chosen])
+        found = read_checkpoint(spark, str(checkpoint), batch)
+        commits = found.commits_of(application, store)
+        place = _Checkpoint(found.query, [(task, commits[task]) for task in _chosen(store, commits, tasks)])
     elif batch is not None:
         raise ConfigError("read_state: `batch` is one of a query of `transform`: give its checkpoint, too")
     else:

@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 
+from . import operator
 from .faults import FAULTS
 from .harness import Options, run
 from .plugin import BACKENDS
@@ -19,7 +20,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m tests.crash", description=main.__doc__)
     parser.add_argument("--log", choices=("local", "kafka"), default="local", help="which log the application uses")
     parser.add_argument(
-        "--program", choices=sorted(PROGRAMS), default="processor", help="which program it runs (processor)"
+        "--program",
+        choices=[*sorted(PROGRAMS), "operator"],
+        default="processor",
+        help="which program it runs (processor); operator: `transform` on executors, by --rounds and --seed",
     )
     parser.add_argument("--rounds", type=int, default=20, help="how many faults (20)")
     parser.add_argument("--minutes", type=float, help="as many rounds as fit into this time, in place of --rounds")
@@ -50,6 +54,12 @@ def main(arguments: list[str] | None = None) -> int:
         "--brokers", type=int, default=1, help="how many Kafka brokers; inputs of a task are led by different ones (1)"
     )
     given = parser.parse_args(arguments)
+    # A harness that is asked to end takes the application with it.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    if given.program == "operator":
+        found = operator.run(given.rounds, given.seed, lambda line: print(line, flush=True))
+        print(found)
+        return 0 if found.verdict.is_good else 1
     if given.log == "local" and given.guarantee != "exactly_once":
         parser.error("the local log always commits exactly once")
     if given.program == "dsl" and (given.guarantee != "exactly_once" or {"lose offsets", "go back"} & {*given.fault}):
@@ -60,8 +70,6 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     # That the broker is away is no news.
     logging.getLogger("penstock.kafka").setLevel(logging.CRITICAL)
-    # A harness that is asked to end takes the application with it.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     tally = run(options, lambda line: print(line, flush=True))
     for problem in tally.verdict.wrong[:20]:
         print(f"WRONG: {problem}")

@@ -31,11 +31,64 @@ HOST_TITLE = "penstock task host"
 _MARK = "CRASH_START"
 
 
-class Driver:
-    """Starts one application again and again, on hosts that differ in what they keep for themselves.
+class Marked:
+    """Starts that leave a mark in the environment of each process below them.
 
-    Every process below a start inherits a mark in its environment, by which it is found when its parents are gone.
+    By that a process is found when its parents are gone.
     """
+
+    starts = 0
+
+    def __init__(self, directory: Path) -> None:
+        self._mark = f"{directory.name}-{os.getpid()}"
+
+    def mark(self) -> dict[str, str]:
+        """Return what the environment of the present start has in addition."""
+        return {_MARK: f"{self._mark}-{self.starts}"}
+
+    def processes(self, every_start: bool = False) -> list[psutil.Process]:
+        """Return the live processes of the last start, or of all: the driver, Spark's JVM, its Python workers, and the
+        task hosts."""
+        mark = f"{self._mark}-" if every_start else f"{self._mark}-{self.starts}"
+        found = []
+        for each in psutil.process_iter():
+            try:
+                value = each.environ().get(_MARK, "")
+                if value == mark or (every_start and value.startswith(mark)):
+                    found.append(each)
+            except (psutil.Error, OSError):
+                continue
+        return [each for each in found if each.pid != os.getpid() and is_alive(each)]
+
+    def jvm(self) -> list[psutil.Process]:
+        """Return Spark's JVM."""
+        return [each for each in self.processes() if _name(each).startswith("java")]
+
+    def executors(self) -> list[psutil.Process]:
+        """Return the JVMs of executors, where they have their own."""
+        return [each for each in self.jvm() if "CoarseGrainedExecutorBackend" in _command(each)]
+
+    def daemons(self) -> list[psutil.Process]:
+        """Return what Python workers are forked from: a child of the JVM."""
+        return self._of_spark(forked_by_jvm=True)
+
+    def workers(self) -> list[psutil.Process]:
+        """Return Spark's Python workers, which hand batches to the task hosts; they outlive their daemon."""
+        return self._of_spark(forked_by_jvm=False)
+
+    def hosts(self) -> list[psutil.Process]:
+        """Return the task hosts: nobody's children, in sessions of their own."""
+        return [each for each in self.processes() if HOST_TITLE in _command(each)]
+
+    def _of_spark(self, forked_by_jvm: bool) -> list[psutil.Process]:
+        processes = self.processes()
+        jvms = {each.pid for each in processes if _name(each).startswith("java")}
+        pythons = [each for each in processes if _command(each).endswith("pyspark.daemon pyspark.worker")]
+        return [each for each in pythons if (_parent(each) in jvms) == forked_by_jvm]
+
+
+class Driver(Marked):
+    """Starts one application again and again, on hosts that differ in what they keep for themselves."""
 
     def __init__(
         self,
@@ -48,6 +101,7 @@ class Driver:
         backend: str = "lmdb",
         engine: str = "spark",
     ) -> None:
+        super().__init__(directory)
         self.directory = directory
         self._engine = engine
         self.trigger = TRIGGERS[mode]
@@ -70,11 +124,9 @@ class Driver:
             "TMPDIR": str(self.temporary),
             "SPARK_LOCAL_DIRS": str(self.temporary / "spark"),
         }
-        self._mark = f"{directory.name}-{os.getpid()}"
         self._output: IO[bytes] = self.log_file.open("ab")
         self.process: subprocess.Popen[bytes] | None = None
         self._started: list[subprocess.Popen[bytes]] = []
-        self.starts = 0
         self.host = "a"
         self.metrics_port = 0
         self._ours: set[int] = set()
@@ -108,7 +160,7 @@ class Driver:
 
     def environment(self, host: str) -> dict[str, str]:
         """Return the environment of a process that runs on a host."""
-        return {**self._environment, "CRASH_HOST": host, _MARK: f"{self._mark}-{self.starts}"}
+        return {**self._environment, "CRASH_HOST": host, **self.mark()}
 
     @property
     def is_down(self) -> bool:
@@ -167,36 +219,6 @@ class Driver:
 
     # ------------------------------------------------------------------ looking
 
-    def processes(self, every_start: bool = False) -> list[psutil.Process]:
-        """Return the live processes of the last start, or of all: the driver, Spark's JVM, its Python workers, and the
-        task hosts."""
-        mark = f"{self._mark}-" if every_start else f"{self._mark}-{self.starts}"
-        found = []
-        for each in psutil.process_iter():
-            try:
-                value = each.environ().get(_MARK, "")
-                if value == mark or (every_start and value.startswith(mark)):
-                    found.append(each)
-            except (psutil.Error, OSError):
-                continue
-        return [each for each in found if each.pid != os.getpid() and is_alive(each)]
-
-    def jvm(self) -> list[psutil.Process]:
-        """Return Spark's JVM."""
-        return [each for each in self.processes() if _name(each).startswith("java")]
-
-    def daemons(self) -> list[psutil.Process]:
-        """Return what Python workers are forked from: a child of the JVM."""
-        return self._of_spark(forked_by_jvm=True)
-
-    def workers(self) -> list[psutil.Process]:
-        """Return Spark's Python workers, which hand batches to the task hosts; they outlive their daemon."""
-        return self._of_spark(forked_by_jvm=False)
-
-    def hosts(self) -> list[psutil.Process]:
-        """Return the task hosts: nobody's children, in sessions of their own."""
-        return [each for each in self.processes() if HOST_TITLE in _command(each)]
-
     def places(self) -> list[Path]:
         """Return where task hosts of any start listen: their directories and lock files."""
         return sorted(self.temporary.glob("penstock-host-*"))
@@ -204,12 +226,6 @@ class Driver:
     def held_places(self) -> list[Path]:
         """Return the places that task hosts have now."""
         return [each for lock in self.places() if _is_held(lock) for each in (lock, lock.with_suffix(""))]
-
-    def _of_spark(self, forked_by_jvm: bool) -> list[psutil.Process]:
-        processes = self.processes()
-        jvms = {each.pid for each in processes if _name(each).startswith("java")}
-        pythons = [each for each in processes if _command(each).endswith("pyspark.daemon pyspark.worker")]
-        return [each for each in pythons if (_parent(each) in jvms) == forked_by_jvm]
 
     def left_behind(self, before: Iterable[str] = ()) -> list[str]:
         """Return the names of temporary files and directories that were not there before."""

@@ -1,12 +1,13 @@
-"""A pipeline in a process of its own: `python -m tests.spark.dataframe_driver DIRECTORY (files|rate)`.
+"""A pipeline in a process of its own: `python -m tests.spark.dataframe_driver DIRECTORY KIND [MASTER [KEY=VALUE...]]`.
 
-Reads DIRECTORY/in, one file a batch, or Spark's rate source; writes DIRECTORY/out; checkpoint and state are in
-DIRECTORY too.
+KIND "files": reads DIRECTORY/in, one file a batch, to its end; "arriving": without an end; "rate": Spark's rate source.
+Writes DIRECTORY/out; checkpoint and state are in DIRECTORY too. MASTER and KEY=VALUE are Spark's.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,18 @@ class Number(Processor):
         self.counts.put(record.key, count)
         self.lengths.put(record.key, (self.lengths.get(record.key) or 0) + len(record.value))
         self.context.forward(record.with_value(f"{record.value}:{count}"))
+
+
+class Held(Number):
+    """Does nothing while a file is there."""
+
+    def __init__(self, hold: str) -> None:
+        self.hold = Path(hold)
+
+    def process(self, record: Record) -> None:
+        while self.hold.exists():
+            time.sleep(0.05)
+        super().process(record)
 
 
 def number(supplier: Any = Number, **options: Any) -> Topology:
@@ -72,11 +85,18 @@ def start(session: Any, source: Any, directory: Path, app: Application | None = 
     )
 
 
-def main(place: str, kind: str) -> None:
+def held(directory: Path) -> Application:
+    """Return the application that does nothing while DIRECTORY/hold is there."""
+    return Application("app", number(Held, hold=str(directory / "hold")), data_dir=str(directory))
+
+
+def main(place: str, kind: str, master: str = "local[2]", *options: str) -> None:
     directory = Path(place)
-    session = tune(make_session("local[2]"), True, 3)
+    session = tune(make_session(master, dict(each.split("=", 1) for each in options)), True, 3)
     if kind == "files":
         query = start(session, files(session, directory), directory)
+    elif kind == "arriving":
+        query = start(session, files(session, directory), directory, held(directory), processingTime="0 seconds")
     else:
         query = start(session, rate(session), directory, processingTime="0 seconds")
     query.awaitTermination()

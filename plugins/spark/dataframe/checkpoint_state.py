@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock import (
     Application,
@@ -26,6 +27,7 @@ from penstock.plugins.upgrade.coverage import Coverage
 from penstock.program.layouts import Layouts, layout_of_fingerprint
 
 from ..placement.group_keys import SPREAD, group_key
+from .continuing import stores_in
 from .stream_commit import StreamCommit
 
 if TYPE_CHECKING:
@@ -34,62 +36,118 @@ if TYPE_CHECKING:
 _OPERATOR = "applyInPandasWithState"
 
 
-def read_commits(
-    spark: SparkSession, application: Application, checkpoint: str, batch: int | None
-) -> tuple[str, dict[str, StreamCommit]]:
-    """Return the id of the query of a checkpoint, and the commit of each task as of a batch (None: the last one).
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint of a query of `transform` has, as of the end of a batch.
 
-    Read by Spark's `statestore` source. Raises StoreError for a checkpoint or a batch that cannot be read,
-    IncompatibleStateError for one of another application, and ConfigError where no operator, or more than one, may be
-    that of `transform`.
+    `place`: where it is. `query`: the id of the query. `batch`: the number of the batch. `commits`: by task, those that
+    have processed a row.
+    """
+
+    place: str
+    query: str
+    batch: int
+    commits: Mapping[TaskId, StreamCommit]
+
+    @property
+    def partitions(self) -> int:
+        """The number that `transform` was given; 1 without a commit."""
+        counts = [max(each.fingerprint["partitions"].values()) for each in self.commits.values()]
+        return max(counts, default=1)
+
+    def check_application(self, application: Application) -> None:
+        """Raise IncompatibleStateError if it was made with another application id, under which its state is."""
+        for commit in self.commits.values():
+            if commit.application not in ("", application.id):
+                raise IncompatibleStateError(
+                    f"checkpoint {self.place}, batch {self.batch}: it was made with the application id "
+                    f"{commit.application!r}, which its state is kept by, and not with {application.id!r}: give the "
+                    "application that `transform` was given"
+                )
+
+    def commits_of(self, application: Application, store: str) -> dict[str, StreamCommit]:
+        """Return the commits of the tasks that have a store.
+
+        Raises as `declared_store`, IncompatibleStateError as `check_application`, and StoreError if there is none.
+        """
+        number, _ = declared_store(application, store)
+        self.check_application(application)
+        found = {str(task): commit for task, commit in self.commits.items() if task.subtopology == number}
+        if not found:
+            raise StoreError(
+                f"checkpoint {self.place}: no task of store {store!r} has a commit in it ({number}_0, ...; it has "
+                f"{', '.join(map(str, self.commits)) or 'none'}): none has had a row yet, or this is not the program "
+                "of the query"
+            )
+        return found
+
+    def saved_task(self, task: TaskId) -> SavedTask:
+        """Return a task as its local state is named and kept: each query has its own."""
+        stores = stores_in(self.commits[task].fingerprint, task.subtopology)
+        layouts = Layouts(layout_of_fingerprint(stores))
+        return SavedTask(f"{task}.{self.query}", (), layouts, "", None, forms=written_forms(stores))
+
+
+def read_checkpoint(spark: SparkSession, place: str, batch: int | None) -> Checkpoint:
+    """Return what a checkpoint has as of a batch (None: the last one), read by Spark's `statestore` source.
+
+    Raises StoreError for a checkpoint or a batch that cannot be read, IncompatibleStateError for one of another
+    release, and ConfigError where no operator, or more than one, may be that of `transform`.
     """
     from pyspark.errors import PySparkException
 
-    where = f"checkpoint {checkpoint}{'' if batch is None else f', batch {batch}'}"
+    where = f"checkpoint {place}{'' if batch is None else f', batch {batch}'}"
     try:
-        operator = _operator(spark, where, checkpoint)
-        reader = spark.read.format("statestore").option("operatorId", operator)
-        if batch is not None:
-            reader = reader.option("batchId", batch)
-        rows = _states(reader.load(checkpoint), where).collect()
-        (metadata,) = spark.read.text(f"{checkpoint}/metadata").collect()
+        operator, last = _operator(spark, where, place)
+        number = last if batch is None else batch  # named, because the query may run meanwhile
+        reader = _session(spark, place, number).read.format("statestore")
+        rows = _states(reader.option("operatorId", operator).option("batchId", number).load(place), where).collect()
+        (metadata,) = spark.read.text(f"{place}/metadata").collect()
     except PySparkException as error:
         raise StoreError(
             f"{where}: Spark cannot read its state: {str(error).splitlines()[0]}. Without `batch` the last one is "
             "read; older ones are kept for spark.sql.streaming.minBatchesToRetain batches"
         ) from error
-    commits: dict[str, StreamCommit] = {}
     tasks: dict[int, TaskId] = {}
+    commits: dict[TaskId, StreamCommit] = {}
     for row in rows:
         commit = StreamCommit.from_state((row.version, row.commit))
-        if commit.application not in ("", application.id):
-            raise IncompatibleStateError(
-                f"{where}: it was made with the application id {commit.application!r}, which its state is kept by, and "
-                f"not with {application.id!r}: give the application that `transform` was given"
-            )
-        tasks = tasks or _by_group(application, max(commit.fingerprint["partitions"].values()))
-        if (task := tasks.get(row.group)) is None:
-            raise IncompatibleStateError(
-                f"{where}: it is not of this program (group {row.group} is none of its tasks): give the application "
-                "that `transform` was given"
-            )
-        commits[str(task)] = commit
-    return json.loads(metadata.value)["id"], commits
+        if row.group not in tasks:
+            tasks.update(_by_group(commit.fingerprint))
+        commits[tasks[row.group]] = commit
+    return Checkpoint(place, json.loads(metadata.value)["id"], number, dict(sorted(commits.items())))
 
 
-def _by_group(application: Application, partitions: int) -> dict[int, TaskId]:
-    """Return the tasks of a program by their group keys, where all its topics have so many partitions."""
-    found = application.program.resolve(dict.fromkeys(application.program.topics(), partitions), application.id)
-    return {group_key(each, SPREAD): each for each in found.tasks}
+def _session(spark: SparkSession, place: str, batch: int) -> SparkSession:
+    """Return a copy of a session that reads the state of a batch in the format of its checkpoint.
+
+    Spark takes the formats from the checkpoint, whatever the session has, but for this one.
+    """
+    from pyspark.sql import SparkSession
+
+    copy = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    version = copy.read.text(f"{place}/commits/{batch}").head()
+    if version is not None:
+        copy.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", version.value.removeprefix("v"))
+    return copy
 
 
-def _operator(spark: SparkSession, where: str, checkpoint: str) -> int:
-    rows = spark.read.format("state-metadata").load(checkpoint).select("operatorId", "operatorName").collect()
-    found = [row.operatorId for row in rows if row.operatorName == _OPERATOR]
+def _by_group(fingerprint: Mapping[str, Any]) -> dict[int, TaskId]:
+    """Return the tasks of a program by their group keys; all its topics have equally many partitions."""
+    partitions = max(fingerprint["partitions"].values())
+    tasks = [TaskId(int(number), each) for number in fingerprint["subtopologies"] for each in range(partitions)]
+    return {group_key(task, SPREAD): task for task in tasks}
+
+
+def _operator(spark: SparkSession, where: str, checkpoint: str) -> tuple[int, int]:
+    """Return the number of the operator of `transform`, and that of the last batch."""
+    columns = ("operatorId", "operatorName", "maxBatchId")
+    rows = spark.read.format("state-metadata").load(checkpoint).select(*columns).collect()
+    found = [(row.operatorId, row.maxBatchId) for row in rows if row.operatorName == _OPERATOR]
     if len(found) != 1:
         names = ", ".join(f"{row.operatorId} ({row.operatorName})" for row in rows) or "none"
         raise ConfigError(f"{where}: expected one operator of `transform` ({_OPERATOR}); its operators: {names}")
-    operator: int = found[0]
+    operator: tuple[int, int] = found[0]
     return operator
 
 
@@ -108,7 +166,7 @@ def open_at(
     Raises ChangelogError if the changelog does not lead there any more.
     """
     number, builder = declared_store(application, store)
-    saved = commit.fingerprint["subtopologies"][str(number)]["stores"]
+    saved = stores_in(commit.fingerprint, number)
     if store not in saved:
         raise ConfigError(f"store {store!r} is none that task {task} had; it had: {', '.join(saved) or 'none'}")
     layouts = Layouts(layout_of_fingerprint(saved))

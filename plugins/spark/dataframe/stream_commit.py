@@ -73,9 +73,7 @@ class SourceOrder:
             order = "[...] with that order"
         return (
             f"Spark's checkpoint has the offsets of the DataFrames {before}. They are now in the order {now}, so each "
-            f"would get the offsets of another: pass transform(..., source_order={order}). Spark has already planned "
-            "a batch with these offsets: restore the checkpoint from a copy, or delete the files in its folders "
-            "'offsets' and 'sources' that are newer than the newest file in 'commits'"
+            f"would get the offsets of another: pass transform(..., source_order={order})"
         )
 
 

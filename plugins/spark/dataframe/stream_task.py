@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,7 +18,6 @@ from penstock import (
     StaleStoreError,
     TaskId,
     TopicPartition,
-    check_compatible,
     duration_ms,
 )
 from penstock.plugins.runtime.commit import PendingCommit, TaskCommits
@@ -27,11 +26,11 @@ from penstock.plugins.runtime.locations import open_deltas
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import Phases
 from penstock.plugins.runtime.task_runner import TaskRunner
-from penstock.program.compatibility import saved_serdes
 from penstock.program.layouts import Layouts, layout_of_fingerprint
 from penstock.task.failures import RetryRequested
 from penstock.task.task import Task
 
+from .continuing import check_continues, stores_in
 from .packing import Rows
 from .stream_commit import SourceOrder, SparkCommitter, StreamCommit, next_anchors, oldest_needed
 from .typed.serdes import TypedTopics
@@ -201,13 +200,19 @@ class StreamTask(TaskRunner):
 
     def _open(self, known: StreamCommit | None, clock_ms: int) -> None:
         if known is not None:
-            self._check_place(known)
-            if known.fingerprint != self._fingerprint:
-                self._check_compatible(known.fingerprint)
+            check_continues(self._application, self.id, self._stream, known, self._fingerprint)
+            problem = self._source_order.problem(known.source_order)
+            if problem is not None:
+                raise IncompatibleStateError(
+                    f"application {self._application.id!r}, task {self.id}: {problem}. Spark has already planned a "
+                    "batch with these offsets: restore the checkpoint from a copy, or delete the files in its folders "
+                    "'offsets' and 'sources' that are newer than the newest file in 'commits'"
+                )
         builders = self._subtopology.stores
         layouts = Layouts.of_program(builders, self._settings.store_backend)
         if known is not None:
-            layouts = Layouts(layout_of_fingerprint(self._stores_in(known.fingerprint))).followed_by(layouts.now)
+            saved = stores_in(known.fingerprint, self.id.subtopology)
+            layouts = Layouts(layout_of_fingerprint(saved)).followed_by(layouts.now)
         changelog = open_deltas(self._settings, self._application.id, self._directory_name) if builders else None
         directory = self._resources.task_directory(self._application, self._directory_name)
         state = self._state = TaskState(
@@ -233,69 +238,9 @@ class StreamTask(TaskRunner):
         self._commits = TaskCommits(state, self._checkpoint, last, Phases(self._resources.world.seconds))
         self._make_task(self._inputs, clock_ms, takes_whole_batches=True)
 
-    def _check_place(self, known: StreamCommit) -> None:
-        """Check that the state is under this id, and that Spark has given each source its own offsets."""
-        where, now = f"application {self._application.id!r}, task {self.id}", self._application.id
-        if known.application not in ("", now):
-            raise IncompatibleStateError(
-                f"{where}: the checkpoint of Spark's query {self._stream} was made with the application id "
-                f"{known.application!r}, which its state is kept by: use that id, or start with a new checkpoint"
-            )
-        problem = self._source_order.problem(known.source_order)
-        if problem is not None:
-            raise IncompatibleStateError(f"{where}: {problem}")
-
-    def _check_compatible(self, before: Mapping[str, Any]) -> None:
-        serdes = saved_serdes(self._application.program, self._application.settings)
-        reasons = [
-            *check_compatible(before, self._fingerprint, serdes=serdes),
-            *self._changes_of_history(before),
-        ]
-        if reasons:
-            raise IncompatibleStateError(
-                f"application {self._application.id!r}, task {self.id}: it does not fit what Spark's checkpoint has of "
-                f"it: {'; '.join(reasons)}. Undo the change (the number of tasks is what transform(..., "
-                "partitions=...) says), or start with a new checkpoint"
-            )
-
-    def _stores_in(self, fingerprint: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        """Return this task's stores in a fingerprint."""
-        found: Mapping[str, Mapping[str, Any]] = (
-            fingerprint["subtopologies"].get(str(self.id.subtopology), {}).get("stores", {})
-        )
-        return found
-
-    def _changes_of_history(self, before: Mapping[str, Any]) -> Iterator[str]:
-        """Return a reason for each change of a store that would need a separate commit of the task."""
-        was, now = self._stores_in(before), self._stores_in(self._fingerprint)
-        for name, new in now.items():
-            old = was.get(name)
-            if old is None:
-                continue
-            if old["logged"] != new["logged"]:
-                yield (
-                    f"store {name!r} was {'' if old['logged'] else 'not '}in the changelog (logged) and now "
-                    f"is{' not' if old['logged'] else ''}"
-                )
-            if not new["logged"] and old["backend"] != new["backend"]:
-                yield (
-                    f"store {name!r}, which is not logged, was on the backend {old['backend']!r} and now is on "
-                    f"{new['backend']!r}"
-                )
-            if _expires(old) and not _expires(new):
-                yield (
-                    f"store {name!r} had a TTL and now has none, which would bring back what has expired: give it "
-                    "expires=True, with which new entries stay"
-                )
-
     # ------------------------------------------------------------------ closing
 
     def abandon(self, reason: str = "closed") -> None:
         """Drop what is not committed, and close; the next `run` opens the task again."""
         self._commit = None
         super().abandon(reason)
-
-
-def _expires(store: Mapping[str, Any]) -> bool:
-    """Return whether entries of a store in a fingerprint may carry an expiry."""
-    return store.get("ttl_ms") is not None or bool(store.get("expires"))

@@ -100,6 +100,26 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
     return session
 
 
+@contextmanager
+def local_session() -> Iterator[SparkSession]:
+    """Use the active session of this process, or a new local one of one core that ends with the block.
+
+    Raises as `make_session`.
+    """
+    check_java()
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    session = make_session("local[1]")
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
 def check_session(session: SparkSession) -> None:
     """Raise RuntimeUnavailableError for a session that cannot run an application, with the reason."""
     if type(session).__module__.startswith("pyspark.sql.connect"):
