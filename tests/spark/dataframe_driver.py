@@ -6,6 +6,7 @@ DIRECTORY too.
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,15 @@ class Number(Processor):
         self.counts.put(record.key, count)
         self.lengths.put(record.key, (self.lengths.get(record.key) or 0) + len(record.value))
         self.context.forward(record.with_value(f"{record.value}:{count}"))
+
+
+class Says(Number):
+    """Logs each record that is the first of its key."""
+
+    def process(self, record: Record) -> None:
+        if self.counts.get(record.key) is None:
+            logging.getLogger("pipeline").warning("the first of %s", record.key)
+        super().process(record)
 
 
 def number(supplier: Any = Number, **options: Any) -> Topology:
@@ -76,7 +86,8 @@ def main(place: str, kind: str) -> None:
     directory = Path(place)
     session = tune(make_session("local[2]"), True, 3)
     if kind == "files":
-        query = start(session, files(session, directory), directory)
+        app = Application("app", number(Says), data_dir=place)
+        query = start(session, files(session, directory), directory, app)
     else:
         query = start(session, rate(session), directory, processingTime="0 seconds")
     query.awaitTermination()
