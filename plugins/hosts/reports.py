@@ -123,7 +123,7 @@ class Observed:
             each.report for results in (*message.kept.values(), message.results) for each in results if each.report
         ]
         read = (*(each.positions for each in known.values()), *(each.positions for each in reports))
-        positions = {each: at for read_by_task in read for each, at in read_by_task.items()}
+        positions = {each: at for read_by_task in (plan.starts, *read) for each, at in read_by_task.items()}
         ends = ((end, positions.get(each, end)) for planned in plan.ends.values() for each, end in planned.items())
         left = plan.left + sum(max(0, end - at) for end, at in ends)
         return cls(sum(reports, DetailedCounts()), left, message.state_rows)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -185,6 +185,10 @@ def test_what_a_waiting_task_has_not_read_is_lag() -> None:
     assert Observed.of(SlotMessage(0, "e", elsewhere="other"), plan, known).lag == 25
     assert Observed.of(SlotMessage(0, "e", results=[read]), plan, known).lag == 15
     assert Observed.of(SlotMessage(0, "e", kept={1: [read]}), plan, known).lag == 15
+    # Of one that has never committed only the plan says where it begins.
+    plan = replace(plan, starts={partition: 4})
+    assert Observed.of(SlotMessage(0, "e", results=[TaskResult("0_0")]), plan, {}).lag == 31
+    assert Observed.of(SlotMessage(0, "e", results=[read]), plan, {}).lag == 15
 
 
 def test_a_host_says_how_many_entries_the_stores_of_its_open_tasks_have(make_world: MakeWorld) -> None:

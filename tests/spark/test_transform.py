@@ -339,8 +339,10 @@ def test_sources_keep_their_offsets_in_whatever_order_they_are_given(session: An
     ones = [each for each in sorted(found) if each < 5000]
     assert sorted(found) == [*range(2000, 2000 + len(ones)), *range(5000, 5000 + len(found) - len(ones))]
     assert len(found) > 14
-    with pytest.raises(ConfigError, match="source_order has each topic of `sources` once .*'one', 'two'.*'three'"):
+    with pytest.raises(ConfigError, match="source_order is a list that has each topic .*'one', 'two'.*'three'"):
         batch("one", "two", source_order=["one", "three"])
+    with pytest.raises(ConfigError, match="source_order is a list .*found {'"):
+        batch("one", "two", source_order={"one", "two"})
 
 
 class Rekeys(Processor):
