@@ -10,6 +10,7 @@ from math import inf
 from penstock import Commit, StaleStoreError, TaskCommitter, TaskId
 from penstock.plugins.applications.open_files import check_open_files_of_process
 from penstock.plugins.runtime.logged_task import FIRST
+from penstock.plugins.runtime.task_runner import rows_of
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.task.failures import RetryRequested
 from penstock.task.visits import Visit
@@ -80,6 +81,7 @@ class ApplicationEngine(SlotEngine):
             server=self._server_url(SERVER_SECONDS),
             number=self._messages,
             kept=kept,
+            state_rows=rows_of(self._tasks.values()),
         )
 
     def close(self) -> None:

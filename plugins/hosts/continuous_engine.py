@@ -61,6 +61,7 @@ class ContinuousEngine(SlotEngine):
         self._counts = DetailedCounts()
         self._failure_of_slot: TaskFailure | None = None
         self._open_tasks = 0
+        self._state_rows: int | None = None
         self._turned_at = self._world.seconds()
         self._commands: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
         self._ending = False
@@ -170,7 +171,7 @@ class ContinuousEngine(SlotEngine):
         """Return what the tasks did since the last call."""
         with self._lock:
             counts, self._counts = self._counts, DetailedCounts()
-        return Observed(counts)
+        return Observed(counts, state_rows=self._state_rows)
 
     def _stuck_seconds(self) -> float:
         """Return how long ago the tasks had their last turn, or what is restored or filled made its last step."""
@@ -199,7 +200,7 @@ class ContinuousEngine(SlotEngine):
         with self._lock:
             self._results += results
             self._counts = sum((each.report for each in results if each.report is not None), self._counts)
-            self._open_tasks = loop.open_tasks
+            self._open_tasks, self._state_rows = loop.open_tasks, loop.state_rows
 
     # ------------------------------------------------------------------ the tasks' thread
 

@@ -1,4 +1,4 @@
-"""Log lines of task hosts: sent to the driver by a file on its machine, else with the batch's reports."""
+"""Log lines of task hosts, with task and node: by a file to the driver, or in a batch's reports, or on stderr."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 from penstock import Processor, ValueTransformer
 
@@ -50,6 +52,39 @@ def with_place(record: logging.LogRecord) -> logging.LogRecord:
     placed.msg, placed.args = _placed(said, task, node), ()
     placed.task, placed.node, placed.said = task, node, said
     return placed
+
+
+class _StandardErrorLines(logging.StreamHandler[TextIO]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(with_place(record))
+
+
+@contextmanager
+def log_to_stderr(level: int) -> Iterator[OwnLogLines]:
+    """Write what this process logs from `level` on to standard error, where the executor's log is, in the block.
+
+    The block sets the task.
+    """
+    root, handler = logging.getLogger(), _StandardErrorLines()
+    before = root.level
+    root.addHandler(handler)
+    root.setLevel(level)
+    own = OwnLogLines()
+    try:
+        yield own
+    finally:
+        own.task = ""
+        root.setLevel(before)
+        root.removeHandler(handler)
+
+
+def level_here() -> int:
+    """Return the level from which this process logs, for the hosts of a query."""
+    return min(logging.getLogger().getEffectiveLevel(), logging.getLogger("penstock").getEffectiveLevel())
 
 
 _handlers: list[HostLogHandler] = []

@@ -37,7 +37,8 @@ class SlotPlan:
     `is_settled`: every task of the application is open, so that local state which nobody uses belongs to tasks that
     have moved away. `standbys`: the tasks of other slots of which the host keeps warm copies.
     `paused`: the sub-topologies whose tasks are opened and commit, but process no records and call no punctuators.
-    `left`: how many records of the slot's tasks were left behind `ends` when the batch was planned.
+    `left`: how many records of the slot's tasks were left behind `ends` when the batch was planned. `starts`: where the
+    batch begins to read partitions of tasks that were not open, or have not committed.
     `visits`: the visits that were asked for. `fronts`: by sub-topology, or by task where it is another one than that
     of the sub-topology, how far everything in front of the task is read once it has read up to `ends` (`Front`).
     """
@@ -50,6 +51,7 @@ class SlotPlan:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     step: int = -1
     left: int = 0
+    starts: Offsets = field(default_factory=dict)
     stopping: bool = False
     suspect: str = ""
     seconds: float | None = None
@@ -71,6 +73,7 @@ class SlotPlan:
             **vars(self),
             "ends": {task: offsets_to_json(ends) for task, ends in self.ends.items()},
             "global_ends": offsets_to_json(self.global_ends),
+            "starts": offsets_to_json(self.starts),
             "topic_ids": dict(self.topic_ids),
         }
         return json.dumps(data, separators=(",", ":"))
@@ -81,6 +84,7 @@ class SlotPlan:
         data = json.loads(text)
         data["ends"] = {task: offsets_from_json(ends) for task, ends in data["ends"].items()}
         data["global_ends"] = offsets_from_json(data["global_ends"])
+        data["starts"] = offsets_from_json(data["starts"])
         data["visits"] = tuple(Visit(*each) for each in data["visits"])
         return cls(**data)
 

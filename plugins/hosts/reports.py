@@ -106,10 +106,12 @@ class Observed:
     """What Spark's listeners see of a slot's batch.
 
     `lag`: how many records its tasks have yet to read, as far as is known when the batch is planned; None if it is not.
+    `state_rows`: how many entries the stores of its open tasks have; None if there is none.
     """
 
     counts: DetailedCounts
     lag: int | None = None
+    state_rows: int | None = None
 
     @classmethod
     def of(cls, message: SlotMessage, plan: SlotPlan, known: Mapping[str, Commit]) -> Observed:
@@ -121,16 +123,18 @@ class Observed:
             each.report for results in (*message.kept.values(), message.results) for each in results if each.report
         ]
         read = (*(each.positions for each in known.values()), *(each.positions for each in reports))
-        positions = {each: at for read_by_task in read for each, at in read_by_task.items()}
+        positions = {each: at for read_by_task in (plan.starts, *read) for each, at in read_by_task.items()}
         ends = ((end, positions.get(each, end)) for planned in plan.ends.values() for each, end in planned.items())
-        return cls(sum(reports, DetailedCounts()), plan.left + sum(max(0, end - at) for end, at in ends))
+        left = plan.left + sum(max(0, end - at) for end, at in ends)
+        return cls(sum(reports, DetailedCounts()), left, message.state_rows)
 
     def counters(self) -> dict[str, int]:
-        """Return the counts of each node by names such as "count.in", "count.out" and "count.dropped.late"."""
+        """Return the counts of each node: "count.in", "count.out", "count.dropped.late", "count.user.cache-hits"."""
         found: dict[str, int] = {}
         for name, counts in self.counts.nodes.items():
             found |= {f"{name}.in": counts["in"], f"{name}.out": counts["out"]}
             found |= {f"{name}.dropped.{reason}": number for reason, number in counts["dropped"].items()}
+            found |= {f"{name}.user.{each}": number for each, number in counts["user"].items()}
         return found
 
 
@@ -142,7 +146,7 @@ class SlotMessage:
     belongs to the executor of this identity. `failure` is one that is not of a single task: no host could be started.
     `number` counts the messages of the host; 0: its messages are not counted. `kept` has, by their numbers, the
     results of those before it that have not arrived, as far as the host knows: Spark may cut off a batch that has done
-    its work, or repeat it where another executor leaves it to the slot's owner.
+    its work, or repeat it where another executor leaves it to the slot's owner. `state_rows`: see `Observed`.
     `observed`: what was done since the last renewal; it stays with the proxy, which has columns for it.
     `losses`: what happened to hosts that were lost in this batch. `lines` are log lines that could not be sent
     otherwise. `planned`: the slot's owner in the plan. `server`: the URL of the machine's server of queries; "": none.
@@ -170,6 +174,7 @@ class SlotMessage:
     server: str = ""
     number: int = 0
     kept: Mapping[int, Sequence[TaskResult]] = field(default_factory=dict)
+    state_rows: int | None = None
     observed: Observed | None = None
 
     def to_json(self) -> str:

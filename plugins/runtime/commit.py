@@ -99,6 +99,8 @@ class TaskCommits:
         """Rows that commits wrote since the last report, by store."""
         self.state_bytes: int | None = None
         """The size of the local state on disk, if it was measured since the last report."""
+        self.state_rows: int | None = None
+        """How many entries the stores have, as of the last commit or opening."""
         self.pending: PendingCommit | None = None
         """The commit that was taken and is not finished."""
         self.proven: Mapping[TopicPartition, int] | None = None
@@ -156,6 +158,7 @@ class TaskCommits:
                 f"task {state.task_id} of application {state.application_id!r}: its local state is no longer at "
                 f"version {last.version}: another process wrote it; nothing was changed: open the task again"
             )
+        self.state_rows = state.count_rows()
         if outputs and self._committer.streams_outputs:
             # Send them now: at least once, only outputs that `send` takes can be read before the commit.
             self.send(outputs)
@@ -204,6 +207,7 @@ class TaskCommits:
             self._committer.commit(commit, outputs)
             self._state.apply_layout(commit.version)
             self.last = commit
+        self.state_rows = self._state.count_rows()
         if self._state.stores:
             self._note_size(disk_bytes(self._state.directory))
 

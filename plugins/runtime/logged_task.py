@@ -40,7 +40,7 @@ from .locations import open_changelog
 from .opening import LastCommit
 from .positions import InputPartitions
 from .process_resources import ProcessResources
-from .report import NodeCounts, Phases, TaskReport
+from .report import Phases, TaskCounts, TaskReport
 from .retries import is_taken_over
 from .task_runner import TaskRunner
 from .topic_ids import TopicMadeAgainError, differ
@@ -335,7 +335,7 @@ class LoggedTask(TaskRunner):
     # ------------------------------------------------------------------ numbers
 
     def _begin_counting(self) -> None:
-        self._counts, self._records_before, self._decoded_before, self._called_before = NodeCounts(), 0, 0.0, 0
+        self._counts, self._decoded_before, self._called_before = TaskCounts(), 0.0, 0
 
     def _note_processed(self, task: Task, records: int, clock_ms: int, since: float) -> None:
         """Count the latency and the lateness of records that were processed; those of the last one stand for all.
@@ -355,10 +355,8 @@ class LoggedTask(TaskRunner):
         task, commits, state = self.task, self._commits, self._state
         assert task is not None and commits is not None and state is not None
         commit = commits.last
-        decoded, records = task.decode_seconds(), task.records_in
+        decoded, counted = task.decode_seconds(), self._counts.since_last(task)
         self._phases.move("process", "decode", decoded - self._decoded_before)
-        nodes = self._counts.since_last(task.metrics())
-        dropped = sum(sum(counts["dropped"].values()) for counts in nodes.values())
         purgeable = (commits.proven or {}) if state.keeps_commits else commit.positions
         report = TaskReport(
             str(self.id),
@@ -367,14 +365,14 @@ class LoggedTask(TaskRunner):
             task.stream_time,
             task.next_wall_clock_punctuation(),
             {each: purgeable[each] for each in self._inputs.internal if each in purgeable},
-            records_in=records - self._records_before,
+            records_in=counted.records_in,
             records_out=commits.produced,
-            dropped=dropped,
+            dropped=counted.dropped,
             commits=commits.made,
             restored=state.take_restored(),
             openings={self._opened: 1} if self._opened else {},
             phases=dict(self._phases),
-            nodes=nodes,
+            nodes=counted.nodes,
             times=self._times(commits),
             store_changes=dict(commits.changed),
             punctuations=task.punctuations - self._called_before,
@@ -387,7 +385,7 @@ class LoggedTask(TaskRunner):
             visits=task.visits.counts(),
         )
         self._phases.clear()
-        self._records_before, self._decoded_before, self._opened = records, decoded, ""
+        self._decoded_before, self._opened = decoded, ""
         self._called_before = task.punctuations
         commits.made = commits.produced = 0
         commits.changed.clear()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 from penstock import NodeMetrics, TopicPartition
+from penstock.task.task import Task
 
 _Number = TypeVar("_Number", int, float)
 
@@ -50,7 +51,10 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class DetailedCounts(Counts):
-    """Counts, also of each node, `in`, `out` and `dropped` by reason, and with the seconds of each phase."""
+    """Counts, also of each node, with the seconds of each phase.
+
+    `nodes`: `in` and `out`, `dropped` by reason, and `user`, the counters of a processor's own, by name.
+    """
 
     phases: Mapping[str, float] = field(default_factory=dict)
     nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -64,13 +68,14 @@ class DetailedCounts(Counts):
                 "in": counts["in"] + (before := self.nodes.get(name, _NO_COUNTS))["in"],
                 "out": counts["out"] + before["out"],
                 "dropped": _added(before["dropped"], counts["dropped"]),
+                "user": _added(before["user"], counts["user"]),
             }
             for name, counts in other.nodes.items()
         }
         return replace(added, phases=_added(self.phases, other.phases), nodes={**self.nodes, **nodes})
 
 
-_NO_COUNTS: Mapping[str, Any] = {"in": 0, "out": 0, "dropped": {}}
+_NO_COUNTS: Mapping[str, Any] = {"in": 0, "out": 0, "dropped": {}, "user": {}}
 
 
 def _added(one: Mapping[str, _Number], other: Mapping[str, _Number]) -> dict[str, _Number]:
@@ -135,25 +140,32 @@ class Phases(dict[str, float]):
         self.count({source: -seconds, target: seconds})
 
 
-class NodeCounts:
-    """The counts of a task's nodes, as differences from batch to batch."""
+class TaskCounts:
+    """The counts of an open task and its nodes, as differences from report to report."""
 
     def __init__(self) -> None:
-        self._before: dict[str, tuple[int, int, dict[str, int]]] = {}
+        self._records = 0
+        self._before: dict[str, NodeMetrics] = {}
 
-    def since_last(self, metrics: Mapping[str, NodeMetrics]) -> dict[str, dict[str, Any]]:
-        """Return the counts of every node since the last call: "in", "out", and "dropped" by reason."""
-        nodes = {}
-        for name, now in metrics.items():
-            records_in, records_out, dropped = self._before.get(name, (0, 0, {}))
-            nodes[name] = {
-                "in": now.records_in - records_in,
-                "out": now.records_out - records_out,
-                "dropped": {
-                    reason: count - dropped.get(reason, 0)
-                    for reason, count in now.dropped.items()
-                    if count > dropped.get(reason, 0)
-                },
-            }
-            self._before[name] = now.records_in, now.records_out, dict(now.dropped)
-        return nodes
+    def since_last(self, task: Task) -> DetailedCounts:
+        """Return `records_in`, `dropped` and `nodes` since the last call, of the same task."""
+        nodes = {name: self._of_node(name, now) for name, now in task.metrics().items()}
+        before, self._records = self._records, task.records_in
+        return DetailedCounts(
+            records_in=self._records - before,
+            dropped=sum(sum(counts["dropped"].values()) for counts in nodes.values()),
+            nodes=nodes,
+        )
+
+    def _of_node(self, name: str, now: NodeMetrics) -> dict[str, Any]:
+        before = self._before.get(name, _NO_METRICS)
+        self._before[name] = replace(now, dropped=now.dropped.copy(), user=now.user.copy())
+        return {
+            "in": now.records_in - before.records_in,
+            "out": now.records_out - before.records_out,
+            "dropped": dict(now.dropped - before.dropped),
+            "user": {each: rise for each, at in now.user.items() if (rise := at - before.user[each])},
+        }
+
+
+_NO_METRICS = NodeMetrics()

@@ -75,6 +75,12 @@ class TaskRunner:
         assert self._state is not None
         return self._state.rows()
 
+    @property
+    def state_rows(self) -> int | None:
+        """How many entries the stores have, once the task is open. See `TaskState.count_rows`."""
+        commits = self._commits
+        return None if commits is None else commits.state_rows
+
     def abandon(self, reason: str = "closed") -> None:
         """Drop everything since the last commit, and close. `reason`: why the task will be opened again."""
         task, state, committer = self.task, self._state, self._committer
@@ -90,3 +96,9 @@ class TaskRunner:
         if self._state is not None:
             self._state.destroy()
         self.abandon()
+
+
+def rows_of(tasks: Iterable[TaskRunner]) -> int | None:
+    """Return how many entries the stores of tasks have; None if no task is open."""
+    found = [rows for each in tasks if (rows := each.state_rows) is not None]
+    return sum(found) if found else None

@@ -19,7 +19,7 @@ from penstock.plugins.hosts.client import end_hosts
 from penstock.plugins.hosts.continuous_engine import ContinuousEngine
 from penstock.plugins.hosts.executor_identity import find_identity, system_processes
 from penstock.plugins.hosts.life import LEASE_SECONDS
-from penstock.plugins.hosts.log_lines import HostLogReader
+from penstock.plugins.hosts.log_lines import HostLogReader, level_here
 from penstock.plugins.hosts.place import digest_of
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import SlotCargo
@@ -40,9 +40,10 @@ from penstock.support.repeats import Repeats
 from penstock.task.visits import Visit
 
 from .batches.checkpoint import Checkpoint, delete_with_spark
-from .batches.executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction, observed_columns
+from .batches.executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction
 from .batches.host_caller import HostCaller, host_key
 from .batches.planner_watch import PlannerWatch
+from .observed import OBSERVED, sums
 from .placement.executors import LateExecutors
 from .placement.slot_placement import SlotPlacement
 from .session.sessions import is_cluster, tune
@@ -55,8 +56,6 @@ from .watching.stops import Stops
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-_OBSERVED = "penstock"
 
 _log = logging.getLogger("penstock.spark")
 
@@ -131,6 +130,7 @@ class ApplicationQuery(Query):
     # ------------------------------------------------------------------ starting and stopping
 
     def start(self, trigger: Trigger) -> None:
+        from pyspark.sql.functions import collect_list
         from pyspark.sql.streaming.state import GroupStateTimeout
 
         from .batches.source import NAME, PenstockDataSource
@@ -146,7 +146,7 @@ class ApplicationQuery(Query):
             trigger.interval_ms,
             is_continuous=self.is_continuous,
             drains_loops=trigger.drains_loops,
-            log_level=self._log_level(),
+            log_level=level_here(),
         ).write()
         LogFile(self._directory).write(self._prepared.application.settings)
         messages = (
@@ -160,14 +160,14 @@ class ApplicationQuery(Query):
                     self._prepared.application.id,
                     self._shared_layout,
                     str(self._directory),
-                    self._log_level(),
+                    level_here(),
                 ),
                 OUTPUT_SCHEMA,
                 STATE_SCHEMA,
                 "append",
                 GroupStateTimeout.NoTimeout,
             )
-            .observe(_OBSERVED, *observed_columns())
+            .observe(OBSERVED, *sums(), collect_list("message").alias("messages"))
         )
         writer = messages.writeStream.format("noop").outputMode("append")
         writer = writer.queryName(self._prepared.application.id)
@@ -185,7 +185,7 @@ class ApplicationQuery(Query):
             application,
             self._prepared.tasks(),
             str(self._directory),
-            self._log_level(),
+            level_here(),
             self._shared_layout,
             self._layout.run,
             b"" if self._noted_servers is None else machine_server_cargo(application),
@@ -195,9 +195,6 @@ class ApplicationQuery(Query):
         family = digest_of(spark_application, application.id, settings.log, settings.data_dir)
         lease_seconds = renewals.LEASE_SECONDS if self.is_continuous else LEASE_SECONDS
         return HostCaller(pack(cargo), family, f"application {application.id!r}", lease_seconds)
-
-    def _log_level(self) -> int:
-        return min(logging.getLogger().getEffectiveLevel(), logging.getLogger("penstock").getEffectiveLevel())
 
     def _find_local_executor(self) -> str:
         """Return the identity of the executor in the driver's JVM; "" if Spark runs on a cluster."""
@@ -312,7 +309,7 @@ class ApplicationQuery(Query):
         failures: list[TaskFailure] = []
         for progress in self._progress_since_last_batch():
             number = progress["batchId"]
-            messages = (progress.get("observedMetrics") or {}).get(_OBSERVED, {}).get("messages") or []
+            messages = (progress.get("observedMetrics") or {}).get(OBSERVED, {}).get("messages") or []
             # Spark reports progress without messages when it had no batch to run.
             if number <= self._last_batch or not messages:
                 continue

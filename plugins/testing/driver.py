@@ -361,6 +361,7 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
             metrics.records_in += counts["in"]
             metrics.records_out += counts["out"]
             metrics.dropped.update(counts["dropped"])
+            metrics.user.update(counts["user"])
         return report
 
     def _source(self, topic: str) -> SourceNode:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -37,6 +37,7 @@ from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.spark.batches.executor import saved_after
 from penstock.plugins.testing.contracts.child import answer, forked
 from penstock.record import OutputBatch, TopicPartition
+from penstock.stores.lmdb.backend import LmdbBackend
 from tests.small_disk import small_disk
 from tests.spark import apps
 from tests.spark.surroundings import Surroundings
@@ -184,6 +185,50 @@ def test_what_a_waiting_task_has_not_read_is_lag() -> None:
     assert Observed.of(SlotMessage(0, "e", elsewhere="other"), plan, known).lag == 25
     assert Observed.of(SlotMessage(0, "e", results=[read]), plan, known).lag == 15
     assert Observed.of(SlotMessage(0, "e", kept={1: [read]}), plan, known).lag == 15
+    # Of one that has never committed only the plan says where it begins.
+    plan = replace(plan, starts={partition: 4})
+    assert Observed.of(SlotMessage(0, "e", results=[TaskResult("0_0")]), plan, {}).lag == 31
+    assert Observed.of(SlotMessage(0, "e", results=[read]), plan, {}).lag == 15
+
+
+def test_a_host_says_how_many_entries_the_stores_of_its_open_tasks_have(make_world: MakeWorld) -> None:
+    world = make_world(apps.count())
+    engine = world.engine()
+
+    def rows(*tasks: str) -> int | None:
+        ends = {task: world.surroundings.log.end_offsets(world.tasks[task]) for task in tasks}
+        message = engine.handle(SlotRequest(plan := SlotPlan(0, "", 0, ends), {}, "e"))
+        again = SlotMessage.from_json(message.to_json())
+        assert again.state_rows == message.state_rows == Observed.of(message, plan, {}).state_rows
+        return message.state_rows
+
+    assert rows() is None, "no task is open"
+    put(world, 0, "a", "b")
+    put(world, 1, "a")
+    put(world, 1, "a", key="other")
+    assert rows("0_1") == 2
+    assert rows("0_0") == 3 == rows(), "of tasks that had no work, too"
+
+
+def test_entries_are_counted_seldom_where_that_takes_long(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopwatch, count = Stopwatch(), LmdbBackend.approximate_count
+
+    def slow(self: LmdbBackend, store: str) -> int:
+        stopwatch.pass_by(1.0)
+        return count(self, store)
+
+    monkeypatch.setattr(LmdbBackend, "approximate_count", slow)
+    world = make_world(apps.count(), outside=stopwatch.world)
+    engine = world.engine()
+    found: list[int | None] = []
+    for number, seconds in enumerate((0.0, 190.0, 20.0)):
+        stopwatch.pass_by(seconds)
+        put(world, 0, "a", key=f"{number}-")
+        world.batch(engine, "0_0")
+        found.append(engine._tasks["0_0"].state_rows)
+    assert found == [0, 0, 3], "once when the task is opened, and again after more than 200 s"
 
 
 def opened(results: Mapping[str, TaskResult]) -> dict[str, str]:

@@ -112,6 +112,7 @@ def test_tasks_work_between_renewals_and_heartbeats_tell_of_it(tmp_path: Path) -
             message = each.engine.handle(SlotRequest(SlotPlan(0, "", 0, {"0_0": {}}), {}, "e"))
             assert isinstance(message, SlotMessage) and message.observed is not None
             assert message.observed.counts.records_in == expected, "what heartbeats have told, too, once"
+            assert message.observed.state_rows == 1
 
 
 def test_a_stop_commits_and_closes(tmp_path: Path) -> None:

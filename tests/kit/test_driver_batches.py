@@ -80,3 +80,16 @@ def test_nothing_is_sent_when_a_record_cannot_be() -> None:
 def test_a_number_of_records_is_asked_for(wrong: object) -> None:
     with pytest.raises(ConfigError, match=f"commit_every: expected a number of records from 1 on, found {wrong!r}"):
         TopologyTestDriver(counting(Sum), commit_every=wrong)  # type: ignore[arg-type]
+
+
+class Greets(Processor):
+    def process(self, record: Record) -> None:
+        self.context.metrics.user["greeted"] += 1
+
+
+def test_counters_of_a_processor_add_up_over_batches() -> None:
+    topology = Topology().add_source("in", "in").add_processor("greets", Greets, "in")
+    with TopologyTestDriver(topology) as driver:
+        driver.pipe("in", "a", "x")
+        driver.pipe("in", "a", "y")
+        assert driver.metrics()["greets"].user == {"greeted": 2}

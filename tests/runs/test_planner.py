@@ -279,6 +279,24 @@ def test_only_tasks_with_work_are_planned_with_all_their_partitions(stage: Stage
     assert [dict(each.ends) for each in slots] == [{"0_0": {IN: 5, TopicPartition("other", 0): 0}}, {}]
 
 
+def test_a_plan_says_where_tasks_begin_that_were_not_open_or_have_not_committed(stage: Stage) -> None:
+    """Of other tasks Spark knows the last commit, and so the lag."""
+    new = TopicPartition("new", 0)
+    stage.log.create_topic("new", 1)
+    planner = stage.new_planner(tasks={"0_0": [("in", 0)], "1_0": [("app-r", 0)], "2_0": [("new", 0)]})
+    stage.commit("0_0", IN, 2)
+    stage.put("in", 5)
+    stage.put("new", 4)
+    first = planner.next(planner.first(), None)
+    assert first["starts"] == {"in": {"0": 2}, "new": {"0": 0}}
+    assert [each.starts for each in plans(planner, first)] == [{IN: 2, new: 0}, {}]
+    stage.order()
+    second = planner.next(first, None)
+    assert second["starts"] == {"new": {"0": 0}} and second["ends"] == {"in": {"0": 5}, "new": {"0": 4}}
+    stage.commit("2_0", new, 1)
+    assert "starts" not in planner.next(second, None)
+
+
 def test_every_slot_gets_a_plan_even_without_work(stage: Stage) -> None:
     planner = stage.new_planner(parallelism=5, globals=["table"])
     end: Offset = {

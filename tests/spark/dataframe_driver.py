@@ -6,6 +6,7 @@ Writes DIRECTORY/out; checkpoint and state are in DIRECTORY too. MASTER and KEY=
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from pathlib import Path
@@ -42,6 +43,15 @@ class Held(Number):
     def process(self, record: Record) -> None:
         while self.hold.exists():
             time.sleep(0.05)
+        super().process(record)
+
+
+class Says(Number):
+    """Logs each record that is the first of its key."""
+
+    def process(self, record: Record) -> None:
+        if self.counts.get(record.key) is None:
+            logging.getLogger("pipeline").warning("the first of %s", record.key)
         super().process(record)
 
 
@@ -94,7 +104,7 @@ def main(place: str, kind: str, master: str = "local[2]", *options: str) -> None
     directory = Path(place)
     session = tune(make_session(master, dict(each.split("=", 1) for each in options)), True, 3)
     if kind == "files":
-        query = start(session, files(session, directory), directory)
+        query = start(session, files(session, directory), directory, Application("app", number(Says), data_dir=place))
     elif kind == "arriving":
         query = start(session, files(session, directory), directory, held(directory), processingTime="0 seconds")
     else:

@@ -101,7 +101,7 @@ def test_counts_go_on_after_a_restart_and_a_batch_that_spark_repeats_does_nothin
     news: list[RunProgress] = []
     summary = run(application, session=spark, on_progress=news.append)
     assert (summary.records_in, summary.records_out, summary.lag, summary.tasks) == (100, 100, 0, 4)
-    assert summary.nodes["count"] == {"in": 100, "out": 100, "dropped": {}}
+    assert summary.nodes["count"] == {"in": 100, "out": 100, "dropped": {}, "user": {}}
     assert (summary.stopped_by, summary.workers_lost) == (None, 0)
     last = [each for each in news if each.reports][-1]
     assert (last.records_in, last.lag, {report.task_id for report in last.reports}) == (
@@ -187,6 +187,7 @@ def test_a_limit_divides_what_there_is_into_batches(surroundings: Surroundings, 
     assert [each for each in read if each] == [40, 40, 20]
     assert [each["records_in"] for each in progress if each["records_in"]] == [40, 40, 20]
     assert [each["lag"] for each in progress if each["records_in"]] == [60, 20, 0]
+    assert [each["state_rows"] for each in progress if each["records_in"]] == [20] * 3
     assert {each["name"] for each in progress} == {"app"}
     assert [each["counters"].get("count.in") for each in progress if each["records_in"]] == [40, 40, 20]
     assert (summary.records_in, summary.lag) == (100, 0)

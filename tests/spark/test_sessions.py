@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,13 @@ from penstock.plugins.runs.order import Trigger
 from penstock.plugins.spark import run
 from penstock.plugins.spark.query import spark_trigger
 from penstock.plugins.spark.running import local_changelog
-from penstock.plugins.spark.session.sessions import check_allocation, check_java, check_python_memory, is_cluster
+from penstock.plugins.spark.session.sessions import (
+    check_allocation,
+    check_java,
+    check_python_memory,
+    is_cluster,
+    tune,
+)
 from penstock.plugins.spark.session.spark_failure import explain
 
 from . import apps
@@ -181,3 +188,13 @@ def test_a_changelog_that_other_hosts_do_not_see_is_warned_of(
     found = local_changelog(Settings(changelog=changelog, log=log), master)
     assert (found is not None) == warned
     assert found is None or ('changelog="topic:"' in found and master in found)
+
+
+def test_settings_that_a_query_does_not_take_over_are_said_in_one_line(
+    spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "penstock.spark")
+    tune(spark, True, 2)
+    (line,) = (each for each in caplog.messages if "spark.sql.streaming." in each)
+    assert "spark.sql.streaming.stateStore.encodingFormat=avro" in line
+    assert "pollingDelay" not in line and "spark.sql.shuffle" not in line

@@ -4,10 +4,12 @@ back."""
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,9 +37,13 @@ from penstock import (
 from penstock.errors import ChangelogError, ConfigError, IncompatibleStateError, ProcessingError
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.dsl import StreamsBuilder, tumbling
+from penstock.plugins.hosts.engine import HostInfo
+from penstock.plugins.hosts.status import Meter
 from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.runtime.report import DetailedCounts
 from penstock.plugins.spark.dataframe.packing import Packer, Rows
 from penstock.plugins.spark.dataframe.stream_commit import SourceOrder, StreamCommit, next_anchors, oldest_needed
+from penstock.plugins.spark.dataframe.stream_engine import Cargo, StreamBatch
 from penstock.plugins.spark.dataframe.stream_task import Outcome, StreamTask
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.world import World
@@ -114,6 +120,7 @@ class Operator:
         given = {key: self.options.pop(key) for key in list(self.options) if key not in defaults}
         self.application = Application("app", topology or tally(), data_dir=str(directory), **given)
         self.known: StreamCommit | None = None
+        self.counts = DetailedCounts()
         self.hosts = 0
         self.open: list[StreamTask] = []
         self.task = self.on_a_new_host()
@@ -150,6 +157,7 @@ class Operator:
         """A batch that Spark commits."""
         outcome = self.attempt(rows, clock_ms, **other)
         self.known = StreamCommit.from_state(outcome.commit.to_state())
+        self.counts += outcome.observed.counts
         return told(outcome)
 
     def state(self) -> dict[str, Any]:
@@ -227,9 +235,49 @@ def test_any_split_of_the_input_gives_what_the_test_driver_gives(given: list[Row
             found += operator.batch(part)
         assert found == expected
         assert operator.state() == state
+        assert (operator.counts.records_in, operator.counts.records_out) == (len(rows), len(found))
+        assert operator.counts.nodes["tally"] == {"in": len(rows), "out": len(found), "dropped": {}, "user": {}}
     finally:
         operator.close()
         shutil.rmtree(directory)
+
+
+def test_counts_are_of_the_attempt_and_rows_of_the_state_after_it(tmp_path: Path) -> None:
+    operator = Operator(tmp_path, tally(ttl=None))
+
+    def attempt(*keys: str) -> tuple[int, int, int | None]:
+        observed = operator.attempt([(key, "x", 1) for key in keys]).observed
+        return observed.counts.records_in, observed.counts.restored, observed.state_rows
+
+    with closing(operator):
+        assert attempt("a", "b", "b") == attempt("a", "b", "b") == (3, 0, 2)
+        operator.batch([("a", "x", 1), ("b", "x", 1)])
+        operator.on_a_new_host()
+        assert attempt("a", "d") == (2, 2, 3)
+
+
+class Talks(Tally):
+    def process(self, record: Record) -> None:
+        logging.getLogger("pipeline").warning("%s came", record.value)
+        super().process(record)
+
+
+def test_log_lines_are_on_standard_error_with_task_and_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    operator = Operator(tmp_path, tally(Talks))
+    partitions = tuple(operator.task._inputs[number][0] for number in range(2))
+    tasks = {7: (TaskId(0, 0), partitions)}
+    cargo = Cargo(operator.application, tasks, operator.task._fingerprint, 5, False, SourceOrder(), logging.WARNING)
+    root = logging.getLogger()
+    before = root.level, list(root.handlers)
+    engine = cargo.engine(HostInfo("token", 0, "query", "first", Meter()))
+    engine.handle(StreamBatch(7, {"in": packed([("a", "x", 1)])}, 0, None))
+    logging.getLogger("pipeline").info("nobody wants this")
+    logging.getLogger("pipeline").error("between two batches")
+    engine.close()
+    assert (root.level, root.handlers) == before
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith(" WARNING pipeline: task 0_0, node 'tally': x came")
+    assert second.endswith(" ERROR pipeline: between two batches")
 
 
 # ---------------------------------------------------------------------- what Spark may do

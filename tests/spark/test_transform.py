@@ -107,12 +107,17 @@ def batches(directory: Path) -> int:
     return len([each for each in (directory / "checkpoint" / "commits").glob("*") if each.name.isdigit()])
 
 
-def kill_after(directory: Path, kind: str, count: int) -> None:
-    """Run a driver, and kill it and all its processes once the checkpoint has so many batches."""
+def kill_after(directory: Path, kind: str, count: int) -> str:
+    """Run a driver, and kill it and all its processes once the checkpoint has so many batches.
+
+    Return what it and its task hosts have written to standard error.
+    """
     with python("tests.spark.dataframe_driver", directory, kind) as process:
         wait_until(lambda: batches(directory) >= count or process.poll() is not None, f"{count} batches", 120)
         if process.poll() is not None:
             raise AssertionError(f"the driver ended: {process.communicate()[1][-3000:]}")
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate(timeout=120)[1]
 
 
 # ---------------------------------------------------------------------- exactly once
@@ -123,7 +128,9 @@ def test_files_are_processed_once_through_a_kill_of_the_driver(
     session: Any, undisturbed: tuple[Rows, dict[str, Any]], tmp_path: Path
 ) -> None:
     some_files(tmp_path)
-    kill_after(tmp_path, "files", 2)
+    said = kill_after(tmp_path, "files", 2)
+    lines = re.findall(r"WARNING pipeline: task (0_\d), node 'number': the first of (k\d)$", said, re.MULTILINE)
+    assert {key for _, key in lines} == {f"k{number}" for number in range(7)} and len(dict(lines)) > 1, said
     assert batches(tmp_path) < 6
     start(session, files(session, tmp_path), tmp_path).awaitTermination()
     assert written(session, tmp_path) == undisturbed[0]
@@ -191,10 +198,13 @@ def test_a_batch_that_is_evaluated_twice_gives_the_same_rows(session: Any, tmp_p
         seen.append((once, again))
 
     out = transform(application(tmp_path), {"in": files(session, tmp_path)}, partitions=2, order_by="number")
-    run(out, tmp_path, look)
+    query = start_each(out, tmp_path, look)
+    query.awaitTermination()
     assert [len(once) for once, _ in seen] == [40, 40, 40]
     assert all(once == again for once, again in seen)
     assert seen[2][0][-1] == (b"k6", b"v2-6:14")
+    # Spark has the counts of the last evaluation.
+    assert [(each["records_in"], each["counters"]["number.out"]) for each in observed(query)] == [(40, 40)] * 3
 
 
 def run(frame: Any, directory: Path, each: Any = None, mode: str = "append", **trigger: Any) -> list[Any]:
@@ -207,15 +217,58 @@ def run(frame: Any, directory: Path, each: Any = None, mode: str = "append", **t
             rows.clear()
         rows.extend(batch.collect())
 
-    query = (
-        frame.writeStream.foreachBatch(each or collect)
+    start_each(frame, directory, each or collect, mode, **trigger).awaitTermination()
+    return rows
+
+
+def start_each(frame: Any, directory: Path, each: Any, mode: str = "append", **trigger: Any) -> Any:
+    return (
+        frame.writeStream.foreachBatch(each)
         .outputMode(mode)
         .option("checkpointLocation", str(directory / "checkpoint"))
         .trigger(**(trigger or {"availableNow": True}))
         .start()
     )
-    query.awaitTermination()
-    return rows
+
+
+def observed(query: Any) -> list[dict[str, Any]]:
+    """What Spark's progress says of each batch of an operator."""
+    found = [each.observedMetrics.get("penstock") for each in query.recentProgress]
+    return [each.asDict() for each in found if each is not None]
+
+
+# ---------------------------------------------------------------------- what Spark sees
+
+
+class Grades(Number):
+    """Drops what is empty, and has a counter of its own."""
+
+    def process(self, record: Record) -> None:
+        if not record.value:
+            self.context.metrics.drop("empty")
+            return
+        self.context.metrics.user["graded"] += 1
+        super().process(record)
+
+
+def test_counts_of_an_operator_are_observed_metrics(session: Any, tmp_path: Path) -> None:
+    write(tmp_path, 0, [("a", "x", 1), ("b", "", 2), ("c", "y", 3)])
+    write(tmp_path, 1, [("a", "z", 4), ("a", "z", 4)])
+    app = Application("app", number(Grades), data_dir=str(tmp_path))
+    for schema in (None, {"out": "string"}):
+        rows: list[Any] = []
+        out = transform(app, {"in": files(session, tmp_path)}, partitions=2, order_by="number", schema=schema)
+        query = start_each(out, tmp_path / str(schema), lambda frame, number, rows=rows: rows.extend(frame.collect()))
+        query.awaitTermination()
+        assert [row.topic for row in rows] == ["out"] * 4 and len(out.columns) == 5 + bool(schema)
+        first, second = observed(query)
+        counters = first.pop("counters")
+        assert first == {
+            "records_in": 3, "records_out": 2, "dropped": 1, "commits": 2, "restored": 0, "lag": None, "state_rows": 4
+        }  # fmt: skip
+        counters = {name: count for name, count in counters.items() if name.startswith("number")}
+        assert counters == {"number.in": 3, "number.out": 2, "number.dropped.empty": 1, "number.user.graded": 2}
+        assert (second["records_in"], second["dropped"], second["state_rows"]) == (2, 0, 4)
 
 
 # ---------------------------------------------------------------------- in a pipeline
@@ -239,12 +292,19 @@ def test_it_stands_between_other_operators(session: Any, tmp_path: Path) -> None
     assert sorted(map(tuple, found)) == [("anna", "1", 1), ("bert", "1", 1)]
 
 
-def test_two_of_them_in_one_query_are_refused_by_spark(session: Any, tmp_path: Path) -> None:
+def test_two_of_them_and_two_branches_of_one_are_refused_in_a_query(session: Any, tmp_path: Path) -> None:
     some_files(tmp_path, 1)
     first = transform(application(tmp_path), {"in": files(session, tmp_path)}, partitions=2)
-    second = transform(application(tmp_path), {"in": first}, partitions=2)
-    with pytest.raises(Exception, match="Multiple applyInPandasWithStates are not supported"):
-        run(second, tmp_path)
+    with pytest.raises(ConfigError, match="come from another transform.*Combine.*second query"):
+        transform(application(tmp_path), {"in": first}, partitions=2)
+    several = "(?s)Multiple applyInPandasWithStates are not supported.*'app', once in a query: .*use foreachBatch"
+    branches = first.where("key = 'k1'").union(first.where("key = 'k2'"))
+    with pytest.raises(Exception, match=several):
+        run(branches, tmp_path)
+    session.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
+    with pytest.raises(Exception, match="unsupportedOperationCheck=false: .*leave it at true.*foreachBatch"):
+        run(branches, tmp_path / "unchecked")
+    assert not list(tmp_path.glob("state/**/*.mdb")), "no row was processed"
 
 
 def test_queries_of_one_program_have_states_of_their_own(session: Any, tmp_path: Path) -> None:
@@ -279,8 +339,10 @@ def test_sources_keep_their_offsets_in_whatever_order_they_are_given(session: An
     ones = [each for each in sorted(found) if each < 5000]
     assert sorted(found) == [*range(2000, 2000 + len(ones)), *range(5000, 5000 + len(found) - len(ones))]
     assert len(found) > 14
-    with pytest.raises(ConfigError, match="source_order has each topic of `sources` once .*'one', 'two'.*'three'"):
+    with pytest.raises(ConfigError, match="source_order is a list that has each topic .*'one', 'two'.*'three'"):
         batch("one", "two", source_order=["one", "three"])
+    with pytest.raises(ConfigError, match="source_order is a list .*found {'"):
+        batch("one", "two", source_order={"one", "two"})
 
 
 class Rekeys(Processor):

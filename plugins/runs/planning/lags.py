@@ -21,8 +21,8 @@ class Lags:
 
     `internal`: topics that are the application's own. `resets`: how topics are first read that are not read from their
     start; `now_ms` returns the wall clock, which that may depend on.
-    `behind` has the positions that are below their ends, by partition; `ends` all ends. `seconds` is a clock that never
-    goes back.
+    `behind` has the positions that are below their ends, by partition, and `uncommitted` those among them where no
+    commit is; `ends` all ends. `seconds` is a clock that never goes back.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Lags:
         """How long it takes to ask for all ends."""
         self.ends: dict[TopicPartition, int] = {}
         self.behind: dict[TopicPartition, int] = {}
+        self.uncommitted: Collection[TopicPartition] = ()
 
     def stop_at_present_ends(self) -> None:
         """Let the ends of source topics stay where they are now."""
@@ -103,7 +104,7 @@ class Lags:
                 now[each] = start
         active = now.keys() | (moved & self.ends.keys())
         self._active |= dict.fromkeys(active, self._seconds())
-        self.ends, self.behind = ends, now
+        self.ends, self.behind, self.uncommitted = ends, now, fresh.keys() & now.keys()
 
     def begin_batch(self) -> None:
         """Note that tasks will run: they may write to internal topics."""

@@ -148,6 +148,7 @@ class BatchPlanner:
             if task is not None:
                 tasks[self._slots[task]].setdefault(task, {})[partition] = up_to
         left: Mapping[str, int] = end.get("left", {})
+        starts = _flat(end.get("starts", {}))
         owners, ids, global_ends = end.get("owners", {}), end.get("topics", {}), _flat(end.get("globals", {}))
         step = _step(end)
         now = self._control.peek()
@@ -161,6 +162,7 @@ class BatchPlanner:
                 ids,
                 step,
                 left.get(str(number), 0),
+                {each: at for each, at in starts.items() if self._slots.get(self._readers.get(each, "")) == number},
                 seconds=self._batch_seconds if step < 0 else None,
                 restore_seconds=None if self._drains_only or step >= 0 else self._restore_seconds,
                 is_settled=end.get("settled_in") == self._plan.control,
@@ -282,6 +284,8 @@ class BatchPlanner:
         offset["fronts"] |= {task: [-1] for task in sorted(waiting)}
         if left := self._left_by_slot():
             offset["left"] = left
+        if starts := self._starts(unopened):
+            offset["starts"] = _nested(starts)
         if control.owners:
             offset["owners"] = dict(control.owners)
         if control.unopened == []:
@@ -309,6 +313,15 @@ class BatchPlanner:
         tasks = {self._readers[each] for each, end in limited.items() if end > behind[each]}.union(unopened)
         ends = {**ends, **behind, **limited}
         return {each: ends[each] for task in sorted(tasks) for each in self._inputs[task]}
+
+    def _starts(self, unopened: Collection[str]) -> dict[TopicPartition, int]:
+        """Return where the batch begins to read partitions of which Spark may know no commit."""
+        lags = self._lags
+        return {
+            each: at
+            for each, at in lags.behind.items()
+            if each in self._planned and (each in lags.uncommitted or self._readers[each] in unopened)
+        }
 
     def _left_by_slot(self) -> dict[str, int]:
         """Return how many records of slots that have any are behind what the batch reads."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
+from math import inf
 from pathlib import Path
 
 from penstock import (
@@ -49,6 +50,8 @@ _log = logging.getLogger("penstock.state")
 _Row = tuple[str, bytes, bytes]
 _FEW_CHANGES = 1_000
 """The memory that so many changes take while they are written is too little to count."""
+_LONG_COUNT, _COUNT_PAUSES = 0.05, 200
+"""After a count of the entries that took more seconds, the next one begins after so many times the time it took."""
 _MOST_FREED = 10_000
 """Freed entries that wait for a commit with other changes; so many are a reason for a commit of their own."""
 
@@ -108,6 +111,7 @@ class TaskState:
         self.version: str | None = None
         self._progress = Progress(0)
         self._taken = 0
+        self._rows, self._count_at = 0, -inf
         self.dropped: Callable[[str, str, int], None] = lambda store, reason, count: None
 
     # ------------------------------------------------------------------ opening
@@ -238,6 +242,18 @@ class TaskState:
             if changes > _FEW_CHANGES:
                 total += self._backends.of(name).write_bytes(name, changes)
         return total
+
+    def count_rows(self) -> int:
+        """Return about how many entries the stores have, uncommitted changes included; call `flush` first.
+
+        Where counting takes long, the number may be that of some time ago.
+        """
+        began = self._world.seconds()
+        if began >= self._count_at:
+            self._rows = sum(buffer.approximate_count() for buffer in self._buffers.values())
+            took = self._world.seconds() - began
+            self._count_at = began + (_COUNT_PAUSES * took if took > _LONG_COUNT else 0.0)
+        return self._rows
 
     def flush(self) -> None:
         """Write the stores' pending objects to the commit buffers."""

@@ -13,6 +13,7 @@ from penstock.task.visits import Visit
 from ..local_state.restoring import RestoreProgress
 from ..process_resources import ProcessResources
 from ..report import FailedTask, TaskReport
+from ..task_runner import rows_of
 from .alarm import Alarm
 from .commits import Commits
 from .continuous_worker import ContinuousWorker
@@ -71,8 +72,7 @@ class TaskLoop:
         self.paused: Sequence[int] = ()
         self.current = ""
         """The task whose processors or stores the loop's thread calls now."""
-        world = resources.world
-        self._seconds = world.seconds
+        world, self._seconds = resources.world, resources.world.seconds
         self._alarm = Alarm(world)
         self._pools = Pools(world)
         self._preparing = Openings(self._pools, world)
@@ -124,6 +124,11 @@ class TaskLoop:
     def open_tasks(self) -> int:
         """How many tasks are open."""
         return sum(task.is_open for task in self._tasks.values())
+
+    @property
+    def state_rows(self) -> int | None:
+        """How many entries the stores of the open tasks have; None if none is open. See `TaskState.count_rows`."""
+        return rows_of(self._tasks.values())
 
     def still(self) -> tuple[float, str]:
         """Return for how long what other threads restore or fill has made no step, and what; any thread may call it."""
@@ -193,8 +198,7 @@ class TaskLoop:
             return
         for batch in batches:
             partition = TopicPartition(batch.topic, batch.partition)
-            name = self._names[partition]
-            task = self._tasks[name]
+            task = self._tasks[name := self._names[partition]]
             if not task.is_open:
                 continue
             task.feed(batch)
@@ -307,16 +311,14 @@ class TaskLoop:
 
     def _fail(self, name: str, error: BaseException) -> None:
         """Close a task after an error; open it again where that helps."""
-        task = self._tasks[name]
-        partitions = self._partitions[name]
+        task, partitions = self._tasks[name], self._partitions[name]
         self._busy.pop(name, None)
         self._open_at.pop(name, None)
         self._pauses.forget(partitions)
         self._follower.remove(partitions)
         if self._writing.fail_later(name, error):
             return
-        error = task.cause_of(error)
-        now = self._seconds()
+        error, now = task.cause_of(error), self._seconds()
         if task.abandon_after(error):
             self._open_at[name] = now
         elif isinstance(error, RetryRequested):

@@ -20,38 +20,19 @@ from penstock.plugins.hosts.reports import Observed, SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import SlotCargo, SlotRequest
 from penstock.plugins.runtime.locations import open_log
 
+from ..observed import COUNTS_SCHEMA, counts_row
 from .host_caller import HostCaller
 
 if TYPE_CHECKING:
     import pandas
-    from pyspark.sql import Column
     from pyspark.sql.streaming.state import GroupState
 
-COUNTS = ("records_in", "records_out", "dropped", "commits", "restored")
-OUTPUT_SCHEMA = f"message string, {', '.join(f'{name} long' for name in COUNTS)}, lag long, counters map<string, long>"
+OUTPUT_SCHEMA = f"message string, {COUNTS_SCHEMA}"
 STATE_SCHEMA = "commits string"
 _HEARD = "heard"
 """Beside the tasks in a slot's state: the token of the slot's host, and the number of its last message with reports."""
 _SUSPECT_SECONDS = 8.0
 """Seconds in which a host must give a sign of life that sends no heartbeats; longer than the five between two signs."""
-
-
-def observed_columns() -> list[Column]:
-    """Return what Spark's listeners find as the query's observed metrics: sums of the slots, and their messages."""
-    from pyspark.sql import functions as f
-
-    counters = f.aggregate(
-        f.collect_list("counters"),
-        f.create_map().cast("map<string, long>"),
-        lambda one, other: f.map_zip_with(
-            one, other, lambda _, left, right: f.coalesce(left, f.lit(0)) + f.coalesce(right, f.lit(0))
-        ),
-    )
-    return [
-        *(f.sum(name).alias(name) for name in (*COUNTS, "lag")),
-        counters.alias("counters"),
-        f.collect_list("message").alias("messages"),
-    ]
 
 
 @dataclass(eq=False)
@@ -92,9 +73,7 @@ class BatchFunction:
         if (following := saved_after(saved, message)) != saved:
             state.update((json.dumps(following, separators=(",", ":")),))
         observed = message.observed or Observed.of(message, plan, commits_in(saved))
-        row: dict[str, list[Any]] = {name: [getattr(observed.counts, name)] for name in COUNTS}
-        row |= {"lag": [observed.lag], "counters": [observed.counters()]}
-        yield pandas.DataFrame({"message": [message.to_json()], **row})
+        yield pandas.DataFrame([{"message": message.to_json(), **counts_row(observed)}])
 
     def run(self, plan: SlotPlan, saved: Mapping[str, list[Any]]) -> SlotMessage:
         """Hand the batch to the slot's host, if the slot belongs to this executor. `saved` is the slot's state.

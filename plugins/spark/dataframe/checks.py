@@ -99,10 +99,11 @@ def ordered_topics(sources: Mapping[str, Any], source_order: Sequence[str] | Non
     """Return the topics in the order in which their DataFrames are united. Raises ConfigError."""
     if source_order is None:
         return sorted(sources)
-    if isinstance(source_order, str) or sorted(source_order) != sorted(sources):
+    is_ordered = isinstance(source_order, Sequence) and not isinstance(source_order, str)
+    if not is_ordered or sorted(source_order) != sorted(sources):
         raise ConfigError(
-            f"transform: source_order has each topic of `sources` once ({', '.join(map(repr, sources))}), found "
-            f"{source_order!r}"
+            f"transform: source_order is a list that has each topic of `sources` once "
+            f"({', '.join(map(repr, sources))}), found {source_order!r}"
         )
     return list(source_order)
 

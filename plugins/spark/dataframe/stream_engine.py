@@ -5,9 +5,11 @@ Spark's checkpoint is the commit.
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +18,12 @@ from penstock.plugins.hosts.client import Client
 from penstock.plugins.hosts.engine import Cargo as HostCargo
 from penstock.plugins.hosts.engine import Engine, HostInfo
 from penstock.plugins.hosts.executor_identity import executor_identity
+from penstock.plugins.hosts.log_lines import log_to_stderr
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 
 from ..batches.host_caller import HostCaller
+from ..observed import COUNTS, counts_row
 from ..worker_errors import message_first
 from .stream_commit import SourceOrder, StreamCommit
 from .stream_task import Outcome, StreamTask
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     import pandas
     from pyspark.sql.streaming.state import GroupState
 
+_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 _IDLE_SECONDS = 300.0
 """Seconds that an unused task stays open."""
 
@@ -41,7 +46,7 @@ class Cargo(HostCargo):
     """The cargo of a query's hosts: the application, and its tasks by group key, with the partitions of each.
 
     `kept`: number of past batches that Spark may still roll back to. `has_timeouts`: Spark also calls tasks that have
-    no rows. `typed`: topics whose keys or values are columns of Spark's types.
+    no rows. `log_level`: the driver's. `typed`: topics whose keys or values are columns of Spark's types.
     """
 
     application: Application
@@ -50,6 +55,7 @@ class Cargo(HostCargo):
     kept: int
     has_timeouts: bool
     source_order: SourceOrder
+    log_level: int
     typed: TypedTopics = field(default_factory=TypedTopics)
 
     def engine(self, host: HostInfo) -> StreamEngine:
@@ -65,6 +71,8 @@ class StreamFunction:
     def __init__(self, hosts: HostCaller, slots: int) -> None:
         self.hosts = hosts
         self.slots = slots
+        # Spark shows it in plans, and so in its error for a query with two operators.
+        self.__name__ = f"transform of {hosts.title}, once in a query: for several outputs use foreachBatch"
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Let the host start while Spark's worker still imports pandas: that takes as long."""
@@ -72,7 +80,8 @@ class StreamFunction:
         from pyspark import TaskContext
 
         if TaskContext.get() is not None:
-            self._client().begin("first")
+            with suppress(ConfigError):  # the call raises it
+                self._client().begin("first")
 
     def _client(self) -> Client:
         stream, partition = _stream()
@@ -94,8 +103,7 @@ class StreamFunction:
             state.update(outcome.commit.to_state())
         if outcome.next_tick is not None:
             state.setTimeoutDuration(max(1, outcome.next_tick - clock_ms))
-        if outcome.chunks:
-            yield _frame(outcome)
+        yield _frame(outcome)
 
 
 def once_function(cargo: bytes, clock_ms: int) -> Callable[[tuple[int], pandas.DataFrame], pandas.DataFrame]:
@@ -117,7 +125,8 @@ def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame)
     _collect(frame, chunks)
     cargo: Cargo = pickle.loads(packed)
     task_id, partitions = cargo.tasks[group]
-    with TemporaryDirectory("once") as directory:
+    with TemporaryDirectory("once") as directory, log_to_stderr(cargo.log_level) as logs:
+        logs.task = str(task_id)
         application = cargo.application.with_settings(
             data_dir=str(directory), state_dir="state", changelog="directory:changelog"
         )
@@ -145,10 +154,12 @@ def _as_chunks(outcome: Outcome, cargo: Cargo) -> Outcome:
 
 
 def _frame(outcome: Outcome) -> pandas.DataFrame:
-    """Return rows of `CHUNKS_SCHEMA`."""
+    """Return rows of `CHUNKS_SCHEMA`; the last one has the counts."""
     import pandas
 
-    return pandas.DataFrame({"chunk": pandas.Series(outcome.chunks, dtype=object)})
+    chunks = pandas.Series([*outcome.chunks, None], dtype=object)
+    counts = [None] * len(outcome.chunks) + [json.dumps(counts_row(outcome.observed))]
+    return pandas.DataFrame({"chunk": chunks, COUNTS: pandas.Series(counts, dtype=object)})
 
 
 def _collect(frame: pandas.DataFrame, chunks: Chunks) -> None:
@@ -169,6 +180,12 @@ def _stream() -> tuple[str, int]:
     found = None if context is None else context.getLocalProperty("sql.streaming.queryId")
     if context is None or found is None:
         raise ConfigError("this DataFrame runs outside of a streaming query; start one with writeStream")
+    if context.getLocalProperty(_CHECK) == "false":
+        raise ConfigError(
+            f"{_CHECK}=false: Spark would run a query with two operators of `transform`, or two branches of one, which "
+            "would work on one state; leave it at true. For several outputs of one `transform` write each batch in "
+            "foreachBatch"
+        )
     return found, context.partitionId()
 
 
@@ -189,15 +206,21 @@ class StreamEngine(Engine):
         self._cargo = cargo
         self._stream = host.scope
         self._resources = ProcessResources(host.world)
+        self._stack = ExitStack()
+        self._logs = self._stack.enter_context(log_to_stderr(cargo.log_level))
         self._tasks: dict[int, StreamTask] = {}
         self._last_used: dict[int, float] = {}
 
     def handle(self, request: StreamBatch) -> Outcome:
         """Run a batch of one task."""
+        self._logs.task = str(self._cargo.tasks[request.group][0])
         task = self._tasks.get(request.group)
         if task is None:
             task = self._tasks[request.group] = self._make(request.group)
-        outcome = _as_chunks(task.run(request.chunks, request.clock_ms, request.known), self._cargo)
+        try:
+            outcome = _as_chunks(task.run(request.chunks, request.clock_ms, request.known), self._cargo)
+        finally:
+            self._logs.task = ""
         self._last_used[request.group] = self._resources.world.seconds()
         self._close_idle()
         return outcome
@@ -229,3 +252,4 @@ class StreamEngine(Engine):
         for task in self._tasks.values():
             task.close()
         self._resources.close()
+        self._stack.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,11 +20,12 @@ from penstock import (
     TopicPartition,
     duration_ms,
 )
+from penstock.plugins.hosts.reports import Observed
 from penstock.plugins.runtime.commit import PendingCommit, TaskCommits
 from penstock.plugins.runtime.local_state.task_state import TaskState
 from penstock.plugins.runtime.locations import open_deltas
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.report import Phases
+from penstock.plugins.runtime.report import Phases, TaskCounts
 from penstock.plugins.runtime.task_runner import TaskRunner
 from penstock.program.layouts import Layouts, layout_of_fingerprint
 from penstock.task.failures import RetryRequested
@@ -43,12 +44,13 @@ _CHUNK = 10_000
 class Outcome:
     """A batch of a task: its commit, if Spark commits it, its outputs, and when the next punctuator is due (ms).
 
-    `chunks`: the outputs, packed, in place of `outputs`.
+    `observed`: its counts. `chunks`: the outputs, packed, in place of `outputs`.
     """
 
     commit: StreamCommit
     outputs: list[OutputBatch]
     next_tick: int | None
+    observed: Observed
     chunks: list[bytes] = field(default_factory=list)
 
 
@@ -92,6 +94,7 @@ class StreamTask(TaskRunner):
         self._source_order = source_order
         self._checkpoint = SparkCommitter(None)
         self._commit: StreamCommit | None = None
+        self._counts = TaskCounts()
 
     def run(self, chunks: Mapping[str, Sequence[bytes]], clock_ms: int, known: StreamCommit | None) -> Outcome:
         """Process a batch: packed rows by topic, after `known`, the commit in Spark's checkpoint (None: a new task).
@@ -134,7 +137,15 @@ class StreamTask(TaskRunner):
             self._commit, outputs = self._stream_commit(last, pending), pending.outputs
         state.release()
         self._resources.clean_up(self._application)
-        return Outcome(self._commit or last, outputs, next_tick)
+        return Outcome(self._commit or last, outputs, next_tick, self._observed(task, state, commits))
+
+    def _observed(self, task: Task, state: TaskState, commits: TaskCommits) -> Observed:
+        """Return the counts of this batch."""
+        counted = self._counts.since_last(task)
+        produced, commits.produced = commits.produced, 0
+        made = int(commits.pending is not None)
+        counts = replace(counted, records_out=produced, commits=made, restored=state.take_restored())
+        return Observed(counts, state_rows=commits.state_rows)
 
     def _process(self, task: Task, rows: Sequence[Rows], clock_ms: int) -> None:
         """Process all rows. The batch has all of them, so the task does not wait for another topic's."""
@@ -237,6 +248,7 @@ class StreamTask(TaskRunner):
         self._checkpoint = SparkCommitter(None if known is None else last)
         self._commits = TaskCommits(state, self._checkpoint, last, Phases(self._resources.world.seconds))
         self._make_task(self._inputs, clock_ms, takes_whole_batches=True)
+        self._counts = TaskCounts()
 
     # ------------------------------------------------------------------ closing
 

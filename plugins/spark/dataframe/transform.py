@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from penstock import Application, Assignment, ConfigError, Settings, SystemClock, TaskId
 from penstock.plugins.applications.serdes import prepare_serdes
+from penstock.plugins.hosts.log_lines import level_here
 from penstock.plugins.hosts.place import digest_of
 from penstock.plugins.runtime.shipping import pack
 
 from ..batches.host_caller import HostCaller
+from ..observed import observed, without_counts
 from ..placement.group_keys import SPREAD, group_key
 from ..session.interpreter import log_interpreter
 from ..session.sessions import check_python_memory, is_cluster, slots_of_executor
@@ -68,7 +70,8 @@ def transform(
 
     The commit is Spark's checkpoint: with a replayable source and an idempotent or transactional sink, results are
     exactly once. The state lies in the application's stores and changelog, by the id of the query. DataFrames that are
-    no streams are processed as one batch, and no state is kept.
+    no streams are processed as one batch, and no state is kept. A query's progress has the counts of each batch:
+    `lastProgress.observedMetrics["penstock"]`.
 
     Raises TopologyError and ConfigError for what cannot run so, naming node, topic or column and what to do.
     """
@@ -126,10 +129,10 @@ def transform(
         ],
     ).groupBy("group")
     if is_streaming:
-        rows = _streamed(chunks, application, cargo, session)
+        rows = observed(_streamed(chunks, application, cargo, session))
     else:
         rows = chunks.applyInPandas(once_function(pack(cargo), SystemClock().now_ms()), CHUNKS_SCHEMA)
-    return rows.mapInArrow(unpacked, result_schema(key_types, value_types))
+    return without_counts(rows).mapInArrow(unpacked, result_schema(key_types, value_types))
 
 
 def _check_surroundings(application: Application, session: SparkSession) -> None:
@@ -187,6 +190,7 @@ def _cargo(
         batches + _MARGIN,
         wall_clock,
         order,
+        level_here(),
         typed,
     )
 

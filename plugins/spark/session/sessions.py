@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -31,6 +32,8 @@ _INSTALL_JAVA = (
     "install a Java runtime of version 17 or later with all its modules (Debian, Ubuntu: apt-get install "
     "openjdk-17-jre-headless; macOS: brew install openjdk@17; conda: openjdk) and put `java` on PATH or set JAVA_HOME"
 )
+
+_log = logging.getLogger("penstock.spark")
 
 _kept: list[TemporaryDirectory] = []
 """Directories that sessions of this process use until it ends."""
@@ -219,11 +222,16 @@ It has Spark's default for the others, which are the wishes of other queries: th
 
 def tune(session: SparkSession, checkpoint_is_local: bool, shuffle_partitions: int) -> SparkSession:
     """Return a new session on the same SparkContext with the settings that an application's query wants."""
-    tuned = session.newSession()
-    for name in tuned.conf.getAll:
+    tuned, options = session.newSession(), query_options(checkpoint_is_local)
+    reset = []
+    for name, value in sorted(tuned.conf.getAll.items()):
         if name.startswith(STREAMING) and name not in TAKEN_OVER and tuned.conf.isModifiable(name):
             tuned.conf.unset(name)
-    for name, value in query_options(checkpoint_is_local).items():
+            if value != options.get(name):
+                reset.append(f"{name}={value}")
+    if reset:
+        _log.info("the application's query does not take these settings over from Spark's configuration: %s", reset)
+    for name, value in options.items():
         tuned.conf.set(name, value)
     tuned.conf.set("spark.sql.shuffle.partitions", str(shuffle_partitions))
     _share_listeners(session, tuned)

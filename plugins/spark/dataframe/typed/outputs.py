@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import OutputBatch, ProductionError
 
+from ...observed import COUNTS
 from ..packing import serialized
 from .columns import Column
 from .scalars import BinaryColumn
@@ -15,7 +16,7 @@ from .serdes import TopicColumns
 if TYPE_CHECKING:
     import pyarrow
 
-CHUNKS_SCHEMA = "chunk binary"
+CHUNKS_SCHEMA = f"chunk binary, {COUNTS} string"
 _ROWS = 10_000
 _LAST_MS = (1 << 63) // 1000 - 1
 
