@@ -95,7 +95,7 @@ class TypedSerde(Serde[T], Generic[T]):
         try:
             text = json.dumps(from_json(data), default=_in_json)
         except (TypeError, ValueError) as error:
-            raise SerdeError(f"serde {self.name!r}: expected JSON of {kind_name(self.kind)}: {error}") from error
+            raise SerdeError(f"serde {self.name!r}: expected JSON of {kind_name(self.value_type)}: {error}") from error
         return self.deserialize(text.encode())
 
     def written_form(self) -> str:
