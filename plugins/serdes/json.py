@@ -9,14 +9,23 @@ import orjson
 
 from penstock import Serde, SerdeError
 
+from .not_finite import check_finite
+
+
+def dump_finite(value: Any) -> bytes:
+    """Return `value` as JSON, by orjson. Raises ValueError, too, with the path of a nan or infinity."""
+    data = orjson.dumps(value)
+    check_finite(value, data)
+    return data
+
 
 class JsonSerde(Serde[Any]):
     """JSON in UTF-8, by orjson. For topics; what it writes is JSON's idea of the value, not always the same value.
 
     None, bool, int of 64 bits, finite float, str, list and dict with str keys come back as they were. What
     orjson converts on the way out stays converted: a tuple comes back as a list; datetime, date, time, UUID, Enum and
-    dataclass as text, number or dict; nan and infinity as None. An int beyond 64 bits in JSON that another
-    program wrote is read as a float. Where the value must come back as it was, use `msgpack`.
+    dataclass as text, number or dict. An int beyond 64 bits in JSON that another program wrote is read as a float. nan
+    and infinity are refused. Where the value must come back as it was, use `msgpack`.
 
     Keys of a dict keep their order, so equal dicts may have different bytes: use `msgpack` or `str` for store keys.
 
@@ -31,7 +40,7 @@ class JsonSerde(Serde[Any]):
     def serialize(self, value: Any) -> bytes:
         """Return `value` as JSON. Raises SerdeError that names what JSON cannot represent."""
         try:
-            return orjson.dumps(value)
+            return dump_finite(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise SerdeError(
                 f"serde 'json': cannot write {type(value).__name__} {reprlib.repr(value)}: {error}; "

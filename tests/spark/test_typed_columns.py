@@ -12,7 +12,8 @@ from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
 from uuid import UUID
 
 import pandas
@@ -375,8 +376,12 @@ def test_a_struct_becomes_the_class_of_the_serde_and_a_class_a_struct() -> None:
 
 
 class Note(TypedDict):
-    text: str
+    text: Annotated[str, "of a page"]
     places: NotRequired[list[Place]]
+
+
+class Notes(Note, total=False):
+    more: Annotated[int, "pages"]
 
 
 class Named(BaseModel):
@@ -467,6 +472,10 @@ def test_types_of_classes() -> None:
     )
     fields = found["stops"].dataType.elementType.fields  # type: ignore[index]
     assert [each.nullable for each in fields] == [False, False, True]
+    (text, places, more) = type_of(Notes, "here").fields  # type: ignore[attr-defined]
+    assert (text.nullable, places.nullable, more.nullable) == (False, True, True)
+    assert places.dataType.simpleString() == "array<struct<x:bigint,y:double>>"
+    assert fitted(column_of(_ddl("text string"), "here"), Notes, "here")  # of which no other field must be there
     with pytest.raises(ConfigError, match="here: there is no Spark type for complex; give the schema as text"):
         type_of(complex, "here")
 
@@ -527,37 +536,78 @@ def doubles(**options: Any) -> Application:
 
 def rows_of(application: Application, given: Any, tmp_path: Path) -> list[dict[str, Any]]:
     """What a task makes of an Arrow batch with the columns of `records.normalized`."""
+    out = column_of(_ddl(OUT), "here")
+    return [row for batch in results(application, [given], tmp_path, _ddl(IN), out) for row in batch.to_pylist()]
+
+
+def results(
+    application: Application, given: list[Any], tmp_path: Path, kind: spark_types.DataType, out: Column, tasks: int = 1
+) -> list[Any]:
+    """What tasks make of Arrow batches with the columns of `records.normalized`, as Arrow batches."""
     application = application.with_settings(data_dir=str(tmp_path))
-    key, value = typed_keys(application, "in", _ddl("bigint")), typed_values(application, "in", _ddl(IN))
+    key, value = typed_keys(application, "in", _ddl("bigint")), typed_values(application, "in", kind)
     assert key is not None and value is not None
-    typed = TypedTopics({"in": value}, {}, {"out": TopicPart("out", "value", column_of(_ddl(OUT), "here"))})
+    typed = TypedTopics({"in": value}, {}, {"out": TopicPart("out", "value", out)})
     typed = pickle.loads(pickle.dumps(typed))
-    chunks = [
-        chunk for part in Packer("in", (7,), (), key, value.column)([given]) for chunk in part["chunk"].to_pylist()
-    ]
+    chunks: list[list[bytes]] = [[] for _ in range(tasks)]
+    for part in Packer("in", tuple(range(tasks)), (), key, value.column)(given):
+        for group, chunk in zip(part["group"].to_pylist(), part["chunk"].to_pylist(), strict=True):
+            chunks[group].append(chunk)
     program = application.program
-    task = StreamTask(
-        application, TaskId(0, 0), [TopicPartition("in", 0)], program.fingerprint(program.resolve({"in": 1}, "app")),
-        ProcessResources(), stream="query", kept=5, has_timeouts=False, source_order=SourceOrder(()), typed=typed,
-    )  # fmt: skip
-    try:
-        outputs = task.run({"in": chunks}, 0, None).outputs
-    finally:
-        task.close()
-    packs = pyarrow.RecordBatch.from_pydict({"chunk": packed(outputs, typed.columns)})
-    return [row for batch in unpacked([packs]) for row in batch.to_pylist()]
+    fingerprint = program.fingerprint(program.resolve({"in": tasks}, "app"))
+    found: list[Any] = []
+    for number in range(tasks):
+        task = StreamTask(
+            application, TaskId(0, number), [TopicPartition("in", number)], fingerprint, ProcessResources(),
+            stream="query", kept=5, has_timeouts=False, source_order=SourceOrder(()), typed=typed,
+        )  # fmt: skip
+        try:
+            outputs = task.run({"in": chunks[number]}, 0, None).outputs
+        finally:
+            task.close()
+        found += unpacked([pyarrow.RecordBatch.from_pydict({"chunk": packed(outputs, typed.columns)})])
+    return found
 
 
 def given_rows(*rows: tuple[int | None, Any]) -> Any:
-    kind = column_of(_ddl(IN), "here").arrow()
+    return arrow_rows(column_of(_ddl(IN), "here"), [(key, value, 5) for key, value in rows])
+
+
+def arrow_rows(column: Column, rows: list[tuple[int | None, Any, int]]) -> Any:
+    """Rows of a key, a value and milliseconds with the columns of `records.normalized`."""
     return pyarrow.RecordBatch.from_pydict(
         {
-            "key": pyarrow.array([key for key, _ in rows], pyarrow.int64()),
-            "value": pyarrow.array([value for _, value in rows], kind),
-            "time": pyarrow.array([5_000] * len(rows), pyarrow.int64()),
+            "key": pyarrow.array([key for key, _, _ in rows], pyarrow.int64()),
+            "value": written(column, [value for _, value, _ in rows]),
+            "time": pyarrow.array([1000 * at for _, _, at in rows], pyarrow.int64()),
             "headers": pyarrow.array([None] * len(rows), pyarrow.string()),
         }
     )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_rows_of_every_schema_pass_tasks_in_whatever_order_they_come(data: st.DataObject) -> None:
+    kind = data.draw(TYPES.filter(lambda kind: kind.simpleString() not in ("binary", "void") and not has_void(kind)))
+    column = column_of(kind, "here")
+    row = st.tuples(st.none() | st.integers(0, 3), nullable(kind, True), st.integers(0, 2))
+    rows = data.draw(st.lists(row, max_size=6))
+    shuffled, cut = data.draw(st.permutations(rows)), data.draw(st.integers(0, len(rows)))
+    topology = Topology().add_source("in", "in", key_serde="int").add_sink("out", "out", "in", key_serde="int")
+    application = Application("app", topology)
+    found: list[list[Any]] = []
+    for parts in ([rows], [shuffled[:cut], shuffled[cut:]]):
+        with TemporaryDirectory() as directory:
+            batches = results(
+                application, [arrow_rows(column, part) for part in parts], Path(directory), kind, column, 2
+            )
+        found.append([])
+        for batch in batches:
+            keys = [None if each is None else int.from_bytes(each, "big") for each in batch["key"].to_pylist()]
+            times = [int(each.timestamp() * 1000) for each in batch["timestamp"].to_pylist()]
+            found[-1] += zip(keys, column.read(batch["out"].field("value")), times, strict=True)
+    assert same(*found)
+    assert same(sorted(found[0], key=repr), sorted(rows, key=repr))
 
 
 def test_rows_with_equal_times_are_sorted_by_content(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ with needed("serde 'json_schema'", "json-schema"):
 
     from .base import RegistryOptions, RegistrySerde, declared_schema
 
+from ..json import dump_finite
 from ..of import typed_serde
 from ..typed.base import kind_name
 from ..typed.json_schemas import changes, closed, essence
@@ -97,7 +98,7 @@ class JsonSchemaSerde(RegistrySerde[T]):
             to_plain = lambda value, _: orjson.loads(typed.serialize(value))  # noqa: E731
             of_plain = lambda value, _: typed.deserialize(orjson.dumps(value))  # noqa: E731
         return (
-            JSONSerializer(self.schema, self.client, to_plain, writing, json_encode=orjson.dumps),
+            JSONSerializer(self.schema, self.client, to_plain, writing, json_encode=dump_finite),
             JSONDeserializer(self.schema, of_plain, self.client, reading, json_decode=orjson.loads),
         )
 

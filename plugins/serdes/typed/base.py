@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar, is_typeddict
 from penstock import ConfigError, Serde, SerdeError
 from penstock.support.text_form import from_json, to_json
 
+from ..not_finite import check_finite
 from .json_schemas import Schema, changes, essence
 from .shipped import classes_inside, restore_fields
 
@@ -46,13 +47,20 @@ class TypedSerde(Serde[T], Generic[T]):
             )
         try:
             data = self._write(value)
-            self._read(data)
+            check_finite(value, data, self._read_again(data, value))
         except Exception as error:
             raise SerdeError(
                 f"serde {self.name!r}: cannot write {reprlib.repr(value)}: {self._said(error)}; set its fields to what "
                 f"{kind_name(self.value_type)} declares"
             ) from error
         return data
+
+    def _read_again(self, data: bytes, value: T) -> T:
+        try:
+            return self._read(data)
+        except Exception:
+            check_finite(value, data)  # a better reason than the null in its place
+            raise
 
     def deserialize(self, data: bytes) -> T:
         """Return the value. Raises SerdeError with the path of a missing, unknown or wrong field."""

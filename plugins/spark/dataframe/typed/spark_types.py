@@ -193,9 +193,14 @@ def type_of(kind: Any, where: str) -> DataType:
                 return simple[held]
         elif nested.fields_of(kind):
             hints = get_type_hints(kind, include_extras=True)
+            optional = getattr(kind, "__optional_keys__", ())  # of a TypedDict
             return spark.StructType(
                 [
-                    spark.StructField(name, type_of(hints[name], f"{where}.{name}"), _may_be_none(hints[name]))
+                    spark.StructField(
+                        name,
+                        type_of(hints[name], f"{where}.{name}"),
+                        name in optional or _may_be_none(hints[name]),
+                    )
                     for name in nested.fields_of(kind) or ()
                 ]
             )
@@ -228,7 +233,9 @@ def _declared_fields(kind: Any) -> list[_Declared]:
     if _is_namedtuple(kind):
         return [_Declared(name, hints[name], name in kind._field_defaults) for name in kind._fields]  # type: ignore[attr-defined]
     if is_typeddict(kind):
-        return [_Declared(name, each, name not in kind.__required_keys__) for name, each in hints.items()]  # type: ignore[attr-defined]
+        # The set of required keys is wrong where annotations are text.
+        optional = {name for name, each in hints.items() if get_origin(each) is NotRequired} | kind.__optional_keys__  # type: ignore[attr-defined]
+        return [_Declared(name, each, name in optional) for name, each in hints.items()]
     if (names := getattr(kind, "__struct_encode_fields__", None)) is not None:  # msgspec's: it says itself what lacks
         return [_Declared(name, hints[own], True) for name, own in zip(names, kind.__struct_fields__, strict=True)]  # type: ignore[attr-defined]
     models = getattr(kind, "model_fields", {})  # pydantic's
@@ -240,7 +247,9 @@ def _is_namedtuple(kind: Any) -> bool:
 
 
 def _may_be_none(kind: Any) -> bool:
-    return _without_none(kind) is not kind
+    if get_origin(kind) in (Annotated, Required, NotRequired):
+        return get_origin(kind) is NotRequired or _may_be_none(get_args(kind)[0])
+    return get_origin(kind) in (Union, types.UnionType) and type(None) in get_args(kind)
 
 
 def _without_none(kind: Any) -> Any:
