@@ -128,7 +128,9 @@ class ProcessorContext(ValueTransformerContext, Protocol):
     def forward(self, record: Record, to: str | None = None) -> None:
         """Hand `record` to all children in the order they were added, or to the child named `to`.
 
-        Depth first: returns when everything below has processed it. Raises TopologyError when there is no such child.
+        Depth first: returns when everything below has processed it. Each child gets a key and a value of its own, if
+        these can be changed, so neither sees what the other does to them; an object that `copy.deepcopy` cannot copy
+        is shared. Raises TopologyError when there is no such child.
         """
         ...
 
@@ -154,7 +156,10 @@ class ProcessorContext(ValueTransformerContext, Protocol):
         ...
 
     def send(self, record: Any, to: str | None = None) -> None:
-        """Forward a record that may be a plain tuple of key, value, timestamp and headers, as operators make them."""
+        """Forward a record that may be a plain tuple of key, value, timestamp and headers, as operators make them.
+
+        An Operator hands the value over, to save a copy: after that it does not use it, or send it again.
+        """
         ...
 
     def timer(self, key: Any, at: int, clock: PunctuationType) -> None:

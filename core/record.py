@@ -29,7 +29,7 @@ class RecordMetadata(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record: immutable, so that every child of a node may be handed the same one.
+    """One record. It is immutable; a value that can be changed, such as a dict, is its processor's own copy.
 
     `timestamp` is milliseconds since the epoch. `headers` is a tuple of (name, bytes or None) pairs
     in which names may repeat. A `value` of None is a tombstone.

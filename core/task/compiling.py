@@ -17,6 +17,7 @@ from ..processor import Processor, ValueTransformer
 from ..program.nodes import Node, ProcessorNode, SinkNode, SourceNode, Subtopology
 from ..record import Record, as_record
 from ..support.callbacks import watched
+from ..support.own_copy import IMMUTABLE, own_record
 from .context import NodeContext, Shared, TransformerContext
 from .failures import RECORD_ERRORS, SKIPPED, Failures, no_child
 from .input_queue import InputQueue
@@ -109,9 +110,8 @@ class Nodes:
 
     def _takes_tuples(self, name: str) -> bool:
         """Return whether records that reach a node may be plain tuples; its processor was made before."""
-        node = self._nodes[name]
-        if isinstance(node, SinkNode):
-            return isinstance(node.topic, str) and node.partitioner is None
+        if isinstance(self._nodes[name], SinkNode):
+            return self._is_plain_sink(name)
         processor = self._processors[name]
         return isinstance(processor, ValueTransformer) or processor.takes_tuples
 
@@ -156,28 +156,41 @@ class Nodes:
     def _compile_edges(self, name: str, children: list[tuple[str, Run]]) -> Callable[..., None]:
         """Return forward(record, to=None) of a node, and keep its counts.
 
+        No two places have one value that can be changed: of several children each gets its own, and a processor of the
+        user's, which may use what it has forwarded, keeps its own. An operator hands a value over.
+
         A count for each record costs as much as a tenth of a simple node, so there is none where another one says it:
         a child that forwards each record has got as many as it has forwarded, and the other way round.
         """
         only = self._nodes[children[0][0]] if len(children) == 1 else None
-        is_known = True
-        if isinstance(only, SinkNode) and isinstance(only.topic, str) and only.partitioner is None:
+        is_known, keeps = True, self._keeps_values(name)
+        if isinstance(only, SinkNode) and isinstance(only.topic, str) and self._is_plain_sink(only.name):
             is_alone = self._is_alone(only.topic)
             forward, counts = self._outputs.compile_only_child(only, self._failures.production, is_alone=is_alone)
         elif only is not None and self._says_what_it_got(only.name):
-            forward = self._compile_uncounted(name, *children[0])
+            forward = self._compile_uncounted(name, *children[0], keeps=keeps)
             forwarded, child = self._edges[only.name][0], only.name
             counts = lambda: (sum(forwarded()) + self._lost(child),)  # noqa: E731
         elif only is not None and self._forwards_each(name):
-            forward, is_known = self._compile_uncounted(name, *children[0]), False
+            forward, is_known = self._compile_uncounted(name, *children[0], keeps=keeps), False
             counts = lambda: (self._received[name] - self._lost(name),)  # noqa: E731
         else:
-            forward, counts = self._compile_forward(name, children)
+            forward, counts = self._compile_forward(name, children, keeps=keeps)
         if is_known:
             self._known.add(name)
         forward.__qualname__ = "forward"  # its name in Python's own errors
         self._edges[name] = counts, tuple(child for child, _ in children)
         return forward
+
+    def _keeps_values(self, name: str) -> bool:
+        """Return whether a node may use, change or forward again what it has forwarded: a processor of the user's."""
+        processor = self._processors.get(name)
+        return processor is not None and not (isinstance(processor, Processor) and processor.takes_tuples)
+
+    def _is_plain_sink(self, name: str) -> bool:
+        """Return whether a node only reads a record while it is called, and hands it to no function of the user's."""
+        node = self._nodes[name]
+        return isinstance(node, SinkNode) and isinstance(node.topic, str) and node.partitioner is None
 
     def _forwards_each(self, name: str) -> bool:
         processor = self._processors.get(name)
@@ -199,9 +212,11 @@ class Nodes:
         names = [self._outputs.topic_name(each) for each in topics if isinstance(each, str)]
         return len(names) == len(topics) and names.count(self._outputs.topic_name(topic)) == 1
 
-    def _compile_uncounted(self, name: str, child: str, run: Run) -> Callable[..., None]:
+    def _compile_uncounted(self, name: str, child: str, run: Run, *, keeps: bool) -> Callable[..., None]:
         """Return forward(record, to=None) to an only child, where the number of records is known otherwise."""
         failed = self._failures.processing
+        if keeps and not self._is_plain_sink(child):
+            run = _with_own_values(run)
 
         def forward(record: Record, to: str | None = None) -> None:
             if to is not None and to != child:
@@ -213,13 +228,17 @@ class Nodes:
 
         return forward
 
-    def _compile_forward(self, name: str, children: list[tuple[str, Run]]) -> tuple[Callable[..., None], EdgeCounts]:
-        """Return forward(record, to=None) and its counts."""
+    def _compile_forward(
+        self, name: str, children: list[tuple[str, Run]], *, keeps: bool
+    ) -> tuple[Callable[..., None], EdgeCounts]:
+        """Return forward(record, to=None) and its counts. `keeps`: the node keeps the values that it forwards."""
         sent = 0  # a variable of the function costs less than an element of a list
         counts = [0] * len(children)
         failed = self._failures.processing
         index = {child: position for position, (child, _) in enumerate(children)}
-        runs = dict(children)
+        runs = {
+            child: _with_own_values(run) if keeps and not self._is_plain_sink(child) else run for child, run in children
+        }
 
         def forward_to(record: Record, to: str) -> None:
             run = runs.get(to)
@@ -232,7 +251,7 @@ class Nodes:
                 failed(to, record, error)
 
         if len(children) == 1:
-            only, only_run = children[0]
+            only, only_run = children[0][0], runs[children[0][0]]
 
             def forward(record: Record, to: str | None = None) -> None:
                 nonlocal sent
@@ -248,13 +267,22 @@ class Nodes:
 
             return forward, lambda: (sent,)
 
+        # The last child may have the record itself, where nobody has it afterwards.
+        to_all = [
+            (
+                child,
+                _with_own_values(run) if child != children[-1][0] and not self._is_plain_sink(child) else runs[child],
+            )
+            for child, run in children
+        ]
+
         def forward_all(record: Record, to: str | None = None) -> None:
             nonlocal sent
             if to is not None:
                 forward_to(record, to)
                 return
             sent += 1
-            for child, run in children:
+            for child, run in to_all:
                 try:
                     run(record)
                 except RECORD_ERRORS as error:
@@ -306,6 +334,18 @@ class Nodes:
 def _not_a_child(name: str, to: str, children: Iterable[str], record: Record) -> Exception:
     there = ", ".join(children) or "none"
     return no_child(f"node {name!r} forwards to {to!r}, which is not a child of it; children: {there}", record)
+
+
+def _with_own_values(run: Run) -> Run:
+    """Return `run` of a child that gets its own key and value, where these can be changed."""
+
+    def run_with_own(record: Record) -> None:
+        if type(record[1]) in IMMUTABLE and type(record[0]) in IMMUTABLE:
+            run(record)
+        else:
+            run(own_record(record))
+
+    return run_with_own
 
 
 def _sending_records(forward: Callable[..., None]) -> Callable[..., None]:

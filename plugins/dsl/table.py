@@ -15,7 +15,7 @@ from .graph.materialized import GroupingWithKey, GroupingWithoutKey, WithKey, Wi
 from .graph.names import checked
 from .graph.serdes import Serdes
 from .graph.step import Flow, ProcessorStep
-from .operators.aggregate.table_aggregate import TableSelect
+from .operators.aggregate.table_aggregate import TableSelect, group_options
 from .operators.stateless.table_values import ToStream
 from .operators.suppress import SuppressedTable, suppress_options, suppress_step
 from .stream_base import K, V
@@ -130,6 +130,7 @@ class KTable(TableStateless[K, V], TableJoins[K, V]):
                 "select_value": None if select_value is None else keyed(select_value, with_key=with_key),
                 "ignores_older": self.source.is_versioned,
             },
+            late=lambda writer: group_options(writer, step, serdes.key),
         )
         self.recorder.add(step, self.flow.step)
         self.source.send_old_values(force=True)

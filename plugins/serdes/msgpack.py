@@ -34,9 +34,10 @@ class MsgpackSerde(Serde[Any]):
     do. A bytearray or memoryview is written as, and comes back as, bytes. Tuples and sets nest up to 32 deep, lists and
     dicts up to 500.
 
-    As a store key: equal values of one type have equal bytes, sets included (written in order of their elements'
-    bytes), except that a dict keeps its order and 0.0 is not -0.0. Values of different types are different keys, even
-    where Python calls them equal (1, 1.0 and True). Aware datetimes are keys by wall time and zone, not by instant.
+    As a key: what is written alike is one key. Sets are (in order of their elements' bytes), dicts keep their order.
+    Python calls some values equal that are different keys here, alone and inside of tuples: those of different types
+    (1, 1.0 and True), 0.0 and -0.0, Decimals with other digits (1.5 and 1.50), and aware datetimes of one instant with
+    another wall time or zone.
     Scans follow the bytes: text of up to 31 bytes in order of length, then by code point; datetimes, dates
     and timedeltas in order of time. For ranges over text or numbers use the serdes `str` and `int`.
 

@@ -297,7 +297,10 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
 
     @property
     def hints(self) -> list[str]:
-        """What the program changed in itself, outside stores, while tasks were re-opened. It is logged, too."""
+        """What shows only elsewhere: a change outside stores while tasks were re-opened, a value changed in place.
+
+        A processor that changes the value that it got is named; functions of the DSL's verbs may do that.
+        """
         return self._processes.hints
 
     # ------------------------------------------------------------------ running

@@ -33,6 +33,7 @@ from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 from penstock.support.callbacks import check_methods
 from penstock.support.names import index_name, timer_store_name
+from penstock.support.own_copy import own_record
 from penstock.support.repeats import Repeats
 from penstock.task.making import FORWARDS_TOO_EARLY
 from penstock.task.schedule import Schedule
@@ -157,7 +158,9 @@ class MockProcessorContext:
 
     def forward(self, record: Record, to: str | None = None) -> None:
         """Capture a record."""
-        self.forwarded.append(CapturedForward(record, to))
+        # As in a task, what the processor does to the value afterwards does not count. What is no record is captured.
+        is_record = isinstance(record, tuple) and len(record) == len(Record._fields)
+        self.forwarded.append(CapturedForward(own_record(record) if is_record else record, to))
 
     def send(self, record: Any, to: str | None = None) -> None:
         """Capture a record, which may be a plain tuple."""

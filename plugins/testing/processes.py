@@ -13,6 +13,7 @@ from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.stores.memory import MemoryBackend
 from penstock.support.repeats import Repeats
 
+from .changed_values import FindsChangedValues
 from .shipped import ShippedCopy
 
 _HINT = (
@@ -34,7 +35,8 @@ class Processes:
     def __init__(
         self, application: Application, packed: bytes, log: Log, clock: Clock, directory: Path, ships: bool
     ) -> None:
-        self.hints: list[str] = []
+        self.changed_values: list[str] = []
+        self._hints: list[str] = []
         self._application = application
         self._packed = packed
         self._log = log
@@ -47,6 +49,11 @@ class Processes:
         # A line is logged once a minute for all processes: each has one task that is open, often for one record.
         self._repeats = Repeats(clock.now_ms)
 
+    @property
+    def hints(self) -> list[str]:
+        """What the program does that would show elsewhere."""
+        return [*self._hints, *self.changed_values]
+
     def running(self, *, looking: bool = False) -> Process:
         """Return the process that runs tasks: the next one where there is none, or where the driver itself looked in.
 
@@ -57,7 +64,9 @@ class Processes:
             self.end()
         if self._process is None:
             copy = ShippedCopy(self._application, self._packed) if ships else None
-            application = self._application if copy is None else copy.application
+            application = FindsChangedValues.in_application(
+                self._application if copy is None else copy.application, self.changed_values
+            )
             resources = _Resources(self._clock, self._host_directory, self._repeats)
             self._process = Process(application, self._log, resources, copy)
         return self._process
@@ -70,8 +79,8 @@ class Processes:
         self._global_metrics = _added(self._global_metrics, process.global_metrics())
         process.close()
         for change in process.changes():
-            if change not in self.hints:
-                self.hints.append(change)
+            if change not in self._hints:
+                self._hints.append(change)
                 _log.warning("%s. %s", change, _HINT)
 
     def reopen(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock import Windowed
 from penstock.store.record_cache import RecordCache
+from penstock.support.own_copy import IMMUTABLE, own_copy
 
 from ..rows.buckets import MAX_TIME
 from ..rows.key_form import KeyForm
@@ -33,6 +34,10 @@ class _Notes:
         """Return a key that is unique for the serde: keys that are equal in Python may be two for it."""
         return key if type(key) in self._keys.types else (self._keys.to_bytes(key),)
 
+    def own(self, key: Any) -> Any:
+        """Return a key that stays as it is now."""
+        return key if type(key) in IMMUTABLE else own_copy(key)
+
     def frozen(self, key: Any, value: Any) -> Any:
         """Return a value that stays as it is now."""
         if value is None or self._can_wait(value):
@@ -57,11 +62,11 @@ def cache_key_value_store(store: PlainStore, cache: RecordCache) -> PlainStore:
         old = None if cache.has(which) else get(key)
         put(key, value, **options)
         new = notes.frozen(key, value)
-        cache.note(which, key, new, old, _size(key) + _size(new))
+        cache.note(which, notes.own(key), new, old, _size(key) + _size(new))
 
     def sent(key: Any) -> Any:
         which = notes.which(key)
-        return cache.before(which) if cache.has(which) else get(key)
+        return own_copy(cache.before(which)) if cache.has(which) else get(key)
 
     cache.sent = sent
     _replace(store, cache, cached)
@@ -82,13 +87,13 @@ def cache_window_store(store: BucketWindowStore, cache: RecordCache) -> BucketWi
         put(key, value, window_start)
         # Also if the store has dropped it as expired: what is put there is an update, as it is without a cache.
         new = notes.frozen(key, value)
-        windowed = Windowed(key, window_start, min(window_start + store.size_ms, MAX_TIME))
+        windowed = Windowed(notes.own(key), window_start, min(window_start + store.size_ms, MAX_TIME))
         cache.note(which, windowed, new, old, _size(key) + _size(new) + _SMALL)
 
     def sent(windowed: Any) -> Any:
         key, window_start, _ = windowed
         which = (notes.which(key), window_start)
-        return cache.before(which) if cache.has(which) else fetch(key, window_start)
+        return own_copy(cache.before(which)) if cache.has(which) else fetch(key, window_start)
 
     cache.sent = sent
     _replace(store, cache, cached)
@@ -110,12 +115,12 @@ def cache_session_store(store: BucketSessionStore, cache: RecordCache) -> Bucket
         put(session, value)
         # Also if the store has dropped it as expired: what is put there is an update, as it is without a cache.
         new = notes.frozen(key, value)
-        cache.note(which, Windowed(key, start, end), new, old, _size(key) + _size(new) + _SMALL)
+        cache.note(which, Windowed(notes.own(key), start, end), new, old, _size(key) + _size(new) + _SMALL)
 
     def sent(session: Any) -> Any:
         key, start, end = session
         which = (notes.which(key), start, end)
-        return cache.before(which) if cache.has(which) else fetch_session(key, start, end)
+        return own_copy(cache.before(which)) if cache.has(which) else fetch_session(key, start, end)
 
     cache.sent = sent
     setattr(store, "remove", lambda session: cached(session, None))  # noqa: B010

@@ -61,7 +61,7 @@ class ProcessorContract:
     continue in a process with another hash seed, when records are processed again after a crash, and however many
     records a task processes between two commits; and state must not grow for ever. So state outside stores is found, a
     store that is not logged, a changelog that lost something, an effect outside that is repeated, the order of a set,
-    and whatever depends on where a batch ends or when it is processed.
+    a record's value that is changed in place, and whatever depends on where a batch ends or when it is processed.
 
     Needs pytest and hypothesis (`pip install 'penstock-streams[testing]'`).
     """
@@ -260,6 +260,8 @@ class ProcessorContract:
         with self._isolated(partitions=partitions, **given) as driver:
             sender = self._sender(driver, partitions)
             do(driver, sender.steps(history))
+            if found := driver._processes.changed_values:
+                raise AssertionError(f"{found[0]}; with {history}")
             how = ", ".join(f"{name} {value}" for name, value in {"partitions": partitions, **given}.items())
             self._compare(driver, sender, f"{how}; {history}")
 

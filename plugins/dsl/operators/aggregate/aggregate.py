@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from penstock import NOT_PUT, Change, ProcessorContext, Record, ValueAndTimestamp, VersionedKeyValueStore
 from penstock.operator import Run, new
+from penstock.support.own_copy import IMMUTABLE, own_copy
 
 from ..updates import NULL_KEY, NULL_VALUE, UpdatingOperator
 from .folds import Counting, Fold
@@ -15,9 +16,9 @@ from .folds import Counting, Fold
 class Aggregate(UpdatingOperator):
     """An aggregation over a key-value store. Records without key or value are dropped and counted.
 
-    An update has the highest timestamp of its records; after an aggregate of None, which deletes the entry, it begins
-    anew. The old value of a key's first update is what its aggregate began with. Kafka Streams: KStreamAggregate and
-    KStreamReduce.
+    The aggregator may change its argument: the old value that is sent is a copy. An update has the highest timestamp of
+    its records; after an aggregate of None, which deletes the entry, it begins anew. The old value of a key's first
+    update is what its aggregate began with. Kafka Streams: KStreamAggregate and KStreamReduce.
     """
 
     fold: Fold
@@ -33,7 +34,7 @@ class Aggregate(UpdatingOperator):
             self.fold.initial,
             self.fold.compile_take(context.node),
             self._stored,
-            self.sends_old,
+            self.sends_old and store.record_cache is None,
         )
         get, put, forward, drop = store.get, store.put, self._forward(context, store), context.metrics.drop
 
@@ -49,10 +50,10 @@ class Aggregate(UpdatingOperator):
                 old = entry[0]
                 if entry[1] > timestamp:
                     timestamp = entry[1]
+            before = (old if type(old) in IMMUTABLE else own_copy(old)) if sends_old else None
             aggregate = take(key, value, old)
             put(key, stored(aggregate, timestamp, headers))
-            change = new(Change, (aggregate, old if sends_old else None))
-            forward((key, change, timestamp, headers))
+            forward((key, new(Change, (aggregate, before)), timestamp, headers))
 
         return run
 
@@ -94,8 +95,9 @@ class Aggregate(UpdatingOperator):
             old = initial() if entry is None else entry.value
             if entry is not None:
                 timestamp = max(timestamp, entry.timestamp)
+            before = own_copy(old) if sends_old else None
             aggregate = take(key, value, old)
             if store.put(key, aggregate, timestamp) != NOT_PUT:
-                forward((key, new(Change, (aggregate, old if sends_old else None)), timestamp, headers))
+                forward((key, new(Change, (aggregate, before)), timestamp, headers))
 
         return run

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from penstock.support.own_copy import own_copy
+
 from ...graph.functions import check_aggregator, check_function, check_initializer
 from ...graph.serdes import KnownSerde
 from .aggregator import Aggregator, Take
@@ -89,7 +91,8 @@ class Aggregating(Fold):
     merges_with_key: bool = False
 
     def initial(self) -> Any:
-        return self.initializer()
+        # An initializer may return one object each time, and the aggregator may change it.
+        return own_copy(self.initializer())
 
     def compile_take(self, node: str) -> Take:
         return self.aggregator.compile(node)

@@ -8,6 +8,7 @@ from typing import Any
 from penstock import Change, FlushListener, Headers, ProcessorContext, Record, ValueTimestampHeaders, Windowed
 from penstock.operator import new
 from penstock.program.serdes import SerdeLike
+from penstock.support.own_copy import own_copy
 
 from ..own_time import WindowTime
 from ..updates import LATE
@@ -48,7 +49,7 @@ class SessionAggregate(WindowedOperator):
             with find(key, timestamp - gap, timestamp + gap) as rows:
                 found = [(each, entry[0] if keeps_headers else entry) for each, entry in rows]
             for (_, one_start, one_end), entry in found:
-                aggregate = fold.merged(key, aggregate, entry)
+                aggregate = fold.merged(key, aggregate, own_copy(entry))  # `entry` is the old value
                 start = one_start if one_start < start else start
                 end = one_end if one_end > end else end
             if end <= time.closed:
@@ -57,7 +58,7 @@ class SessionAggregate(WindowedOperator):
             if start != end or end != timestamp:
                 for session, entry in found:
                     remove(session)
-                    update(key, session[1], session[2], None, entry, session[2], headers)
+                    update(own_copy(key), session[1], session[2], None, entry, session[2], headers)
             aggregate = take_value(key, value, aggregate)
             kept = aggregate
             if keeps_headers and aggregate is not None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from penstock import Change, Headers, ProcessorContext, Record, Windowed
 from penstock.operator import new
 from penstock.program.serdes import SerdeLike
+from penstock.support.own_copy import own_copy, own_record
 
 from ..own_time import WindowTime
 from ..updates import LATE
@@ -50,13 +51,14 @@ class SlidingAggregate(WindowedOperator):
         update = self._compile_update(context, store)
 
         def write(record: Record, start: int, entry: Any) -> None:
-            key, value, timestamp, headers = record
+            # A record goes to several windows, and an entry is the beginning of several.
+            key, value, timestamp, headers = own_record(record)
             if start + difference <= time.closed:
                 drop(LATE)
                 return
             old = initial() if entry is None else entry[0]
             at = timestamp if entry is None else max(timestamp, entry[1])
-            aggregate = take_value(key, value, old)
+            aggregate = take_value(key, value, own_copy(old))
             put(key, stored(aggregate, at, headers), start)
             if on_close:
                 open_windows.add(start + difference, (start, key))
@@ -67,7 +69,7 @@ class SlidingAggregate(WindowedOperator):
             put(key, entry, start)
             if on_close:
                 open_windows.add(start + difference, (start, key))
-            update(key, start, start + difference, entry[0], None, entry[1], record[3])
+            update(own_copy(key), start, start + difference, own_copy(entry[0]), None, entry[1], record[3])
 
         def take(record: Record) -> bool:
             timestamp = record[2]

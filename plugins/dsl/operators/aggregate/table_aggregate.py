@@ -10,25 +10,48 @@ from typing import Any
 from penstock import Change, ProcessorContext, Record, Serde, SerdeError, WrappingSerde
 from penstock.operator import Operator, Run, new
 from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.support.own_copy import own_copy
 
+from ...graph.repartition import RepartitionStep
+from ...graph.serdes import KnownSerde, key_of_topic
+from ...graph.step import Step
+from ...graph.writer import Writer
 from ..table_store import NotLatest, TableOperator
 from .aggregator import Aggregator
+
+_EXACT = frozenset({str, bytes, int, bool})
+"""Types of which equal values have equal bytes."""
 
 
 @dataclass(kw_only=True, eq=False)
 class TableSelect(Operator):
     """Forwards what a group loses, and then what a group gets; both in one record where the group stays (KIP-904).
 
-    `select_key` and `select_value` are functions of key and value. A row without a group key is in no group.
+    `select_key` and `select_value` are functions of key and value. A row without a group key is in no group. Two keys
+    are one group if `group_serde` writes the same bytes, as in `topic`, named without the application: 1 and True, and
+    1.5 and 1.50 as Decimal, are equal for Python, and are in different partitions.
     """
 
     select_key: Callable[[Any, Any], Any]
     select_value: Callable[[Any, Any], Any] | None = None
     ignores_older: bool = False
+    group_serde: Serde[Any]
+    topic: str
 
     def bind(self, context: ProcessorContext) -> Run:
         forward, ignores_older = context.send, self.ignores_older
         select_key, select_value = self.select_key, self.select_value
+
+        key_bytes = self.group_serde.bind(f"{context.application_id}-{self.topic}", is_key=True).serialize
+
+        def is_same(group: Any, old_group: Any) -> bool:
+            kind = type(group)
+            if kind in _EXACT and kind is type(old_group):
+                return bool(group == old_group)
+            try:
+                return key_bytes(group) == key_bytes(old_group)
+            except Exception:  # the sink below says so
+                return False
 
         def selected(key: Any, value: Any) -> tuple[Any, Any]:
             """Return the group's key and value; both None if the row is in no group."""
@@ -45,8 +68,7 @@ class TableSelect(Operator):
                 return
             group, value = selected(key, change[0])
             old_group, old = selected(key, change[1])
-            # 1 and True are equal, and are not the same key.
-            if group is not None and type(group) is type(old_group) and group == old_group:
+            if group is not None and old_group is not None and is_same(group, old_group):
                 forward((group, new(Change, (value, old)), timestamp, headers))
                 return
             if old_group is not None:
@@ -55,6 +77,14 @@ class TableSelect(Operator):
                 forward((group, new(Change, (value, None)), timestamp, headers))
 
         return run
+
+
+def group_options(writer: Writer, step: Step, keys: KnownSerde) -> dict[str, Any]:
+    """Return the options of the TableSelect of `step` that follow from the settings; `keys`: the serde of groups."""
+    topics = [child.names.topic for child in step.children if isinstance(child, RepartitionStep)]
+    serde = key_of_topic(keys, writer.settings) or writer.settings.key_serde
+    made = resolve_serde(serde, None, f"{step.name}: key_serde", writer.settings.of_plugins)
+    return {"group_serde": made, "topic": topics[0] if topics else step.name}
 
 
 _LENGTH = Struct(">i")
@@ -113,7 +143,8 @@ class TableAggregate(TableOperator):
         def run(record: Record) -> None:
             key, (value, old), timestamp, headers = record
             found = get(key)
-            before = aggregate = None if found is None else found[0]
+            aggregate = None if found is None else found[0]
+            before = own_copy(aggregate) if sends_old else None
             touched = False
             if old is not None and found is not None:
                 aggregate, touched = subtract(key, old, aggregate), True
@@ -126,6 +157,6 @@ class TableAggregate(TableOperator):
                     aggregate, touched = add(key, value, initializer()), True
             if touched and found is not None and found[1] > timestamp:
                 timestamp = found[1]
-            update(key, aggregate, before if sends_old else None, timestamp, headers)
+            update(key, aggregate, before, timestamp, headers)
 
         return run

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock import Change, Headers, ProcessorContext, Record, Windowed
 from penstock.operator import new
+from penstock.support.own_copy import IMMUTABLE, own_copy
 
 from ..own_time import WindowTime
 from ..updates import LATE
@@ -39,30 +40,35 @@ class WindowAggregate(WindowedOperator):
         windows_for, on_close = self.windows.compile(), self.on_close
         emit, sends_old, keeps_headers = self._emitter(context), self.sends_old, self.keeps_headers
         sends_updates = not on_close and store.record_cache is None
+        sends_old = sends_old and sends_updates
 
         def take(record: Record) -> bool:
             key, value, timestamp, headers = record
             closed = time.closed
             windows = windows_for(timestamp)
             taken = not windows
+            # Each of several windows gets its own: it may be changed there, or become the aggregate.
+            are_own = len(windows) < 2 or (type(value) in IMMUTABLE and type(key) in IMMUTABLE)
             for start, end in windows:
                 if end <= closed:
                     drop(LATE)
                     continue
                 taken = True
+                if not are_own:
+                    key, value = own_copy(record[0]), own_copy(record[1])
                 entry = fetch(key, start)
                 if entry is None:
                     old, at = initial(), timestamp
                 else:
                     old = entry[0]
                     at = timestamp if timestamp >= entry[1] else entry[1]
+                before = (old if type(old) in IMMUTABLE else own_copy(old)) if sends_old else None
                 aggregate = take_value(key, value, old)
                 put(key, stored(aggregate, at, headers), start)
                 if on_close:
                     open_windows.add_once(end, start)
                 elif sends_updates:
-                    change = new(Change, (aggregate, old if sends_old else None))
-                    emit((new(Windowed, (key, start, end)), change, at, headers))
+                    emit((new(Windowed, (key, start, end)), new(Change, (aggregate, before)), at, headers))
             return taken
 
         def send(due: list[tuple[int, Any]], headers: Headers) -> None:

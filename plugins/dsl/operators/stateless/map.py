@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock import ProcessingError, ProcessorContext, Record
 from penstock.operator import Operator, Run
+from penstock.support.own_copy import IMMUTABLE, own_copy
 
 from ...graph.functions import keyed
 
@@ -38,7 +39,7 @@ class Map(OfFunction):
 
 
 class FlatMap(OfFunction):
-    """Forwards a record for each pair of key and value that `function` returns."""
+    """Forwards a record for each pair of key and value that `function` returns; each has its own."""
 
     def bind(self, context: ProcessorContext) -> Run:
         forward, function = context.send, keyed(self.function, with_key=self.with_key)
@@ -48,7 +49,10 @@ class FlatMap(OfFunction):
             if made.__class__ is str or made.__class__ is bytes:
                 raise ProcessingError(f"the function returned {no_list(made)} of (key, value) pairs")
             for each in made:
-                forward((*pair(each), record[2], record[3]))
+                key, value = pair(each)
+                if type(value) not in IMMUTABLE or type(key) not in IMMUTABLE:
+                    key, value = own_copy(key), own_copy(value)
+                forward((key, value, record[2], record[3]))
 
         return run
 
@@ -94,7 +98,7 @@ class MapValues(OfFunction):
 
 
 class FlatMapValues(OfFunction):
-    """Forwards a record for each value that `function` returns."""
+    """Forwards a record for each value that `function` returns; each has its own."""
 
     def bind(self, context: ProcessorContext) -> Run:
         forward, function, with_key = context.send, self.function, self.with_key
@@ -107,6 +111,8 @@ class FlatMapValues(OfFunction):
                     f"the function returned {no_list(made)} of values; return a list, or use map_values for one value"
                 )
             for each in made:
+                if type(each) not in IMMUTABLE or type(key) not in IMMUTABLE:
+                    each, key = own_copy(each), own_copy(key)
                 forward((key, each, timestamp, headers))
 
         return run

@@ -20,6 +20,7 @@ from penstock.program.provided import provided_stores, saved_with
 from penstock.support.callbacks import watched
 from penstock.support.names import function_name, timer_store_name
 
+from ...graph.keys import is_same_key
 from ...graph.names import Names
 from ...graph.step import ProcessorStep, Stores
 from ...graph.writer import Writer
@@ -129,7 +130,7 @@ class _FixedKeyContext:
         self._context.send(record, to)
 
     def _check(self, key: Any) -> None:
-        if key != self.key:
+        if not is_same_key(key, self.key):
             raise ProcessingError(
                 f"process_values: the processor forwards key {key!r} for a record with key {self.key!r}; use "
                 "process to change keys"

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock import ProcessorContext, Record
 from penstock.operator import Operator, Run
+from penstock.support.own_copy import IMMUTABLE, own_copy, own_record
 
 Joiner = Callable[[Any, Any, Any], Any]
 
@@ -38,7 +39,10 @@ class StreamStreamJoin(Operator):
                 drop("null_key" if key is None else "null_value")
                 return
             earliest, latest = timestamp - before, timestamp + after
+            is_own = type(value) in IMMUTABLE and type(key) in IMMUTABLE
             for time, other in fetch(key, earliest if earliest > 0 else 0, latest if latest > 0 else 0):
+                if not is_own:  # it is in several results
+                    key, value = own_copy(record[0]), own_copy(record[1])
                 forward((key, join(key, value, other), time if time > timestamp else timestamp, headers))
 
         return run
@@ -64,8 +68,10 @@ class JoinWindow(Operator):
         forward, put = context.send, context.get_store(self.store).put
 
         def run(record: Record) -> None:
-            forward(record)
             key, value, timestamp, _ = record
+            # The joiner may change what it gets, and what is put afterwards is what came.
+            is_own = type(value) in IMMUTABLE and type(key) in IMMUTABLE
+            forward(record if is_own else own_record(record))
             if key is not None:
                 put(key, value, timestamp)  # A put of None does nothing, and is counted if it is late.
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from penstock import ProcessorContext, Record
 from penstock.operator import Run
+from penstock.support.own_copy import IMMUTABLE, own_copy
 
+from ...graph.keys import is_same_key
 from .inner import StreamStreamJoin, joining
 
 _STREAM_TIME, _MIN_TIME, _FIRST, _NEXT_EMIT = "stream_time", "min_time", "first", "next_emit"
@@ -68,8 +70,11 @@ class StreamStreamOuterJoin(StreamStreamJoin):
             earliest, latest = timestamp - before, timestamp + after
             latest = latest if latest > 0 else 0
             is_unmatched = keeps
+            is_own = type(value) in IMMUTABLE and type(key) in IMMUTABLE
             for time, other in fetch(key, earliest if earliest > 0 else 0, latest):
                 is_unmatched = False
+                if not is_own:  # it is in several results
+                    key, value = own_copy(record[0]), own_copy(record[1])
                 delete((time, not is_left, key))
                 forward((key, join(key, value, other), time if time > timestamp else timestamp, headers))
             if is_unmatched:
@@ -117,7 +122,7 @@ class StreamStreamOuterJoin(StreamStreamJoin):
                         value, headers = value
                     result = join_left(key, value, None) if is_left else join_right(key, value, None)
                     forward((key, result, min_time, headers))
-                    if last is not None and last != entry:
+                    if last is not None and not is_same_key(last, entry):
                         waiting.delete(last)
                     last = entry
             if last is not None:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import ProcessorContext, Record, Settings, StoreBuilder
+from penstock import Headers, ProcessorContext, Record, Settings, StoreBuilder
 from penstock.operator import Operator, Run
+from penstock.support.own_copy import own_copy
 
 from ...graph.materialized import has_headers
 from ...graph.pass_through import PassThrough
@@ -166,6 +167,11 @@ class StreamStreamSelfJoin(Operator):
         is_in_window = before >= 0 and after >= 0
         times = context.saved_numbers
 
+        def send(key: Any, mine: Any, others: Any, at: int, headers: Headers) -> None:
+            # The record is in several results, and on both sides of its own.
+            key = own_copy(key)
+            forward((key, join(key, own_copy(mine), own_copy(others)), at, headers))
+
         def run(record: Record) -> None:
             key, value, timestamp, headers = record
             if key is None or value is None:
@@ -173,14 +179,14 @@ class StreamStreamSelfJoin(Operator):
                 return
             stream_time = times["stream_time"] = max(times.get("stream_time", -1), timestamp)
             for time, other in fetch(key, max(timestamp - before, 0), max(timestamp + after, 0)):
-                forward((key, join(key, value, other), max(time, timestamp), headers))
+                send(key, value, other, max(time, timestamp), headers)
             joins_itself = is_in_window and timestamp > stream_time - retention
             for time, other in fetch(key, max(timestamp - after, 0), max(timestamp + before, 0)):
                 if joins_itself and time > timestamp:
                     joins_itself = False
-                    forward((key, join(key, value, value), timestamp, headers))
-                forward((key, join(key, other, value), max(time, timestamp), headers))
+                    send(key, value, value, timestamp, headers)
+                send(key, other, value, max(time, timestamp), headers)
             if joins_itself:
-                forward((key, join(key, value, value), timestamp, headers))
+                send(key, value, value, timestamp, headers)
 
         return run

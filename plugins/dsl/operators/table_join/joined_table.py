@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import ProcessorContext, Record, ValueAndTimestamp
 from penstock.operator import Operator, Run, new
+from penstock.support.own_copy import IMMUTABLE, own_copy
 
 from ...graph.materialized import Materialized
 from ...graph.recorder import Recorder
@@ -165,8 +166,11 @@ class TableJoin(Operator):
                     timestamp = found[1]
             # Without its own row there is a result only if the other row is enough for one.
             alone = other is not None and not needs_this
+            has_old = sends_old and (old is not None or alone)
+            # The joiner may change the row, or return it: it is in the new result and in the old one.
+            of_old = (other if type(other) in IMMUTABLE else own_copy(other)) if has_old else None
             joined = joiner(key, value, other) if value is not None or alone else None
-            joined_old = joiner(key, old, other) if sends_old and (old is not None or alone) else None
+            joined_old = joiner(key, old, of_old) if has_old else None
             forward((key, new(type(change), (joined, joined_old)), timestamp, headers))
 
         return run

@@ -9,6 +9,7 @@ from typing import Any
 from penstock import ProcessorContext, Record
 from penstock.operator import Operator, Run
 
+from ...graph.keys import is_same_key
 from ..reading import ValueGetter
 
 
@@ -157,7 +158,7 @@ class StreamTableDelayedJoin(StreamTableJoin):
                         next_time = time
                         break
                     join((key, value, time, headers))
-                    if not due or due[-1] != entry:
+                    if not due or not is_same_key(due[-1], entry):
                         due.append(entry)
             for entry in due:
                 waiting.delete(entry)
