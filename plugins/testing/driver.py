@@ -297,10 +297,9 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
 
     @property
     def hints(self) -> list[str]:
-        """What shows only elsewhere: a change outside stores while tasks were re-opened, a value changed in place.
+        """What shows only elsewhere: changes outside stores while tasks were re-opened, and of values in place.
 
-        A processor that changes the value that it got is named; functions of the DSL's verbs may do that.
-        """
+        It names a processor that changes the value that it got; functions of the DSL's verbs may do that."""
         return self._processes.hints
 
     # ------------------------------------------------------------------ running

@@ -69,7 +69,8 @@ def test_an_aggregate_leaves_its_group(options: dict[str, Any]) -> None:
 
 
 def test_an_initializer_may_return_one_object_each_time() -> None:
-    builder, nothing = StreamsBuilder(), []
+    builder = StreamsBuilder()
+    nothing: list[str] = []
     builder.stream("in").group_by_key().aggregate(lambda: nothing, add, "all").to_stream().to("out", value_serde="json")
     found = answers(builder, ("in", "a", "1", 0), ("in", "b", "2", 0), ("in", "a", "3", 0))
     assert found == [("a", ["1"]), ("b", ["2"]), ("a", ["1", "3"])] and nothing == []
@@ -202,7 +203,7 @@ def test_a_joiner_of_tables(cached: bool, batch: int) -> None:
             driver.pipe_many("right", [("k", {"b": 1}, 3), ("k", {"b": 2}, 4)])
             driver.pipe_many("left", [("k", {"a": 3}, 5)])
             driver.pipe_many("right", [("k", {"b": 3}, 6)])
-            return tuple(rows(driver, name) for name in ("left", "joined", "counts"))
+            return rows(driver, "left"), rows(driver, "joined"), rows(driver, "counts")
 
     def right_with_left(left: Any, right: Any) -> Any:
         right["b"] *= 10
