@@ -84,10 +84,12 @@ class Pipeline(Marked):
             self.process.wait()
 
     def write(self, files: int = 1) -> None:
-        """Let files arrive: each is a batch."""
+        """Let files arrive, one for each batch."""
         for _ in range(files):
+            # A minute for each file: after a kill a batch may have two, which the source had logged, and Spark not.
+            minute = f"2026-01-01 {self.files // 60:02}:{self.files % 60:02}"
             rows = [
-                {"key": key, "value": value, "timestamp": f"2026-01-01 00:00:{number:02}", "number": number}
+                {"key": key, "value": value, "timestamp": f"{minute}:{number:02}", "number": number}
                 for number, (key, value) in enumerate(_rows(self.files))
             ]
             aside = self.directory / "aside"
