@@ -31,9 +31,8 @@ class Serde(ABC, Generic[T]):
     `checked_types`: the same, but `serialize` may refuse some values of them (an int too large). A store serializes
     such a value at once, and may hold it as an object for reading. `window_bytes`: number of bytes at the end that say
     the window of a key; the default partitioner leaves them out. `value_type`: type of all values, as `of` takes it.
-
-    Keys are compared as bytes, by stores, partitions and groups: what is to be one key must be written alike, and keys
-    with other bytes are two, also where Python calls them equal (1 and True). Ranges follow the order of the bytes.
+    Keys are compared as bytes, by stores, partitions and groups: what is to be one key must be written alike; keys with
+    other bytes are two, even if Python calls them equal (1 and True). Ranges follow the order of those bytes.
 
     To write one, subclass it. Pass an instance wherever a serde may be named; the hook `penstock_serdes` names it:
 

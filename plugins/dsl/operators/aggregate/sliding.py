@@ -50,12 +50,16 @@ class SlidingAggregate(WindowedOperator):
         initial, take_value = self.fold.initial, self.fold.compile_take(context.node)
         update = self._compile_update(context, store)
 
+        taken = False
+
         def write(record: Record, start: int, entry: Any) -> None:
+            nonlocal taken
             # A record goes to several windows, and an entry is the beginning of several.
             key, value, timestamp, headers = own_record(record)
             if start + difference <= time.closed:
                 drop(LATE)
                 return
+            taken = True
             old = initial() if entry is None else entry[0]
             at = timestamp if entry is None else max(timestamp, entry[1])
             aggregate = take_value(key, value, own_copy(old))
@@ -72,7 +76,8 @@ class SlidingAggregate(WindowedOperator):
             update(own_copy(key), start, start + difference, own_copy(entry[0]), None, entry[1], record[3])
 
         def take(record: Record) -> bool:
-            timestamp = record[2]
+            nonlocal taken
+            taken, timestamp = False, record[2]
             if timestamp + difference <= time.closed:
                 drop(LATE)
                 return False
@@ -80,7 +85,7 @@ class SlidingAggregate(WindowedOperator):
                 windows = list(rows)
             work = _early if timestamp < difference else _in_order
             work(record, windows, difference, write, copy)
-            return True
+            return taken
 
         key_bytes, emit, keeps_headers = self._order(context), self._emitter(context), self.keeps_headers
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time, timedelta, tzinfo
+from decimal import Decimal
+from enum import Enum
+from typing import Any
 
 from penstock import Duration, TopologyError, duration_ms
 
@@ -27,15 +31,12 @@ class TimeWindows(ABC):
     def form(self) -> str:
         """Which windows these are, in words; it is saved with a store, which refuses windows of another form.
 
-        The default is the class's full name and the attributes that are numbers or texts, without `grace_ms`. Override
-        it if an attribute does not change the windows, or if something else does.
+        The default is the class's full name and its attributes, without `grace_ms`: numbers, texts, times, time zones,
+        and what is made of them, also as attributes of other objects. Override it if an attribute does not change the
+        windows (a cache of them, for instance), or if something else does.
         """
-        plain = {
-            name: value
-            for name, value in sorted(getattr(self, "__dict__", {}).items())
-            if name != "grace_ms" and isinstance(value, (bool, int, float, str))
-        }
-        shown = ", ".join(f"{name}={value!r}" for name, value in plain.items())
+        given = {name: value for name, value in _attributes(self) if name != "grace_ms"}
+        shown = ", ".join(f"{name}={_shown(value)}" for name, value in given.items())
         return f"windows of {type(self).__module__}.{type(self).__qualname__}({shown})"
 
     @property
@@ -80,6 +81,38 @@ class TimeWindows(ABC):
     def retention_ms(self) -> int:
         """How long a store must keep windows, counted back from the newest start."""
         return min(self.size_ms + self.grace_ms, MAX_TIME)
+
+
+def _attributes(owner: object) -> list[tuple[str, Any]]:
+    """Return the attributes of an object by name, those in slots included."""
+    slots = [name for kind in type(owner).__mro__ for name in _names(getattr(kind, "__slots__", ()))]
+    names = {*getattr(owner, "__dict__", ()), *(name for name in slots if hasattr(owner, name))}
+    return [(name, getattr(owner, name)) for name in sorted(names - {"__dict__", "__weakref__"})]
+
+
+def _names(slots: str | Iterable[str]) -> Iterable[str]:
+    return (slots,) if isinstance(slots, str) else slots
+
+
+_PLAIN = (bool, int, float, str, bytes, Decimal, date, time, timedelta, tzinfo, Enum)
+"""Types whose values show themselves alike in every process."""
+
+
+def _shown(value: object) -> str:
+    """Return a text that is the same for equal attributes in every process."""
+    if isinstance(value, (tuple, list)):
+        return f"{type(value).__name__}({', '.join(map(_shown, value))})"
+    if isinstance(value, (set, frozenset)):
+        return f"{type(value).__name__}({', '.join(sorted(map(_shown, value)))})"
+    if isinstance(value, Mapping):
+        items = sorted(f"{_shown(key)}: {_shown(each)}" for key, each in value.items())
+        return f"{type(value).__name__}({', '.join(items)})"
+    if value is None or isinstance(value, _PLAIN):
+        return repr(value)
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    parts = ", ".join(f"{name}={_shown(each)}" for name, each in _attributes(value))
+    return f"{type(value).__module__}.{type(value).__qualname__}({parts})"
 
 
 @dataclass(frozen=True)
