@@ -299,7 +299,8 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
     def hints(self) -> list[str]:
         """What shows only elsewhere: changes outside stores while tasks were re-opened, and of values in place.
 
-        It names a processor that changes the value that it got; functions of the DSL's verbs may do that."""
+        It names a processor that changes the value that it got; functions of the DSL's verbs may do that.
+        """
         return self._processes.hints
 
     # ------------------------------------------------------------------ running
@@ -357,14 +358,13 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
             self._processes.end()
         return report, is_visiting
 
-    def _count_nodes(self, report: TaskReport) -> TaskReport:
+    def _count_nodes(self, report: TaskReport) -> None:
         for name, counts in report.nodes.items():
             metrics = self._metrics.setdefault(name, NodeMetrics())
             metrics.records_in += counts["in"]
             metrics.records_out += counts["out"]
             metrics.dropped.update(counts["dropped"])
             metrics.user.update(counts["user"])
-        return report
 
     def _source(self, topic: str) -> SourceNode:
         program = self.application.program
