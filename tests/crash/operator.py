@@ -113,7 +113,7 @@ class Pipeline(Marked):
 
     def said(self) -> str:
         """Return the last that drivers printed."""
-        return (self.directory / "driver.log").read_text(errors="replace")[-3000:]
+        return (self.directory / "driver.log").read_text(errors="replace")[-20_000:]
 
     def _has_ended(self) -> bool:
         return self.process is None or self.process.poll() is not None
