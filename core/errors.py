@@ -43,20 +43,54 @@ class ProductionError(PenstockError):
 class RecordRefusedError(ProductionError):
     """A log refused a record for what it is, and nothing was changed.
 
-    `above`: the topic takes none whose key and value have more bytes; `without_key`: it takes none without a key.
+    `above`: the topic takes none whose key and value have more bytes; `without_key`: it takes none without a key;
+    `earliest`, `latest`: for now it takes none with a timestamp (ms) before or after that.
     """
 
-    def __init__(self, message: str, topic: str = "", *, above: int | None = None, without_key: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        topic: str = "",
+        *,
+        above: int | None = None,
+        without_key: bool = False,
+        earliest: int | None = None,
+        latest: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.topic = topic
         self.above = above
         self.without_key = without_key
+        self.earliest = earliest
+        self.latest = latest
 
-    def refuses(self, key: bytes | None, value: bytes | None) -> bool:
+    def refuses(self, key: bytes | None, value: bytes | None, timestamp: int | None = None) -> bool:
         """Return whether the topic refuses a record for the same reason."""
-        return (self.without_key and key is None) or (
-            self.above is not None and len(key or b"") + len(value or b"") > self.above
+        return (
+            (self.without_key and key is None)
+            or (self.above is not None and len(key or b"") + len(value or b"") > self.above)
+            or (self.earliest is not None and timestamp is not None and timestamp < self.earliest)
+            or (self.latest is not None and timestamp is not None and timestamp > self.latest)
         )
+
+    @property
+    def moves_with_the_clock(self) -> bool:
+        """Whether the topic takes such a record at another time."""
+        return self.earliest is not None or self.latest is not None
+
+    def refuses_more_than(self, other: RecordRefusedError) -> bool:
+        """Return whether it refuses records that `other` does not. If it does not say which, `other` must."""
+        ours, theirs = self._limits(), other._limits()
+        if not ours:
+            return bool(theirs)
+        return any(name not in theirs or limit < theirs[name] for name, limit in ours.items())
+
+    def _limits(self) -> dict[str, int]:
+        """Return its limits: the lower one, the more it refuses."""
+        limits = {"above": self.above, "latest": self.latest}
+        limits["earliest"] = None if self.earliest is None else -self.earliest
+        limits["without_key"] = 0 if self.without_key else None
+        return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 class StoreError(PenstockError):

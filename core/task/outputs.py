@@ -41,7 +41,7 @@ class Outputs:
         metrics: Mapping[str, NodeMetrics],
         topic_name: Callable[[str], str],
         partition_count: Callable[[str], int] | None,
-        refusals: Mapping[str, RecordRefusedError],
+        refusals: Mapping[str, Sequence[RecordRefusedError]],
     ) -> None:
         self._task_id = task_id
         self._settings = settings
@@ -246,8 +246,8 @@ class Outputs:
 
     def _watch(self, node: SinkNode, topic: str, write: Write, failed: Failed) -> Write:
         """Return `write`. If the log has refused a record of this topic, each record is checked for the same reason."""
-        refusal = self._refusals.get(topic)
-        if refusal is None:
+        refusals = self._refusals.get(topic)
+        if not refusals:
             return write
         output = self._output(topic)
 
@@ -257,11 +257,16 @@ class Outputs:
                 write(record)
             else:
                 write(record, to)
-            if len(output.keys) > before and refusal.refuses(output.keys[-1], output.values[-1]):
-                size = len(output.keys[-1] or b"") + len(output.values[-1] or b"")
+            if len(output.keys) == before:
+                return
+            last = output.keys[-1], output.values[-1], output.timestamps[-1]
+            refusal = next((each for each in refusals if each.refuses(*last)), None)
+            if refusal is not None:
                 _drop_last(output)
                 self._received[topic] += 1
-                failed(node.name, topic, record, ProductionError(f"{refusal} (this one has {size} bytes)"))
+                size, timestamp = len(last[0] or b"") + len(last[1] or b""), last[2]
+                which = f"this one has {size} bytes and the timestamp {timestamp} ms"
+                failed(node.name, topic, record, ProductionError(f"{refusal} ({which})"))
 
         write_and_look.__qualname__ = "forward"
         return write_and_look

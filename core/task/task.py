@@ -79,7 +79,7 @@ class Task:
         saved: bytes = b"",
         wall_clock_ms: int = 0,
         attempt: Callable[[FailureKey], int] = lambda failed: 1,
-        refusals: Mapping[str, RecordRefusedError] | None = None,
+        refusals: Mapping[str, Sequence[RecordRefusedError]] | None = None,
         stopwatch: Callable[[], float] = lambda: 0.0,
         takes_whole_batches: bool = False,
         repeats: Repeats | None = None,

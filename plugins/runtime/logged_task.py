@@ -76,7 +76,7 @@ class LoggedTask(TaskRunner):
         self._inputs = InputPartitions(application, task_id, partitions, log)
         self._last_commit = LastCommit(application, task_id, self._inputs, log)
         self.partitions = tuple(partitions)
-        self._refusals: dict[str, RecordRefusedError] = {}
+        self._refusals: dict[str, list[RecordRefusedError]] = {}
         self._grace = duration_ms(self._settings.changelog_grace)
         self._has_adopted = False
         self._failed_restore: BaseException | None = None
@@ -319,10 +319,10 @@ class LoggedTask(TaskRunner):
 
     def _note_refusal(self, refusal: RecordRefusedError) -> bool:
         """Keep the refused record; return whether it is new, so that the task's handler has to see it."""
-        before = self._refusals.get(refusal.topic)
-        if before is not None and (refusal.above is None or before.above is None or refusal.above >= before.above):
+        before = self._refusals.setdefault(refusal.topic, [])
+        if not all(map(refusal.refuses_more_than, before)):
             return False
-        self._refusals[refusal.topic] = refusal
+        before.append(refusal)
         return True
 
     def abandon(self, reason: str = "closed") -> None:
@@ -384,6 +384,8 @@ class LoggedTask(TaskRunner):
             },
             visits=task.visits.counts(),
         )
+        for refusals in self._refusals.values():  # sinks look into these lists
+            refusals[:] = [each for each in refusals if not each.moves_with_the_clock]
         self._phases.clear()
         self._decoded_before, self._opened = decoded, ""
         self._called_before = task.punctuations

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict, Unpack
 
 from penstock import Application, RecordRefusedError, SourceNode, TaskCommitter, TaskId, TopicPartition
@@ -23,7 +23,7 @@ class TaskOptions(TypedDict, total=False):
 
     topic_name: Callable[[str], str]
     partition_count: Callable[[str], int]
-    refusals: Mapping[str, RecordRefusedError]
+    refusals: Mapping[str, Sequence[RecordRefusedError]]
     stopwatch: Callable[[], float]
     takes_whole_batches: bool
 

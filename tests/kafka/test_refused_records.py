@@ -3,6 +3,8 @@ are asked."""
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,27 +113,46 @@ class WithoutKey(Processor):
         self.context.forward(record.with_key(None) if record.value == "2" else record)
 
 
+class Stamped(Processor):
+    """Gives records the present time, and that of the value 2 one beside it, in ms: brokers know no other clock."""
+
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    def process(self, record: Record) -> None:
+        now = round(time.time() * 1000)
+        self.context.forward(record._replace(timestamp=now + (self.by if record.value == "2" else 0)))
+
+
+DAY = 86_400_000
+
+
 def elsewhere(topic: str, record: Record, count: int) -> int:
     return 7
 
 
 @pytest.mark.parametrize(
-    ("config", "sink", "message"),
+    ("config", "processor", "sink", "message"),
     [
-        ({"cleanup.policy": "compact"}, {}, "cleanup.policy=compact) takes no record without a key"),
-        ({}, {"partitioner": elsewhere}, "its partitioner chose 7"),
+        ({"cleanup.policy": "compact"}, WithoutKey, {}, "cleanup.policy=compact) takes no record without a key"),
+        ({}, WithoutKey, {"partitioner": elsewhere}, "its partitioner chose 7"),
+        ({}, partial(Stamped, 5 * DAY), {}, "raise the topic's 'message.timestamp.after.max.ms' (3600000)"),
+        (
+            {"message.timestamp.before.max.ms": f"{DAY}"}, partial(Stamped, -5 * DAY), {},
+            f"'message.timestamp.after.max.ms' (3600000) or 'message.timestamp.before.max.ms' ({DAY})",
+        ),
     ],
-    ids=["no key", "wrong partition"],
-)
+    ids=["no key", "wrong partition", "too late", "too early"],
+)  # fmt: skip
 def test_refused(
-    broker: KafkaBroker, tmp_path: Path, config: dict[str, str], sink: dict[str, Any], message: str
+    broker: KafkaBroker, tmp_path: Path, config: dict[str, str], processor: Any, sink: dict[str, Any], message: str
 ) -> None:
     shop = Shop(broker.bootstrap, tmp_path, config=config)
     topology = (
         Topology()
         .add_source("orders", shop.orders)
-        .add_processor("drop-key", WithoutKey, "orders")
-        .add_sink("out", shop.totals, "drop-key", **sink)
+        .add_processor("changes", processor, "orders")
+        .add_sink("out", shop.totals, "changes", **sink)
     )
     shop.use(topology)
     shop.sell(("ann", 1), ("ann", 2), ("ann", 3))

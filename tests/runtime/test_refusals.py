@@ -52,8 +52,21 @@ SINKS: dict[str, Callable[[Topology], Topology]] = {
 }
 
 
-def world(tmp_path: Path, sink: str, config: dict[str, str], handler: Handler | None) -> tuple[MemoryLog, TaskWorker]:
-    log = MemoryLog()
+class Timed(MemoryLog):
+    """Takes no timestamp after `latest` in a topic, as brokers with their clocks do."""
+
+    latest = 3
+
+    def _split(self, batch: OutputBatch) -> Any:
+        if batch.topic == "small" and max(batch.timestamps) > self.latest:
+            raise RecordRefusedError("topic 'small': too late", "small", latest=self.latest)
+        return super()._split(batch)
+
+
+def world(
+    tmp_path: Path, sink: str, config: dict[str, str], handler: Handler | None, log: MemoryLog | None = None
+) -> tuple[MemoryLog, TaskWorker]:
+    log = log or MemoryLog()
     log.create_topic("small", 1, config)
     for topic in ("in", "side", "dead"):
         log.create_topic(topic, 1)
@@ -79,8 +92,12 @@ def world(tmp_path: Path, sink: str, config: dict[str, str], handler: Handler | 
 @pytest.mark.parametrize("retrying", [False, True])
 @pytest.mark.parametrize(
     ("config", "refused"),
-    [({"max.message.bytes": "100"}, [1, 4]), ({"cleanup.policy": "compact"}, [3])],
-    ids=["too large", "no key"],
+    [
+        ({"max.message.bytes": "100"}, [1, 4]),
+        ({"cleanup.policy": "compact"}, [3]),
+        ({"max.message.bytes": "100", "cleanup.policy": "compact"}, [1, 3, 4]),
+    ],
+    ids=["too large", "no key", "both"],
 )
 def test_it_goes_to_the_dead_letters(
     tmp_path: Path, sink: str, retrying: bool, config: dict[str, str], refused: list[int]
@@ -127,6 +144,18 @@ def test_a_limit_that_became_lower_is_learned(tmp_path: Path) -> None:
     log.append(OutputBatch("in", [b"k"] * 2, [LARGE[:150], b"d"], [6, 7]))
     worker.run_batch({INPUT: 8}, 0)
     assert [value for _, value, _ in produced(log, "small")] == ["d"]
+    worker.close()
+
+
+def test_a_limit_of_timestamps_moves_with_the_clock(tmp_path: Path) -> None:
+    """What was too late is not later on."""
+    log = Timed()
+    _, worker = world(tmp_path, "alone", {}, skip, log)
+    assert worker.run_batch({INPUT: 6}, 0).dropped == 2
+    log.latest = 10
+    log.append(OutputBatch("in", [b"k"] * 3, [b"d", b"e", b"f"], [6, 99, 7]))
+    assert worker.run_batch({INPUT: 9}, 0).dropped == 1
+    assert [at for _, _, at in produced(log, "small")] == [0, 1, 2, 3, 6, 7]
     worker.close()
 
 

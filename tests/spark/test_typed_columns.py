@@ -7,7 +7,7 @@ import os
 import pickle
 import re
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -675,6 +675,22 @@ def test_tombstones_and_typed_keys_come_out() -> None:
     assert (one["key"], one["value"], one["out"]) == (None, b"v", {"key": "k", "value": b"v"})
     assert (one["headers"], other["headers"]) == ([{"key": "h", "value": b"x"}], None)
     assert other["out"] == {"key": None, "value": None}
+
+
+def test_large_values_go_in_several_chunks() -> None:
+    """Arrow and Spark hold 2 GB in a column or a cell, and ten thousand values of 200 kB have as much."""
+    texts = [each * (20 << 20) for each in "abcde"]
+    typed = TypedTopics({}, {}, {"out": TopicPart("out", "value", column_of(_ddl("s string"), "here"))})
+    batch = OutputBatch("out", [None] * 5, [each.encode() for each in texts], [1] * 5)
+    chunks = packed([batch], {})
+    assert len(chunks) >= 3 and found_in(chunks, "value") == [each.encode() for each in texts]
+    chunks = packed([replace(batch, values=[({"s": each},) for each in texts])], typed.columns)  # type: ignore[misc]
+    assert len(chunks) >= 3 and [row["value"]["s"] for row in found_in(chunks, "out")] == texts
+
+
+def found_in(chunks: list[bytes], column: str) -> list[Any]:
+    rows = unpacked([pyarrow.RecordBatch.from_pydict({"chunk": chunks})])
+    return [value for batch in rows for value in batch[column].to_pylist()]
 
 
 def test_a_key_that_its_serde_cannot_write_is_refused() -> None:

@@ -31,6 +31,7 @@ _CHECK_SECONDS = 1.0
 _SETTLE_SECONDS = 5.0
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 """The errors of records that were given up because of another record, or of the transaction."""
+_NO_LIMIT_MS = (1 << 63) - 1
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 
 
@@ -187,10 +188,33 @@ class Outbox:
                 topic,
                 without_key=True,
             )
+        if error.code() == KafkaError.INVALID_TIMESTAMP:
+            return self._stamped_wrong(what, topic)
         hint = (
             ": was it deleted? Create it (`penstock topics create`) and start again" if is_unknown_topic(error) else ""
         )
         return ProductionError(f"{what}{hint}")
+
+    def _stamped_wrong(self, what: str, topic: str) -> RecordRefusedError:
+        """Return the error for a timestamp that is too far from the broker's clock.
+
+        A refused batch does not show which of its records it is, and the report of a delivery lacks its timestamp.
+        """
+        now = round(time.time() * 1000)
+        after = topic_setting(self._clients, topic, "message.timestamp.after.max.ms")
+        before = topic_setting(self._clients, topic, "message.timestamp.before.max.ms")
+        settings = " or ".join(
+            f"'message.timestamp.{side}.max.ms' ({limit})"
+            for side, limit in (("after", after), ("before", before))
+            if limit is not None and limit < _NO_LIMIT_MS
+        )
+        return RecordRefusedError(
+            f"{what}: a record has a timestamp too far from the broker's clock: give it another, or raise the topic's "
+            f"{settings or 'limits'}",
+            topic,
+            earliest=None if before is None else now - before,
+            latest=None if after is None else now + after,
+        )
 
     def _refused(self, topic: str, exception: Exception) -> Exception:
         error = exception.args[0] if exception.args else None
@@ -275,10 +299,15 @@ class SharedOutbox:
 
 def largest_message(clients: Clients, topic: str) -> int | None:
     """Return a topic's `max.message.bytes`; None when the broker does not return it."""
-    doing, asked = f"asking for the largest message of topic {topic!r}", [ConfigResource(ResourceType.TOPIC, topic)]
+    return topic_setting(clients, topic, "max.message.bytes")
+
+
+def topic_setting(clients: Clients, topic: str, name: str) -> int | None:
+    """Return a setting of a topic that is a number; None when the broker does not return it."""
+    doing, asked = f"asking for {name!r} of topic {topic!r}", [ConfigResource(ResourceType.TOPIC, topic)]
     try:
         config = clients.admin.one(doing, AdminClient.describe_configs, asked)
-        return int(config["max.message.bytes"].value)
+        return int(config[name].value)
     except (KafkaException, LogError, KeyError, ValueError):
         return None
 

@@ -18,15 +18,19 @@ if TYPE_CHECKING:
 
 CHUNKS_SCHEMA = f"chunk binary, {COUNTS} string"
 _ROWS = 10_000
+_BYTES = 32 << 20
+"""About the most bytes of a chunk: Arrow and Spark hold 2 GB in a column or a cell."""
+_SAMPLED = 64
 _LAST_MS = (1 << 63) // 1000 - 1
 
 
 def packed(outputs: Sequence[OutputBatch], topics: Mapping[str, TopicColumns]) -> list[bytes]:
     """Return what a task has written as chunks of rows: topic, key, value, timestamp, headers, a struct a topic."""
     return [
-        serialized(_rows(batch, slice(start, start + _ROWS), topics))
+        serialized(rows)
         for batch in outputs
         for start in range(0, len(batch), _ROWS)
+        for rows in _of_moderate_size(batch, slice(start, min(start + _ROWS, len(batch))), topics)
     ]
 
 
@@ -37,6 +41,30 @@ def unpacked(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordB
     for batch in batches:
         for chunk in batch.column("chunk").to_pylist():
             yield from pyarrow.ipc.open_stream(chunk)
+
+
+def _of_moderate_size(
+    batch: OutputBatch, part: slice, topics: Mapping[str, TopicColumns]
+) -> Iterator[pyarrow.RecordBatch]:
+    """Yield rows, in halves of halves if their values are large."""
+    half = (part.start + part.stop) // 2
+    step = 1 + (part.stop - part.start) // _SAMPLED
+    if half > part.start and step * sum(map(_bytes_in, batch.values[part][::step])) > _BYTES:
+        yield from _of_moderate_size(batch, slice(part.start, half), topics)
+        yield from _of_moderate_size(batch, slice(half, part.stop), topics)
+    else:
+        yield _rows(batch, part, topics)
+
+
+def _bytes_in(value: Any) -> int:
+    """Return about how many bytes a value has: bytes, or what a column has made of one."""
+    if isinstance(value, (bytes, str)):
+        return len(value)
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return 8
+    return sum(map(_bytes_in, value))
 
 
 def _rows(batch: OutputBatch, part: slice, topics: Mapping[str, TopicColumns]) -> pyarrow.RecordBatch:
