@@ -251,7 +251,23 @@ class Nodes:
                 failed(to, record, error)
 
         if len(children) == 1:
-            only, only_run = children[0][0], runs[children[0][0]]
+            only, only_run = children[0]
+            if runs[only] is not only_run:
+
+                def forward_own(record: Record, to: str | None = None) -> None:
+                    nonlocal sent
+                    if to is not None and to != only:
+                        forward_to(record, to)
+                    sent += 1
+                    try:  # as `_with_own_values` does, without its call
+                        if type(record[1]) in IMMUTABLE and type(record[0]) in IMMUTABLE:
+                            only_run(record)
+                        else:
+                            only_run(own_record(record))
+                    except RECORD_ERRORS as error:
+                        failed(only, record, error)
+
+                return forward_own, lambda: (sent,)
 
             def forward(record: Record, to: str | None = None) -> None:
                 nonlocal sent

@@ -297,10 +297,7 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
 
     @property
     def hints(self) -> list[str]:
-        """What shows only elsewhere: changes outside stores while tasks were re-opened, and of values in place.
-
-        It names a processor that changes the value that it got; functions of the DSL's verbs may do that.
-        """
+        """What shows only elsewhere: changes outside stores while tasks were re-opened, and of values in place."""
         return self._processes.hints
 
     # ------------------------------------------------------------------ running
