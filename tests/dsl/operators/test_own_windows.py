@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -65,6 +65,20 @@ BERLIN, TOKYO = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Tokyo")
 def test_another_attribute_is_another_form(one: Any, other: Any) -> None:
     assert Own(one).form != Own(other).form
     assert Own(one).form == Own(one, grace_ms=5).form
+
+
+class Zone(tzinfo):
+    """A time zone of a user's own, which shows its address only."""
+
+    def __init__(self, hours: int) -> None:
+        self.hours = hours
+
+    def utcoffset(self, at: datetime | None) -> timedelta:
+        return timedelta(hours=self.hours)
+
+
+def test_a_time_zone_without_a_repr_has_one_form_in_every_process() -> None:
+    assert Own(Zone(1)).form == Own(Zone(1)).form != Own(Zone(2)).form
 
 
 def test_attributes_in_slots_count() -> None:

@@ -107,7 +107,8 @@ def _shown(value: object) -> str:
     if isinstance(value, Mapping):
         items = sorted(f"{_shown(key)}: {_shown(each)}" for key, each in value.items())
         return f"{type(value).__name__}({', '.join(items)})"
-    if value is None or isinstance(value, _PLAIN):
+    # A time zone of one's own may show its address only.
+    if value is None or (isinstance(value, _PLAIN) and type(value).__repr__ is not object.__repr__):
         return repr(value)
     if callable(value):
         return getattr(value, "__qualname__", type(value).__qualname__)
