@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from penstock import Application, BytesSerde, ConfigError, Serde, StoreBuilder, StrSerde
+from penstock import Application, BytesSerde, ConfigError, Serde, SerdeError, StoreBuilder, StrSerde
 from penstock.plugins.serdes.json_text import headers_to_json
 from penstock.support.text_form import NoTextForm, to_json
 
@@ -30,11 +30,7 @@ class StoreText:
 
     def key_of_json(self, data: Any) -> Any:
         """Return the key that has this text form. Raises ConfigError if it fits not."""
-        serde = self.key_serde
-        try:
-            return serde.from_json(data)
-        except Exception as error:  # a serde of another package may raise anything
-            raise self._unfit(data, error) from error
+        return self._key(data, self.key_serde.from_json)
 
     def key_of_text(self, text: str) -> Any:
         """Return the key that a text means: itself for the serdes str and bytes, and else JSON, in the text form.
@@ -42,22 +38,29 @@ class StoreText:
         Text that is not JSON is taken for a string. Bytes that are no text have the tag `!bytes`. Raises ConfigError
         for text that does not fit the serde.
         """
-        serde = self.key_serde
-        try:
-            if isinstance(serde, StrSerde):
-                return serde.deserialize(text.encode())
-            data = _json_or_text(text)
-            if isinstance(serde, BytesSerde) and not (isinstance(data, dict) and data.keys() == {"!bytes"}):
-                return serde.deserialize(text.encode())
-            return serde.from_json(data)
-        except Exception as error:  # a serde of another package may raise anything
-            raise self._unfit(text, error) from error
+        return self._key(text, self._of_text)
 
-    def _unfit(self, key: object, error: Exception) -> ConfigError:
-        shown = repr(key)
-        shown = shown if len(shown) <= 100 else shown[:100] + "..."
+    def _of_text(self, text: str) -> Any:
+        serde = self.key_serde
+        if isinstance(serde, StrSerde):
+            return serde.deserialize(text.encode())
+        data = _json_or_text(text)
+        if isinstance(serde, BytesSerde) and not (isinstance(data, dict) and data.keys() == {"!bytes"}):
+            return serde.deserialize(text.encode())
+        return serde.from_json(data)
+
+    def _key(self, given: Any, read: Callable[[Any], Any]) -> Any:
         kind = type(self.key_serde).__name__
-        return ConfigError(f"key {shown} does not fit the key serde {kind} of store {self._name!r}: {error}")
+        try:
+            if (key := read(given)) is not None:
+                return key
+            raise SerdeError("no key is null")
+        except Exception as error:  # a serde of another package may raise anything
+            shown = repr(given)
+            shown = shown if len(shown) <= 100 else shown[:100] + "..."
+            raise ConfigError(
+                f"key {shown} does not fit the key serde {kind} of store {self._name!r}: {error}"
+            ) from error
 
     def entry(self, entry: Entry) -> dict[str, Any]:
         """Return an entry as JSON data. Raises NoTextForm."""

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from penstock import (
     Processor,
     Record,
     Serde,
+    SerdeError,
     Topology,
     default_partitioner,
     key_value_store,
@@ -31,6 +33,7 @@ from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.serdes.registry.avro import AvroSerde
+from penstock.program.serdes import make_serde
 from penstock.queries import Queries
 
 from .served import ask, served
@@ -72,6 +75,16 @@ class Slow(Serde[str]):
 
     def deserialize(self, data: bytes) -> str:
         return data.decode()
+
+
+class Unreadable(Serde[int]):
+    """Reads nothing of what it writes, and says what that is."""
+
+    def serialize(self, value: int) -> bytes:
+        return b"secret"
+
+    def deserialize(self, data: bytes) -> int:
+        raise SerdeError(f"expected a number, found {data!r}")
 
 
 def application(
@@ -167,3 +180,43 @@ def test_queries_register_no_schema(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="key '5' does not fit the key serde AvroSerde"):
             StoreText(each, each.program.subtopologies[0].stores[0]).key_of_text("5")
     assert client.get_subjects() == before
+
+
+def test_a_value_that_cannot_be_read_is_not_shown(tmp_path: Path) -> None:
+    made = application(tmp_path, "str", "str", Unreadable())
+    keep(made, "a")
+    with Queries.of_this_machine(made) as queries, served(queries, masked=["kept"]) as url:
+        for path, given in (("get", {"key": "a"}), ("entries", {})):
+            status, answer = ask(url, f"/v1/stores/kept/{path}", given=given)
+            assert (status, answer["error"]["code"]) == (409, "not_readable")
+            assert "secret" not in answer["error"]["message"]
+
+
+def test_a_key_that_is_null_fits_no_store(tmp_path: Path) -> None:
+    made = application(tmp_path, "msgpack", "msgpack", "int", value_serde="bytes")
+    keep(made, "a", "b", serialize=make_serde("msgpack", "keys").serialize)
+    with Queries.of_this_machine(made) as queries, served(queries) as url:
+        for name in ("key", "start"):
+            for text in ("null", '{"!null": true}'):
+                status, answer = ask(url, "/v1/stores/kept/entries", given={name: text})
+                assert status == 400 and "no key is null" in answer["error"]["message"], answer
+
+
+def test_pages_have_each_key_once_also_where_python_calls_them_equal(tmp_path: Path) -> None:
+    made = application(tmp_path, "msgpack", "msgpack", "int", value_serde="bytes")
+    serialize = make_serde("msgpack", "keys").serialize
+    moments = [datetime(2024, 1, 1, tzinfo=timezone(timedelta(0), name)) for name in "abcdefghijkl"]
+    keys = [*moments, *((float("nan"), number) for number in range(6))]
+    keep(made, *(each for each in keys if default_partitioner(serialize(each), 2) == 0), serialize=serialize)
+    with Queries.of_this_machine(made) as queries, served(queries) as url:
+        expected = ask(url, "/v1/stores/kept/entries")[1]["entries"]
+        for limit in (1, 2, 3):
+            given: dict[str, Any] = {"limit": limit}
+            found: list[Any] = []
+            while len(found) <= len(expected):
+                page = ask(url, "/v1/stores/kept/entries", given=given)[1]
+                found += page["entries"]
+                if page["page"] is None:
+                    break
+                given["page"] = page["page"]
+            assert found == expected

@@ -298,7 +298,7 @@ class _Scan:
         for entry in rows:
             if self.prefix is not None and not entry["key"].startswith(self.prefix):
                 return
-            if left and entry["key"] == begin:
+            if left and self.serde.serialize(entry["key"]) == after.key:
                 left -= 1
             else:
                 left = 0
@@ -314,9 +314,9 @@ class _Scan:
         """Return the page behind entries of a task that a page began with."""
         if not rows:
             return after
-        key = rows[-1]["key"]
-        same = sum(1 for _ in takewhile(lambda entry: entry["key"] == key, reversed(rows)))
-        data = self.serde.serialize(key)
+        # Python calls some keys equal that are others, such as 1 and True, and a nan not equal to itself.
+        data = self.serde.serialize(rows[-1]["key"])
+        same = sum(1 for _ in takewhile(lambda entry: self.serde.serialize(entry["key"]) == data, reversed(rows)))
         return Page(after.task, data, same + (after.skipped if same == len(rows) and data == after.key else 0))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from penstock import ConfigError, LogError, PenstockError, SerdeError, StaleStoreError, StoreUnavailableError
+from penstock import ConfigError, LogError, PenstockError, StaleStoreError, StoreUnavailableError
 from penstock.support.text_form import NoTextForm
 
 _log = logging.getLogger("penstock.queries")
@@ -28,10 +28,14 @@ def bad(message: str) -> Refused:
 
 
 def refusal(error: PenstockError) -> Refused:
-    """Return the refusal that an error of a query is. Details of this machine go to the log only."""
+    """Return the refusal that an error of a query is. Details of this machine go to the log only.
+
+    So does what a serde says of a row that it cannot read: it shows the value, which may be one that is masked. A key
+    that a client gave and that does not fit is a ConfigError.
+    """
     if isinstance(error, NoTextForm):
         return Refused(409, "no_text_form", str(error))
-    if isinstance(error, (ConfigError, SerdeError)):
+    if isinstance(error, ConfigError):
         return bad(str(error))
     if isinstance(error, (StoreUnavailableError, StaleStoreError)):
         _log.debug("%s", error)
