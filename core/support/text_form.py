@@ -71,7 +71,7 @@ def _value(data: Any) -> Any:
         if (read := _READERS.get(tag)) is not None:
             try:
                 return read(content)
-            except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
+            except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, OSError) as error:
                 raise SerdeError(f"{reprlib.repr(content)} cannot be read as {tag} of a text form: {error}") from error
     return {name: _value(each) for name, each in data.items()}
 
@@ -136,7 +136,8 @@ def _datetime(value: datetime) -> Any:
         parts["zone"] = zone.key
     elif type(zone) is timezone:
         parts |= {"offset": zone.utcoffset(None) // _MICROSECOND}
-        parts |= {} if _is_plain_offset(zone) else {"name": _str(zone.tzname(None))}
+        has_name = zone.tzname(None) != timezone(zone.utcoffset(None)).tzname(None)
+        parts |= {"name": _str(zone.tzname(None))} if has_name else {}
     elif zone is not None:
         raise NoTextForm(
             f"a datetime with the time zone {zone!r} has no text form: use datetime.timezone or zoneinfo.ZoneInfo"
@@ -148,7 +149,9 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def _is_plain_offset(zone: timezone) -> bool:
-    return zone is UTC or zone.tzname(None) == timezone(zone.utcoffset(None)).tzname(None)
+    # Python reads an offset of less than a second as UTC.
+    offset = zone.utcoffset(None)
+    return zone is UTC or (not offset.microseconds and zone.tzname(None) == timezone(offset).tzname(None))
 
 
 def _time(value: time) -> Any:

@@ -69,8 +69,10 @@ def _of_lines(file: Path, application: Application, store: StoreBuilder) -> Iter
                 if headers := row.get("headers"):
                     row["headers"] = headers_from_json(headers)
                 yield _made(row, read)
-            except (ValueError, TypeError, AttributeError, SerdeError) as error:
-                raise ConfigError(f"{file}, line {number}: {error}") from error
+            except Exception as error:  # a serde of another package may raise anything
+                raise ConfigError(
+                    f"{file}, line {number}: {error if isinstance(error, SerdeError | ValueError) else repr(error)}"
+                ) from error
 
 
 def _of_parquet(file: Path, application: Application, store: StoreBuilder) -> Iterator[Mapping[str, Any]]:
@@ -112,7 +114,7 @@ def _as_it_is(serde: Serde[Any]) -> Callable[[Any], Any]:
 
     if isinstance(serde, TypedSerde):
         schema = serde.json_schema()
-        return lambda value: serde.from_json(without_absent(value, schema))
+        return lambda value: serde.of_plain(without_absent(value, schema))
     return lambda value: serde.deserialize(serde.serialize(value))
 
 

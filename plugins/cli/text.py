@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any
 
-from penstock import Headers, RecordBatch, Serde, SerdeError, Settings, SinkNode, SourceNode
+from penstock import Headers, PenstockError, RecordBatch, Serde, SerdeError, Settings, SinkNode, SourceNode
 from penstock.plugins.serdes.json_text import bytes_of_json
 from penstock.plugins.serdes.json_text import bytes_to_json as bytes_to_json
 from penstock.plugins.serdes.json_text import dump_json as dump_json
@@ -53,7 +53,12 @@ class TextSerde:
 
     def from_json(self, value: Any) -> bytes:
         """Return a JSON value, serialized. Raises SerdeError."""
-        return self.serde.serialize(self.serde.from_json(value))
+        try:
+            return self.serde.serialize(self.serde.from_json(value))
+        except PenstockError:
+            raise
+        except Exception as error:  # a serde of another package may raise anything
+            raise SerdeError(f"the {self._what} {shorten(value)}: {error!r}") from error
 
     def to_line(self, data: bytes) -> bytes:
         """Return serialized bytes as the text of a line. Raises SerdeError."""

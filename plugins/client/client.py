@@ -8,7 +8,7 @@ import json
 import ssl
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -317,11 +317,22 @@ def _take(found: Iterator[Entry]) -> list[Entry]:
 
 def _data(key: Any) -> Any:
     """Return the text form of a key; one with fields is written as the serde `of` writes it."""
+    return to_json(_plain(key))
+
+
+def _plain(key: Any) -> Any:
+    """Return a key with dicts, lists and values for what has fields or is an enum, also inside."""
+    if isinstance(key, Enum):
+        return _plain(key.value)
+    if isinstance(key, Windowed):
+        return key._replace(key=_plain(key.key))
     if is_dataclass(key) and not isinstance(key, type):
-        key = asdict(key)
-    elif isinstance(key, tuple) and hasattr(key, "_fields") and not isinstance(key, Windowed):
-        key = list(key)
-    return to_json(key.value if isinstance(key, Enum) else key)
+        return {each.name: _plain(getattr(key, each.name)) for each in fields(key)}
+    if isinstance(key, tuple) and hasattr(key, "_fields"):
+        return list(map(_plain, key))
+    if type(key) in (list, tuple):
+        return type(key)(map(_plain, key))
+    return {_plain(name): _plain(each) for name, each in key.items()} if type(key) is dict else key
 
 
 def _key(key: Any) -> str:

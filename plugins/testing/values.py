@@ -118,6 +118,7 @@ _TIMES = st.sampled_from(
         _INSTANT.astimezone(_BERLIN),
         _INSTANT.astimezone(timezone(timedelta(hours=2), "summer")),
         _INSTANT.astimezone(timezone(timedelta(seconds=1, microseconds=1))),
+        _INSTANT.astimezone(timezone(timedelta(microseconds=-1))),
         _INSTANT.replace(tzinfo=None),
         datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=_BERLIN),
         datetime(2024, 10, 27, 2, 30, fold=1),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock import Serde, SerdeError
 from penstock.plugins.cli.line_reader import parse_timestamp
 from penstock.plugins.cli.text import TextSerde, headers_from_json, headers_to_json
 from penstock.plugins.serdes.json_text import dump_json
@@ -250,6 +251,35 @@ def test_a_value_without_a_text_form_is_refused(lines: Console) -> None:
     lines("produce", "lines", "--serde", "bytes", stdin=pickle.dumps(Part.ONE) + b"\n")
     said = lines("consume", "lines", "--value-serde", "pickle", "--json", code=1).stderr
     assert "test_produce_consume.Part has no text form: give the store or topic a serde" in said
+
+
+class Careless(Serde[str]):
+    """Raises what Python raises for a text form that it does not take."""
+
+    def serialize(self, value: str) -> bytes:
+        return value.encode()
+
+    def deserialize(self, data: bytes) -> str:
+        return data.decode()
+
+    def from_json(self, data: Any) -> str:
+        return str(data["name"])
+
+
+def test_a_serde_of_another_package_may_raise_anything() -> None:
+    serde = TextSerde(Careless(), "t", is_key=False)
+    assert serde.from_json({"name": "a"}) == b"a"
+    refused: list[Any] = [{}, 5]
+    for wrong in refused:
+        with pytest.raises(SerdeError, match=f"the value {wrong}: (KeyError|TypeError)"):
+            serde.from_json(wrong)
+
+
+@pytest.mark.parametrize("name", ["windowed:str:1s", "session:str"])
+@pytest.mark.parametrize("start", ["0", None, 1.5, 2**64])
+def test_times_of_a_window_are_integers(name: str, start: Any) -> None:
+    with pytest.raises(SerdeError, match="WindowedSerde: expected start and end in ms as integers"):
+        TextSerde(name, "t", is_key=True).from_json({"key": "a", "start": start, "end": start})
 
 
 def test_times() -> None:

@@ -163,3 +163,48 @@ def test_imported_rows_expire(console: Console) -> None:
     assert [keys(store) for store in rows] == [{"a"}, {"a"}, {"a"}]
     at(now + 3_600_000)
     assert [keys(store) for store in rows] == [set(), set(), {"a"}]
+
+
+ODD = """
+from typing import TypedDict
+from penstock import Application, Processor, Serde, Topology, key_value_store
+from penstock.serdes import of
+
+class Careless(Serde):
+    def serialize(self, value):
+        return value.encode()
+
+    def deserialize(self, data):
+        return data.decode()
+
+    def from_json(self, data):
+        return data["name"]
+
+class Keep(Processor):
+    def process(self, record):
+        self.context.get_store("tagged").put(record.key, {"!tuple": record.value})
+
+Tagged = TypedDict("Tagged", {"!tuple": str})
+stores = [
+    key_value_store("careless", key_serde="str", value_serde=Careless()),
+    key_value_store("tagged", key_serde="str", value_serde=of(Tagged)),
+]
+topology = Topology().add_source("in", "in").add_processor("keep", Keep, "in", stores=stores)
+application = Application("odd", topology)
+"""
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_fields_named_like_tags_are_imported_and_errors_of_serdes_have_a_line(console: Console, suffix: str) -> None:
+    console.write("odd.py", ODD)
+    console("topics", "create", "in")
+    console("produce", "in", "-K", ":", stdin="a:x\n")
+    run("odd:application", subtopologies=1)
+    console("state", "export", "odd:application", "tagged", "--output", f"tagged.{suffix}")
+    copy = ("--application-id", "copy")
+    console("state", "import", "odd:application", "tagged", f"tagged.{suffix}", *copy)
+    (row,) = console.json_lines("state", "get", "odd:application", "tagged", "a", "--json", *copy)
+    assert row["value"] == {"!dict": [["!tuple", "x"]]}
+    file = lines(console, "careless.jsonl", [{"key": "a", "value": {"name": "x"}}, {"key": "b", "value": {}}])
+    result = console("state", "import", "odd:application", "careless", file, *copy, code=2)
+    assert "careless.jsonl, line 2: KeyError('name')" in result.stderr

@@ -6,9 +6,11 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -24,10 +26,13 @@ from penstock import (
     Serde,
     SerdeError,
     Topology,
+    Windowed,
     default_partitioner,
     key_value_store,
 )
+from penstock.client import Client
 from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.dsl import TimeWindowedSerde
 from penstock.plugins.replicas.store_text import StoreText
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
@@ -35,6 +40,7 @@ from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.serdes.registry.avro import AvroSerde
 from penstock.program.serdes import make_serde
 from penstock.queries import Queries
+from penstock.serdes import of
 
 from .served import ask, served
 
@@ -85,6 +91,22 @@ class Unreadable(Serde[int]):
 
     def deserialize(self, data: bytes) -> int:
         raise SerdeError(f"expected a number, found {data!r}")
+
+
+class Status(Enum):
+    OPEN = "open"
+
+
+class Place(NamedTuple):
+    row: int
+    status: Status
+
+
+@dataclass(frozen=True)
+class Seat:
+    place: Place
+    others: tuple[Status, ...]
+    since: timedelta
 
 
 def application(
@@ -220,3 +242,17 @@ def test_pages_have_each_key_once_also_where_python_calls_them_equal(tmp_path: P
                     break
                 given["page"] = page["page"]
             assert found == expected
+
+
+@pytest.mark.parametrize("is_windowed", [False, True])
+def test_clients_ask_for_keys_with_fields_inside_of_fields(tmp_path: Path, is_windowed: bool) -> None:
+    seat = Seat(Place(1, Status.OPEN), (Status.OPEN,), timedelta(days=1, seconds=3))
+    serde: Serde[Any] = TimeWindowedSerde(of(Seat), 10) if is_windowed else of(Seat)
+    key = Windowed(seat, 0, 10) if is_windowed else seat
+    made = application(tmp_path, serde, serde, "int", value_serde="bytes")
+    keep(made, key, serialize=serde.serialize)
+    with Queries.of_this_machine(made) as queries, served(queries) as url, Client(url) as client:
+        store = client.store("kept")
+        found = store.get(key)
+        assert found is not None and found.value == 1000
+        assert store.get_many([key]) == list(store.entries(key=key)) == [found]

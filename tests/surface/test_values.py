@@ -6,12 +6,13 @@ import json
 import pickle
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from hypothesis import Phase, given, seed, settings
 
-from penstock import OutputBatch, Serde, TopicPartition
+from penstock import OutputBatch, Serde, SerdeError, TopicPartition
 from penstock.client import Client
 from penstock.plugins.cli.text import TextSerde
 from penstock.plugins.console.store_views import StoreViews
@@ -166,3 +167,16 @@ def _on_the_command_line(console: Console, name: str, each: Entries) -> None:
         text = key if name == "text" else json.dumps(each.key.to_json(key))
         (row,) = console.json_lines("state", "get", TARGET, name, "--json", "--", text)
         assert same_value(each.value.from_json(row["value"]), value)
+
+
+@pytest.mark.parametrize("offset", [timedelta(microseconds=-1), timedelta(microseconds=1), timedelta(seconds=-1)])
+@pytest.mark.parametrize("name", [(), ("summer",)])
+def test_small_offsets_of_time_zones_are_kept(offset: timedelta, name: tuple[str]) -> None:
+    value = datetime(2024, 2, 29, tzinfo=timezone(offset, *name))
+    assert same_value(from_json(json.loads(json.dumps(to_json(value)))), value)
+
+
+def test_a_time_zone_that_is_none_is_refused() -> None:
+    for zone in ("Europe", "", "Europe/Nowhere", 5):
+        with pytest.raises(SerdeError, match="cannot be read as !datetime"):
+            from_json({"!datetime": {"at": "2024-02-29", "fold": 0, "zone": zone}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from struct import Struct
+from struct import error as StructError
 from typing import Any
 
 from penstock import Serde, SerdeError, Windowed, WrappingSerde, duration_ms
@@ -23,7 +24,14 @@ class _WindowedSerde(WrappingSerde[Windowed]):
         """Return the bytes of the key, then of the window."""
         if not isinstance(value, Windowed):
             raise SerdeError(f"{type(self).__name__} takes a Windowed key, found {value!r}")
-        return self.inner.serialize(value.key) + self._times(value)
+        key = self.inner.serialize(value.key)
+        try:
+            return key + self._times(value)
+        except StructError as error:
+            raise SerdeError(
+                f"{type(self).__name__}: expected start and end in ms as integers of 64 bits, found {value.start!r} "
+                f"and {value.end!r}"
+            ) from error
 
     def to_json(self, value: Windowed) -> Any:
         return windowed_json(self.inner.to_json(value.key), value)

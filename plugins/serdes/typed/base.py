@@ -7,7 +7,10 @@ import reprlib
 from abc import abstractmethod
 from base64 import b64encode
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Generic, TypeVar, is_typeddict
+
+import msgspec
 
 from penstock import ConfigError, Serde, SerdeError
 from penstock.support.text_form import from_json, to_json
@@ -92,8 +95,15 @@ class TypedSerde(Serde[T], Generic[T]):
         return to_json(json.loads(self.serialize(value)))
 
     def from_json(self, data: Any) -> T:
+        return self.of_plain(from_json(data))
+
+    def of_plain(self, data: Any) -> T:
+        """Return the value of JSON data without tags; values of Python's own types may stand for their JSON.
+
+        Raises SerdeError for what does not fit the type.
+        """
         try:
-            text = json.dumps(from_json(data), default=_in_json)
+            text = json.dumps(data, default=_in_json)
         except (TypeError, ValueError) as error:
             raise SerdeError(f"serde {self.name!r}: expected JSON of {kind_name(self.value_type)}: {error}") from error
         return self.deserialize(text.encode())
@@ -143,6 +153,8 @@ def _in_json(value: Any) -> Any:
         return b64encode(value).decode()
     if isinstance(value, (set, frozenset)):
         return list(value)
+    if isinstance(value, timedelta):
+        return msgspec.to_builtins(value)
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
