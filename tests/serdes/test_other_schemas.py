@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -19,6 +20,7 @@ from penstock.plugins.serdes.registry.protobuf import ProtobufSerde
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.contracts.serde import SerdeContract
 from penstock.program.serdes import make_serde
+from penstock.support.text_form import from_json
 
 from . import shop_messages
 from .schema_registry import SchemaRegistry, running
@@ -109,6 +111,23 @@ def test_a_message_of_a_newer_schema_is_read_by_the_older_one(registry: SchemaRe
     old = ProtobufSerde(shop_messages.Order, registry=registry.url).bind("orders", is_key=False)
     assert old.deserialize(new.serialize(Wider(user="anna", note="gift"))).user == "anna"
     assert new.deserialize(old.serialize(shop_messages.Order(user="ben"))) == Wider(user="ben")
+
+
+@pytest.mark.parametrize("user", ["", "anna"])
+def test_fields_that_a_message_does_not_know_are_kept_as_text(registry: SchemaRegistry, user: str) -> None:
+    """Also where it knows none of them."""
+    serde = ProtobufSerde(shop_messages.Order, registry=registry.url).bind("orders", is_key=False)
+    wide = Wider(user=user, note="gift").SerializeToString()
+    message = shop_messages.Order.FromString(wide)
+    form = json.loads(json.dumps(serde.to_json(message)))
+    assert form == {**({"user": user} if user else {}), "!protobuf": b64encode(wide).decode()}
+    assert serde.from_json(form) == message
+    assert serde.from_json(form).SerializeToString() == message.SerializeToString()
+    assert "!protobuf" not in serde.to_json(shop_messages.Order(user="anna"))
+    assert serde.from_json(from_json(form)) == message
+    for wrong in ({**form, "user": "ben"}, {"!protobuf": "a"}, {"!protobuf": "eA=="}, {"!protobuf": 5}):
+        with pytest.raises(SerdeError, match="serde 'protobuf': '!protobuf' "):
+            serde.from_json(wrong)
 
 
 def test_types_take_part_in_the_registry(registry: SchemaRegistry) -> None:

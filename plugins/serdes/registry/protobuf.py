@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from typing import Any, TypeVar, Unpack
 
@@ -15,12 +16,14 @@ with needed("serde 'protobuf'", "protobuf"):
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
     from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
-    from google.protobuf.message import Message
+    from google.protobuf.message import DecodeError, Message
 
     from .base import RegistryOptions, RegistrySerde
 
 M = TypeVar("M", bound=Message)
 _FORM = "protobuf"
+_WHOLE = "!protobuf"
+"""The name in the text form that has the bytes of a message."""
 _FORMAT = {"use.deprecated.format": False}
 
 
@@ -69,15 +72,35 @@ class ProtobufSerde(RegistrySerde[M]):
         return f"another schema of {self.schema}, and {'; '.join(found)}" if found else ""
 
     def to_json(self, value: M) -> Any:
-        """Return the message as Protobuf's JSON, by the names of its fields."""
-        return to_json(MessageToDict(value, preserving_proto_field_name=True))
+        """Return the message as Protobuf's JSON, by the names of its fields.
+
+        With fields that the class does not know, the object also has the bytes of the message, so that none is lost.
+        """
+        shown = to_json(MessageToDict(value, preserving_proto_field_name=True))
+        known = self._message()
+        known.CopyFrom(value)
+        known.DiscardUnknownFields()
+        if isinstance(shown, dict) and known.ByteSize() != value.ByteSize():
+            shown = {**shown, _WHOLE: b64encode(value.SerializeToString()).decode()}
+        return shown
 
     def from_json(self, data: Any) -> M:
+        if isinstance(data, dict) and _WHOLE in data:
+            return self._whole(data)
         try:
             message: M = ParseDict(from_json(data), self._message())
             return message
         except ParseError as error:
             raise SerdeError(f"serde 'protobuf': {error}") from error
+
+    def _whole(self, data: dict[str, Any]) -> M:
+        try:
+            whole: M = self._message.FromString(b64decode(data[_WHOLE], validate=True))
+        except (ValueError, TypeError, DecodeError) as error:
+            raise SerdeError(f"serde 'protobuf': {_WHOLE!r} is no {self.schema} in base64: {error}") from error
+        if self.to_json(whole) != data:
+            raise SerdeError(f"serde 'protobuf': {_WHOLE!r} has other fields than stand beside it; leave it out")
+        return whole
 
     def _prepare_reading(self) -> None:
         """Leave it to the registry: Protobuf reads what it can, and no field has to be there."""
