@@ -148,6 +148,9 @@ class _Filling:
                 )
         count = 0
         for count, row in enumerate(rows, 1):
+            for part in ("key", "value"):
+                if part in row and row[part] is None:
+                    raise ConfigError(f"row {count}: its {part} is null, and no store has one: leave the row out")
             try:
                 self._tasks_of(row)
                 _item(row, self._store)

@@ -120,9 +120,11 @@ class LocalCopies(Copies):
 
         The log has a commit some milliseconds before the copy here; until then the look before counts.
         """
+        if found.version is None:
+            return found
         for each in (look, look.before):
             commit = None if each is None else each.commit
-            if each is not None and commit is not None and may_precede(commit.version, found.version or ""):
+            if each is not None and commit is not None and may_precede(commit.version, found.version):
                 found.commit, found.confirmed_at = commit, each.at
                 break
         return found

@@ -187,6 +187,7 @@ class Keep(Processor):
 Tagged = TypedDict("Tagged", {"!tuple": str})
 stores = [
     key_value_store("careless", key_serde="str", value_serde=Careless()),
+    key_value_store("any", key_serde="msgpack", value_serde="msgpack"),
     key_value_store("tagged", key_serde="str", value_serde=of(Tagged)),
 ]
 topology = Topology().add_source("in", "in").add_processor("keep", Keep, "in", stores=stores)
@@ -208,3 +209,16 @@ def test_fields_named_like_tags_are_imported_and_errors_of_serdes_have_a_line(co
     file = lines(console, "careless.jsonl", [{"key": "a", "value": {"name": "x"}}, {"key": "b", "value": {}}])
     result = console("state", "import", "odd:application", "careless", file, *copy, code=2)
     assert "careless.jsonl, line 2: KeyError('name')" in result.stderr
+
+
+@pytest.mark.parametrize("part", ["key", "value"])
+@pytest.mark.parametrize("null", [None, {"!null": True}])
+def test_a_row_with_a_null_is_refused_before_any_is_written(console: Console, part: str, null: Any) -> None:
+    console.write("odd.py", ODD)
+    console("topics", "create", "in")
+    row = {"key": "b", "value": 1, part: null}
+    file = lines(console, "any.jsonl", [{"key": "a", "value": 1}, row])
+    said = console("state", "import", "odd:application", "any", file, code=2).stderr
+    assert f"row 2: its {part} is null, and no store has one: leave the row out" in said
+    console("state", "import", "odd:application", "any", lines(console, "any.jsonl", [{"key": "a", "value": 1}]))
+    run("odd:application", subtopologies=1)

@@ -16,9 +16,11 @@ from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.queries.copies import Bounds, NotHere, WouldWait
 from penstock.plugins.queries.local_copies import LocalCopies
 from penstock.plugins.queries.queries import Queries
+from penstock.plugins.queries.snapshots import Snapshot
 from penstock.plugins.runtime.locations import state_directory
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.stores.memory import MemoryBackend
 from penstock.world import World
 
 from ..spark import apps
@@ -188,3 +190,13 @@ def test_a_task_of_another_machine_is_looked_for_now_and_then(bench: Bench, tmp_
     assert bench.ask(Bounds()) == counter, "a query that may wait looks each time"
     assert bench.ask() == counter
     bench.copies.close()
+
+
+def test_the_first_commit_of_an_earlier_penstock_comes_while_the_log_is_asked(bench: Bench) -> None:
+    """Its name has no incarnation. The copy that was read has no version yet."""
+    task = bench.copies.task(0, "0_0")
+    kept = task.layouts.now["counts"]
+    found = Snapshot(task.id, None, kept, None, None, MemoryBackend.ephemeral(kept.tables("counts")))
+    commit = Commit({IN: 1}, "000000000000-1a2b3c4d_00c0ffee", b"")
+    bench.log.last_commit = lambda *_: commit  # type: ignore[method-assign]
+    assert bench.copies._confirmed(task, found).commit is None
