@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -127,12 +128,12 @@ def serde_name(serde: SerdeLike) -> str | None:
 
 
 def checked(serde: Serde[T]) -> Serde[T]:
-    """Return `serde`; one of another package raises SerdeError where it writes something other than bytes."""
+    """Return `serde`; one of another package raises SerdeError where it writes no bytes, or shows no JSON data."""
     return serde if type(serde).__module__.partition(".")[0] == "penstock" else _CheckedSerde(serde)
 
 
 class _CheckedSerde(Serde[T]):
-    """A serde, and a SerdeError where that writes something other than bytes."""
+    """A serde, and a SerdeError where that writes something other than bytes, or shows something other than JSON."""
 
     def __init__(self, serde: Serde[T]) -> None:
         self._serde = serde
@@ -171,13 +172,24 @@ class _CheckedSerde(Serde[T]):
         return self._serde.unreadable(form)
 
     def to_json(self, value: T) -> Any:
-        return self._serde.to_json(value)
+        form = self._serde.to_json(value)
+        try:
+            json.dumps(form, allow_nan=False)  # some writers make null of nan, which is a tombstone then
+        except (TypeError, ValueError, RecursionError) as error:
+            raise SerdeError(
+                f"serde {self._name()} is wrong: its to_json returned {reprlib.repr(form)}, expected JSON data "
+                f"(nan is {{'!float': 'nan'}}, and Serde.to_json makes it so): {error}"
+            ) from error
+        return form
 
     def from_json(self, data: Any) -> T:
         return self._serde.from_json(data)
 
+    def _name(self) -> str:
+        return f"{type(self._serde).__module__}.{type(self._serde).__qualname__}"
+
     def _bytes_of(self, write: Callable[[T], bytes]) -> Callable[[T], bytes]:
-        name = f"{type(self._serde).__module__}.{type(self._serde).__qualname__}"
+        name = self._name()
 
         def write_bytes(value: T) -> bytes:
             data = write(value)

@@ -12,7 +12,7 @@ from penstock.plugins.serdes.json_text import bytes_of_json
 from penstock.plugins.serdes.json_text import bytes_to_json as bytes_to_json
 from penstock.plugins.serdes.json_text import dump_json as dump_json
 from penstock.plugins.serdes.json_text import headers_to_json as headers_to_json
-from penstock.program.serdes import SerdeLike, make_serde
+from penstock.program.serdes import SerdeLike, checked, make_serde
 
 from .output import reader_may_leave
 
@@ -30,7 +30,7 @@ class TextSerde:
         """Take the serde or its name; `config` has settings of plugins. Raises PluginError when none is installed."""
         self.name = serde if isinstance(serde, str) else type(serde).__name__
         made = make_serde(serde, f"serde of {'keys' if is_key else 'values'}") if isinstance(serde, str) else serde
-        self.serde: Serde[Any] = made.configure(config or {}).bind(topic, is_key=is_key)
+        self.serde: Serde[Any] = checked(made).configure(config or {}).bind(topic, is_key=is_key)
         self._what = "key" if is_key else "value"
         self._is_text = self.name in ("str", "StrSerde")
         self._is_bytes = self.name in ("bytes", "BytesSerde")

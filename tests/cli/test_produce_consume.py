@@ -275,6 +275,18 @@ def test_a_serde_of_another_package_may_raise_anything() -> None:
             serde.from_json(wrong)
 
 
+@pytest.mark.parametrize("form", [float("nan"), [float("-inf")], {1, 2}, b"a"])
+def test_a_serde_of_another_package_shows_json(form: Any) -> None:
+    """A nan became null, which is a tombstone where the line is produced."""
+
+    class Shown(Careless):
+        def to_json(self, value: str) -> Any:
+            return form
+
+    with pytest.raises(SerdeError, match=r"Shown is wrong: its to_json returned .*, expected JSON data"):
+        TextSerde(Shown(), "t", is_key=False).to_json(b"a")
+
+
 @pytest.mark.parametrize("name", ["windowed:str:1s", "session:str"])
 @pytest.mark.parametrize("start", ["0", None, 1.5, 2**64])
 def test_times_of_a_window_are_integers(name: str, start: Any) -> None:

@@ -359,7 +359,7 @@ class SerdeContract:
             form = serde.to_json(value)
         except SerdeError:
             return
-        read = serde.from_json(json.loads(json.dumps(form)))
+        read = serde.from_json(json.loads(json.dumps(form, allow_nan=False)))
         assert self.same(read, value), f"to_json made {form!r} of {value!r}, and from_json made {read!r} of that"
         if self.for_keys:
             written, again = serde.serialize(value), serde.serialize(read)
