@@ -7,7 +7,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any
 
-from penstock import Headers, PenstockError, RecordBatch, Serde, SerdeError, Settings, SinkNode, SourceNode
+from penstock import (
+    BytesSerde,
+    Headers,
+    PenstockError,
+    RecordBatch,
+    Serde,
+    SerdeError,
+    Settings,
+    SinkNode,
+    SourceNode,
+    StrSerde,
+)
 from penstock.plugins.serdes.json_text import bytes_of_json
 from penstock.plugins.serdes.json_text import bytes_to_json as bytes_to_json
 from penstock.plugins.serdes.json_text import dump_json as dump_json
@@ -32,8 +43,8 @@ class TextSerde:
         made = make_serde(serde, f"serde of {'keys' if is_key else 'values'}") if isinstance(serde, str) else serde
         self.serde: Serde[Any] = checked(made).configure(config or {}).bind(topic, is_key=is_key)
         self._what = "key" if is_key else "value"
-        self._is_text = self.name in ("str", "StrSerde")
-        self._is_bytes = self.name in ("bytes", "BytesSerde")
+        self._is_text = type(made) is StrSerde
+        self._is_bytes = type(made) is BytesSerde
 
     def from_line(self, text: bytes) -> bytes:
         """Return the serialized value of a line's text. Raises SerdeError."""

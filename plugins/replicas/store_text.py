@@ -83,6 +83,10 @@ class StoreText:
 
 def _json_or_text(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_no_json)
     except (ValueError, RecursionError):
         return text
+
+
+def _no_json(constant: str) -> None:
+    raise ValueError(f"JSON has no {constant}")

@@ -275,6 +275,22 @@ def test_a_serde_of_another_package_may_raise_anything() -> None:
             serde.from_json(wrong)
 
 
+def test_a_serde_of_another_package_is_not_known_by_its_name() -> None:
+    class StrSerde(Careless):
+        def serialize(self, value: str) -> bytes:
+            return value.encode("utf-16")
+
+        def deserialize(self, data: bytes) -> str:
+            return data.decode("utf-16")
+
+        def from_json(self, data: Any) -> str:
+            return str(data)
+
+    serde = TextSerde(StrSerde(), "t", is_key=False)
+    assert serde.from_line(b'"a"') == "a".encode("utf-16")
+    assert serde.to_line("a".encode("utf-16")) == b'"a"'
+
+
 @pytest.mark.parametrize("form", [float("nan"), [float("-inf")], {1, 2}, b"a"])
 def test_a_serde_of_another_package_shows_json(form: Any) -> None:
     """A nan became null, which is a tombstone where the line is produced."""

@@ -256,3 +256,11 @@ def test_clients_ask_for_keys_with_fields_inside_of_fields(tmp_path: Path, is_wi
         found = store.get(key)
         assert found is not None and found.value == 1000
         assert store.get_many([key]) == list(store.entries(key=key)) == [found]
+
+
+def test_text_that_only_python_takes_for_json_is_text(tmp_path: Path) -> None:
+    made = application(tmp_path, "msgpack", "msgpack", "int")
+    text = StoreText(made, made.program.subtopologies[0].stores[0])
+    for key in ("NaN", "Infinity", "-Infinity", "[NaN]"):
+        assert text.key_of_text(key) == key
+    assert text.key_of_text("1.5") == 1.5
