@@ -10,7 +10,7 @@ from penstock.store.record_cache import RecordCache
 from penstock.support.own_copy import IMMUTABLE, own_copy
 
 from ..rows.buckets import MAX_TIME
-from ..rows.key_form import KeyForm
+from ..rows.key_form import MISSING, KeyForm
 from ..rows.value_form import Encoded, TimestampedForm, ValueForm
 from .plain import PlainStore
 from .session import BucketSessionStore
@@ -32,7 +32,12 @@ class _Notes:
 
     def which(self, key: Any) -> Any:
         """Return a key that is unique for the serde: keys that are equal in Python may be two for it."""
-        return key if type(key) in self._keys.types else (self._keys.to_bytes(key),)
+        if type(key) in self._keys.types:
+            return key
+        if isinstance(key, tuple):
+            return (self._keys.to_bytes(key),)
+        raw, located = self._keys.locate(key)  # a member of a StrEnum is its text
+        return (raw,) if located is MISSING else located
 
     def own(self, key: Any) -> Any:
         """Return a key that stays as it is now."""

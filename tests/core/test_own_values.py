@@ -175,6 +175,21 @@ class Price:
     currency: str = "EUR"
 
 
+class WithMore(Price):
+    """Beside the fields of a frozen dataclass, one that can be changed."""
+
+    def __init__(self, amount: int) -> None:
+        super().__init__(amount)
+        self.more = [amount]
+
+
+@dataclass(eq=False)
+class Node:
+    """Is told apart by its identity."""
+
+    nodes: list[Node] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class Frozen:
     parts: list[int] = field(default_factory=list)
@@ -194,6 +209,8 @@ class Frozen:
         bytearray(b"a"),
         {1, 2},
         Windowed({"a": 1}, 0, 1),
+        {("a", 1): [1]},
+        WithMore(1),
     ],
     ids=repr,
 )
@@ -202,7 +219,9 @@ def test_a_copy_is_equal_and_of_the_same_type(value: Any) -> None:
     assert copied == value and type(copied) is type(value) and copied is not value
 
 
-@pytest.mark.parametrize("value", [None, "a", 1, (1, "a"), Pair(1, 2), Price(1), Change(1, None), frozenset("a")])
+@pytest.mark.parametrize(
+    "value", [None, "a", 1, (1, "a"), Pair(1, 2), Price(1), Change(1, None), frozenset("a"), object()]
+)
 def test_what_cannot_be_changed_is_not_copied(value: Any) -> None:
     assert own_copy(value) is value
 
@@ -219,3 +238,33 @@ def test_what_cannot_be_copied_is_shared() -> None:
     assert own_copy(lock) is lock
     copied = own_copy({"lock": lock, "seen": []})
     assert copied["lock"] is lock and copied["seen"] == []
+
+
+@pytest.mark.parametrize("kind", [list, set, frozenset, tuple, dict.fromkeys])
+def test_objects_in_a_value_refer_to_each_other_in_its_copy(kind: Callable[[list[Node]], Any]) -> None:
+    child = Node()
+    parent = Node([child])
+    found = sorted(own_copy(kind([parent, child])), key=lambda node: -len(node.nodes))
+    assert found[0].nodes == [found[1]] and found[0] is not parent and found[1] is not child
+
+
+def test_what_is_copied_half_way_is_in_no_copy() -> None:
+    class Refuses:
+        def __init__(self, child: Node) -> None:
+            self.child, self.lock = child, threading.Lock()
+
+    child = Node()
+    refuses = Refuses(child)
+    child.nodes.append(refuses)  # type: ignore[arg-type]
+    copied = own_copy([refuses, child])
+    assert copied[0] is refuses and copied[1].nodes in ([refuses], child.nodes)
+
+
+def test_a_frozen_dataclass_may_lack_a_field() -> None:
+    @dataclass(frozen=True)
+    class Lacks:
+        given: int
+        made: int = field(init=False)
+
+    value = Lacks(1)
+    assert own_copy([value])[0].given == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -120,6 +121,20 @@ def test_a_value_is_forwarded_as_it_was_put() -> None:
     with TopologyTestDriver(topology(Lists, key_value_store("s", key_serde="str", cached=True))) as driver:
         driver.pipe("in", "k", [], 5)
         assert updates(driver) == [("a", [1], None, 0, 5)]
+
+
+def test_a_key_of_another_type_with_the_same_bytes_is_the_same() -> None:
+    class Size(StrEnum):
+        LARGE = "large"
+
+    class Both(Puts):
+        def process(self, record: Record) -> None:
+            for value, key in enumerate(("large", Size.LARGE, "large")):
+                self.store.put(key, value)
+
+    with TopologyTestDriver(topology(Both)) as driver:
+        driver.pipe("in", "k", [], 100)
+        assert [each[:3] for each in updates(driver)] == [("large", 2, None)]
 
 
 def test_keys_that_are_equal_in_python_are_two_for_the_serde() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""Of an object that is shown as Python does by default: an equal one has another address."""
 
 
 def is_same_key(one: Any, other: Any) -> bool:
@@ -18,6 +22,12 @@ def is_same_key(one: Any, other: Any) -> bool:
         return True
     if type(one) is not type(other) or one != other:
         return False
-    # An object that shows its address only is not told apart from an equal one.
-    shown: object = type(one).__repr__
-    return shown is object.__repr__ or repr(one) == repr(other)
+    return _shown(one) == _shown(other)
+
+
+def _shown(key: Any) -> str:
+    if isinstance(key, tuple):
+        return f"{type(key).__qualname__}({', '.join(map(_shown, key))})"
+    if isinstance(key, (set, frozenset)):  # equal ones have other orders
+        return f"{type(key).__qualname__}({', '.join(sorted(map(_shown, key)))})"
+    return _ADDRESS.sub("", repr(key))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock import versioned_store
-from penstock.plugins.dsl import KStream, StreamsBuilder, hopping, sessions, sliding, within
+from penstock import ValueTransformer, versioned_store
+from penstock.plugins.dsl import KStream, StreamsBuilder, first_of, hopping, last_of, sessions, sliding, within
 from penstock.plugins.testing import TopologyTestDriver
 
 STORES = pytest.mark.parametrize(
@@ -255,3 +255,111 @@ def test_a_cogroup(cached: bool) -> None:
         for time, topic in enumerate(("in", "others", "in")):
             driver.pipe(topic, "k", "x", time)
         assert rows(driver, "sizes") == {"1": 0, "2": 0, "3": 1}
+
+
+def test_an_initializer_of_a_grouped_table_may_return_one_object_each_time() -> None:
+    builder = StreamsBuilder()
+    nothing: list[str] = []
+    groups = builder.table("in", "rows").group_by(lambda value: value[0], name="groups")
+    groups.aggregate(lambda: nothing, add, without, "lists")
+    with TopologyTestDriver(builder) as driver:
+        for time, value in enumerate(("x1", "y1", "x2")):
+            driver.pipe("in", value, value, time)
+        assert rows(driver, "lists") == {"x": ["x1", "x2"], "y": ["y1"]} and nothing == []
+
+
+@pytest.mark.parametrize("times", [[11_000, 14_000, 12_000], [1_000, 4_000, 2_000]], ids=["later", "early"])
+@pytest.mark.parametrize("cached", [True, False], ids=["cached", "uncached"])
+def test_old_values_of_sliding_windows_that_a_verb_changes(cached: bool, times: list[int]) -> None:
+    def run(function: Callable[[Any], Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        builder = StreamsBuilder()
+        windowed = builder.stream("in").group_by_key().windowed_by(sliding("5s", grace="1h"))
+        table = windowed.aggregate(list, add, "all", cached=cached).map_values(function)
+        table.group_by(lambda items: str(len(items)), name="sizes").count("sizes")
+        with TopologyTestDriver(builder) as driver:
+            for time in times:
+                driver.pipe("in", "k", str(time), time)
+            return rows(driver, "all"), rows(driver, "sizes")
+
+    assert run(lambda items: add(items, "more")) == run(lambda items: [*items, "more"])
+
+
+def test_a_function_changes_the_row_whose_foreign_key_it_takes() -> None:
+    builder = StreamsBuilder()
+    left, users = (builder.table(topic, topic, value_serde="json") for topic in ("in", "users"))
+    joined = left.join(users, update, foreign_key=lambda order: order.pop("user"), name="joined")
+    joined.to_stream().to("out", value_serde="json")
+    found = answers(builder, ("users", "u", {"name": "anna"}, 0), ("in", "k", {"user": "u"}, 1))
+    assert found == [("k", {"user": "u", "name": "anna"})]
+
+
+def test_a_transformer_of_a_table_may_return_what_it_keeps() -> None:
+    class Live(ValueTransformer):
+        def __init__(self) -> None:
+            self.value: dict[str, int] = {}
+
+        def transform(self, key: Any, value: Any) -> Any:
+            return self.value
+
+    builder = StreamsBuilder()
+    table = builder.table("in", value_serde="json").transform_values(Live)
+    table.map_values(mark).to_stream().to("out", value_serde="json")
+    assert answers(builder, ("in", "k", {}, 0), ("in", "k", {}, 1)) == [("k", {"marked": 1})] * 2
+
+
+@pytest.mark.parametrize("cached", [True, False], ids=["cached", "uncached"])
+def test_columns_that_keep_one_value(cached: bool) -> None:
+    builder = StreamsBuilder()
+    made = orders(builder).group_by_key().agg("all", first=first_of(), last=last_of(), cached=cached)
+    marked = made.map_values(lambda row: {**row, "first": mark(row["first"])})
+    marked.to_stream().to("out", value_serde="json")
+    assert answers(builder, ("in", "k", {}, 0)) == [("k", {"first": {"marked": 1}, "last": {}})]
+
+
+# ---------------------------------------------------------------------- keys
+
+
+def with_marked_keys(stream: KStream[Any, Any]) -> None:
+    stream.map(lambda key, value: (mark(key), value), with_key=True).to("out", key_serde="json", value_serde="json")
+
+
+@pytest.mark.parametrize("verb", ["select_key", "map"])
+def test_a_key_that_is_a_part_of_the_value(verb: str) -> None:
+    builder = StreamsBuilder()
+    make: dict[str, Callable[[Any], Any]] = {
+        "select_key": lambda value: value["id"],
+        "map": lambda value: (value["id"], value),
+    }
+    made = getattr(orders(builder), verb)(make[verb])
+    made.map_values(lambda value: mark(value["id"])).to("out", key_serde="json", value_serde="json")
+    with TopologyTestDriver(builder) as driver:
+        driver.pipe("in", "k", {"id": {"n": 1}}, 0)
+        assert driver.read_pairs("out") == [({"n": 1}, {"n": 1, "marked": 1})]
+
+
+def test_each_of_several_records_has_its_own_key() -> None:
+    builder = StreamsBuilder()
+    with_marked_keys(builder.stream("in", key_serde="json", value_serde="json").flat_map_values(lambda value: value))
+    with TopologyTestDriver(builder) as driver:
+        driver.pipe("in", {"n": 1}, [1, 2], 0)
+        assert driver.read_pairs("out") == [({"n": 1, "marked": 1}, 1), ({"n": 1, "marked": 1}, 2)]
+
+
+@pytest.mark.parametrize("of", ["streams", "a table"])
+def test_a_key_that_waited_in_a_join(of: str) -> None:
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key_serde="json", value_serde="int")
+    if of == "streams":
+        others = builder.stream("others", key_serde="json", value_serde="int")
+        joined = stream.left_join(others, lambda value, none: value, within("10ms", grace="0s"), name="joined")
+    else:
+        kept = versioned_store("rows", history_retention="1h")
+        table = builder.table("rows", kept, key_serde="json", value_serde="int")
+        joined = stream.left_join(table, lambda value, none: value, grace="10ms", name="joined")
+    with_marked_keys(joined)
+    waiting = "joined-left-shared-join-store" if of == "streams" else "joined-Buffer"
+    with TopologyTestDriver(builder) as driver:
+        for time in (1, 2, 100, 200):
+            driver.pipe("in", {"n": time}, time, time)
+        assert driver.read_pairs("out") == [({"n": time, "marked": 1}, time) for time in (1, 2, 100)]
+        assert len(list(driver.store(waiting).all())) == 1

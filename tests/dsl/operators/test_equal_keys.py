@@ -11,6 +11,7 @@ import pytest
 
 from penstock import ProcessingError, Processor, Record, versioned_store
 from penstock.plugins.dsl import StreamsBuilder, within
+from penstock.plugins.dsl.graph.keys import is_same_key
 from penstock.plugins.testing import TopologyTestDriver
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -52,6 +53,48 @@ def test_process_values_refuses_a_key_that_is_only_equal(one: Any, other: Any) -
         driver.pipe("in", one, one, 0)
         with pytest.raises(ProcessingError, match="forwards key"):
             driver.pipe("in", one, other, 1)
+
+
+class Shown:
+    """Is equal by what it has, and shows its address."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shown) and self.number == other.number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        (Shown(1), Shown(1), True),
+        (("x", Shown(1)), ("x", Shown(1)), True),
+        (("x", Shown(1)), ("x", Shown(2)), False),
+        (frozenset((1, 9, 17)), frozenset((17, 9, 1)), True),
+        (frozenset((1, 2)), frozenset((1, 2.0)), False),
+    ],
+)
+def test_keys_are_one_if_they_are_equal_and_shown_alike(one: Any, other: Any, is_same: bool) -> None:
+    assert is_same_key(one, other) is is_same
+
+
+def test_process_values_refuses_a_key_that_was_changed_in_place() -> None:
+    class Change(Processor):
+        def process(self, record: Record) -> None:
+            if record.value:
+                record.key["changed"] = True
+            self.context.forward(record)
+
+    builder = StreamsBuilder()
+    builder.stream("in", key_serde="json", value_serde="int").process_values(Change).to("out", value_serde="int")
+    with TopologyTestDriver(builder) as driver:
+        driver.pipe("in", {"id": 1}, 0, 0)
+        with pytest.raises(ProcessingError, match="forwards key"):
+            driver.pipe("in", {"id": 1}, 1, 1)
 
 
 def left_over(joined: Callable[[StreamsBuilder], Any], store: str, pairs: list[Any]) -> tuple[list[str], list[Any]]:

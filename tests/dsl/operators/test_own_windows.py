@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
+from functools import cache, partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 
 from penstock.plugins.dsl import StreamsBuilder, TimeWindows, sliding
@@ -30,6 +34,17 @@ class Own(TimeWindows):
 class Calendar:
     zone: ZoneInfo
     holidays: frozenset[str] = field(default_factory=frozenset)
+
+
+@dataclass
+class Calls:
+    first: int
+
+    def __call__(self, day: int) -> int:
+        return self.day(day)
+
+    def day(self, day: int) -> int:
+        return day - self.first
 
 
 class InSlots(TimeWindows):
@@ -59,6 +74,15 @@ BERLIN, TOKYO = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Tokyo")
         ({"a": BERLIN}, {"a": TOKYO}),
         (Calendar(BERLIN), Calendar(TOKYO)),
         (Calendar(BERLIN), Calendar(BERLIN, frozenset({"2026-01-01"}))),
+        (np.int64(5), np.int64(10)),
+        (np.array([1, 2]), np.array([1, 3])),
+        (np.array(["2026-01-01"], "datetime64[D]"), np.array(["2026-01-02"], "datetime64[D]")),
+        (deque([BERLIN]), deque([TOKYO])),
+        (re.compile("a"), re.compile("b")),
+        (range(3), range(4)),
+        (partial(int, base=2), partial(int, base=8)),
+        (Calls(1), Calls(2)),
+        (Calls(1).day, Calls(2).day),
     ],
     ids=repr,
 )
@@ -76,9 +100,30 @@ class Zone(tzinfo):
     def utcoffset(self, at: datetime | None) -> timedelta:
         return timedelta(hours=self.hours)
 
+    def tzname(self, at: datetime | None) -> str:
+        return "own"
+
+    def dst(self, at: datetime | None) -> timedelta:
+        return timedelta()
+
 
 def test_a_time_zone_without_a_repr_has_one_form_in_every_process() -> None:
     assert Own(Zone(1)).form == Own(Zone(1)).form != Own(Zone(2)).form
+
+
+def test_windows_that_refer_to_themselves_have_a_form() -> None:
+    windows, others = Own([1]), Own([2])
+    for each in (windows, others):
+        each.value.append(each)
+    assert windows.form != others.form
+
+
+def test_functions_are_told_apart_by_name() -> None:
+    assert Own(cache(len)).form == Own(len).form == f"windows of {__name__}.Own(value=len)"
+
+
+def test_an_object_that_shows_its_address_has_one_form() -> None:
+    assert Own(deque([Zone(1)])).form == Own(deque([Zone(1)])).form
 
 
 def test_attributes_in_slots_count() -> None:

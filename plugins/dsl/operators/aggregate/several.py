@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import TopologyError
+from penstock.support.own_copy import own_copy
 
 from ...graph.functions import check_function
 
@@ -41,10 +42,11 @@ class Column:
         return state if found is None or state is None or self.remove is None else self.remove(state, found)
 
     def _part_of(self, value: Any) -> Any:
+        """Return the part of a value, of which other columns may keep the same: so each has its own."""
         part = self.part
         if isinstance(part, str):
-            return value[part] if isinstance(value, Mapping) else getattr(value, part)
-        return value if part is None else part(value)
+            return own_copy(value[part] if isinstance(value, Mapping) else getattr(value, part))
+        return own_copy(value if part is None else part(value))
 
     def merged(self, one: Any, other: Any) -> Any:
         """Return the state of two sessions."""

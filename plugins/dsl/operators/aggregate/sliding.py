@@ -49,6 +49,7 @@ class SlidingAggregate(WindowedOperator):
         put, fetch, drop, stored = store.put, store.fetch, context.metrics.drop, self._stored
         initial, take_value = self.fold.initial, self.fold.compile_take(context.node)
         update = self._compile_update(context, store)
+        sends_old = self.sends_old and not on_close and store.record_cache is None
 
         taken = False
 
@@ -62,11 +63,12 @@ class SlidingAggregate(WindowedOperator):
             taken = True
             old = initial() if entry is None else entry[0]
             at = timestamp if entry is None else max(timestamp, entry[1])
+            before = own_copy(old) if sends_old else None  # it is handed over, and the entry may be used again
             aggregate = take_value(key, value, own_copy(old))
             put(key, stored(aggregate, at, headers), start)
             if on_close:
                 open_windows.add(start + difference, (start, key))
-            update(key, start, start + difference, aggregate, old, at, headers)
+            update(key, start, start + difference, aggregate, before, at, headers)
 
         def copy(record: Record, start: int, entry: Any) -> None:
             key = record[0]

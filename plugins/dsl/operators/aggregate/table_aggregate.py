@@ -154,7 +154,7 @@ class TableAggregate(TableOperator):
                 elif initializer is None:
                     aggregate = value
                 else:
-                    aggregate, touched = add(key, value, initializer()), True
+                    aggregate, touched = add(key, value, own_copy(initializer())), True
             if touched and found is not None and found[1] > timestamp:
                 timestamp = found[1]
             update(key, aggregate, before, timestamp, headers)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum
+from functools import partial
+from types import MethodType
 from typing import Any
 
 from penstock import Duration, TopologyError, duration_ms
@@ -36,7 +39,7 @@ class TimeWindows(ABC):
         windows (a cache of them, for instance), or if something else does.
         """
         given = {name: value for name, value in _attributes(self) if name != "grace_ms"}
-        shown = ", ".join(f"{name}={_shown(value)}" for name, value in given.items())
+        shown = ", ".join(f"{name}={_shown(value, (self,))}" for name, value in given.items())
         return f"windows of {type(self).__module__}.{type(self).__qualname__}({shown})"
 
     @property
@@ -94,26 +97,42 @@ def _names(slots: str | Iterable[str]) -> Iterable[str]:
     return (slots,) if isinstance(slots, str) else slots
 
 
-_PLAIN = (bool, int, float, str, bytes, Decimal, date, time, timedelta, tzinfo, Enum)
+_PLAIN = (bool, int, float, str, bytes, Decimal, date, time, timedelta, tzinfo, Enum, range, slice, re.Pattern)
 """Types whose values show themselves alike in every process."""
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def _shown(value: object) -> str:
-    """Return a text that is the same for equal attributes in every process."""
-    if isinstance(value, (tuple, list)):
-        return f"{type(value).__name__}({', '.join(map(_shown, value))})"
-    if isinstance(value, (set, frozenset)):
-        return f"{type(value).__name__}({', '.join(sorted(map(_shown, value)))})"
-    if isinstance(value, Mapping):
-        items = sorted(f"{_shown(key)}: {_shown(each)}" for key, each in value.items())
-        return f"{type(value).__name__}({', '.join(items)})"
+def _shown(value: Any, above: tuple[object, ...]) -> str:
+    """Return a text that is the same for equal attributes in every process. `above`: what the value is a part of."""
     # A time zone of one's own may show its address only.
     if value is None or (isinstance(value, _PLAIN) and type(value).__repr__ is not object.__repr__):
         return repr(value)
-    if callable(value):
-        return getattr(value, "__qualname__", type(value).__qualname__)
-    parts = ", ".join(f"{name}={_shown(each)}" for name, each in _attributes(value))
-    return f"{type(value).__module__}.{type(value).__qualname__}({parts})"
+    if any(each is value for each in above):
+        return "..."
+    shown, kind = partial(_shown, above=(*above, value)), type(value).__name__
+    if isinstance(value, (tuple, list)):
+        return f"{kind}({', '.join(map(shown, value))})"
+    if isinstance(value, (set, frozenset)):
+        return f"{kind}({', '.join(sorted(map(shown, value)))})"
+    if isinstance(value, Mapping):
+        return f"{kind}({', '.join(sorted(f'{shown(key)}: {shown(each)}' for key, each in value.items()))})"
+    if isinstance(value, (partial, MethodType)):
+        parts = (value.__func__, value.__self__) if isinstance(value, MethodType) else value.__reduce__()[2][:3]
+        return f"{kind}({', '.join(map(shown, parts))})"
+    if callable(value) and hasattr(value, "__qualname__"):  # a function or a class, also in a cache
+        return str(value.__qualname__)
+    attributes = ", ".join(f"{name}={shown(each)}" for name, each in _attributes(value))
+    return f"{type(value).__module__}.{type(value).__qualname__}({attributes or _content(value, shown)})"
+
+
+def _content(value: Any, shown: Callable[[object], str]) -> str:
+    """Return what a value has that is in no attribute: one of a class written in C, such as an array."""
+    if hasattr(value, "tolist"):
+        return shown(value.tolist())
+    if isinstance(value, Sequence):
+        return ", ".join(map(shown, value))
+    text: object = type(value).__repr__
+    return "" if text is object.__repr__ else _ADDRESS.sub("", repr(value))
 
 
 @dataclass(frozen=True)

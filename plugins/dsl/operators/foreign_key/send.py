@@ -59,9 +59,10 @@ class ForeignKeySend(Operator):
                 drop("not_latest")
                 return
             value, old = change[0], change[1]
+            value_hash = digest(value)  # of the row as it is in the store: the function may change its argument
             to = None if value is None else foreign_key(key, value)
             before = None if old is None else foreign_key(key, old)
-            ask(record, digest(value), to, before)
+            ask(record, value_hash, to, before)
 
         return run
 

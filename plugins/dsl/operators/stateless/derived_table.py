@@ -9,6 +9,7 @@ from typing import Any, cast
 from penstock import ProcessingError, ProcessorContext, ValueAndTimestamp, ValueTransformer, ValueTransformerContext
 from penstock.operator import Run
 from penstock.support.callbacks import check_methods
+from penstock.support.own_copy import own_copy
 
 from ...graph.materialized import Materialized
 from ...graph.step import ProcessorStep
@@ -104,7 +105,7 @@ class TransformedGetter(ValueGetter):
 
         def transformed(key: Any) -> ValueAndTimestamp | None:
             found = get(key)
-            value = transformer.transform(key, None if found is None else found[0])
+            value = own_copy(transformer.transform(key, None if found is None else found[0]))
             return None if value is None else ValueAndTimestamp(value, -1 if found is None else found[1])
 
         return transformed
@@ -133,7 +134,9 @@ class TableTransformValues(MappingOperator):
         self._transformer.init(transformer_context(context))
 
     def bind(self, context: ProcessorContext) -> Run:
-        return self.compile_map(context, self._transformer.transform, of_none=True)
+        transform = self._transformer.transform
+        # A transformer may return what it keeps.
+        return self.compile_map(context, lambda key, value: own_copy(transform(key, value)), of_none=True)
 
     def close(self) -> None:
         self._transformer.close()

@@ -33,7 +33,8 @@ class Map(OfFunction):
         def run(record: Record) -> None:
             made = function(record[0], record[1])
             key, value = made if type(made) is tuple and len(made) == 2 else pair(made)
-            forward((key, value, record[2], record[3]))
+            # It may be a part of the value.
+            forward((key if type(key) in IMMUTABLE else own_copy(key), value, record[2], record[3]))
 
         return run
 
@@ -66,7 +67,9 @@ class SelectKey(OfFunction):
         forward, function = context.send, keyed(self.function, with_key=self.with_key)
 
         def run(record: Record) -> None:
-            forward((function(record[0], record[1]), record[1], record[2], record[3]))
+            key = function(record[0], record[1])
+            # It may be a part of the value.
+            forward((key if type(key) in IMMUTABLE else own_copy(key), record[1], record[2], record[3]))
 
         return run
 
@@ -112,7 +115,7 @@ class FlatMapValues(OfFunction):
                 )
             for each in made:
                 if type(each) not in IMMUTABLE or type(key) not in IMMUTABLE:
-                    each, key = own_copy(each), own_copy(key)
+                    each, key = own_copy(each), own_copy(record[0])  # a child may have changed the one before
                 forward((key, each, timestamp, headers))
 
         return run

@@ -19,6 +19,7 @@ from penstock.operator import Run
 from penstock.program.provided import provided_stores, saved_with
 from penstock.support.callbacks import watched
 from penstock.support.names import function_name, timer_store_name
+from penstock.support.own_copy import IMMUTABLE, own_copy
 
 from ...graph.keys import is_same_key
 from ...graph.names import Names
@@ -89,7 +90,8 @@ class FixedKey(WrappingProcessor):
         inner = watched(self.inner.bind(cast(ProcessorContext, checked)))
 
         def run(record: Record) -> None:
-            checked.key = record[0]
+            key = record[0]
+            checked.key = key if type(key) in IMMUTABLE else _as_now(key)
             inner(record)
 
         return run
@@ -111,6 +113,12 @@ class FixedKey(WrappingProcessor):
             return method(key, *rest)
 
         return visit
+
+
+def _as_now(key: Any) -> Any:
+    """Return a key that stays as it is when the processor changes its own in place."""
+    copied = own_copy(key)
+    return copied if is_same_key(copied, key) else key  # one that is equal to itself only
 
 
 class _FixedKeyContext:

@@ -120,6 +120,7 @@ class StreamStreamOuterJoin(StreamStreamJoin):
                         continue
                     if keeps_headers:
                         value, headers = value
+                    key = own_copy(key)  # `entry` is deleted afterwards
                     result = join_left(key, value, None) if is_left else join_right(key, value, None)
                     forward((key, result, min_time, headers))
                     if last is not None and not is_same_key(last, entry):

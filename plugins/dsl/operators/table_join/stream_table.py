@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock import ProcessorContext, Record
 from penstock.operator import Operator, Run
+from penstock.support.own_copy import own_copy
 
 from ...graph.keys import is_same_key
 from ..reading import ValueGetter
@@ -157,7 +158,7 @@ class StreamTableDelayedJoin(StreamTableJoin):
                     if time > up_to:
                         next_time = time
                         break
-                    join((key, value, time, headers))
+                    join((own_copy(key), value, time, headers))  # `entry` is deleted afterwards
                     if not due or not is_same_key(due[-1], entry):
                         due.append(entry)
             for entry in due:
