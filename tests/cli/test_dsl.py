@@ -66,9 +66,12 @@ def test_a_builder_runs_and_its_windows_are_shown(clicks: Console) -> None:
     clicks("run", "clicks:builder", "--application-id", "clicks", "--engine", "embedded")
     arguments = ["--key-serde", "windowed:str:60s", "--value-serde", "int"]
     printed = clicks("consume", "counts", "-k", *arguments).stdout.splitlines()
-    assert printed == ['{"key":"/","start":0,"end":60000}\t1', '{"key":"/","start":60000,"end":120000}\t1']
+    assert printed == [
+        '{"!windowed":{"key":"/","start":0,"end":60000}}\t1',
+        '{"!windowed":{"key":"/","start":60000,"end":120000}}\t1',
+    ]
     found = clicks.json_lines("consume", "counts", "--json", *arguments)
-    assert [each["key"] for each in found] == [
+    assert [each["key"]["!windowed"] for each in found] == [
         {"key": "/", "start": 0, "end": 60_000},
         {"key": "/", "start": 60_000, "end": 120_000},
     ]
@@ -91,9 +94,9 @@ def test_keys_of_windows_and_sessions_go_in_and_come_out(console: Console) -> No
         ("int16", "-5"),
         ("int32", "5"),
         ("float32", "0.5"),
-        ("uuid", '"123e4567-e89b-12d3-a456-426614174000"'),
+        ("uuid", '{"!uuid":"123e4567-e89b-12d3-a456-426614174000"}'),
         ("list:int32", "[5,null]"),
-        ("list:list:uuid", '[["123e4567-e89b-12d3-a456-426614174000"],[],null]'),
+        ("list:list:uuid", '[[{"!uuid":"123e4567-e89b-12d3-a456-426614174000"}],[],null]'),
     ],
 )
 def test_values_of_kafkas_serdes_go_in_and_come_out(console: Console, serde: str, value: str) -> None:

@@ -279,9 +279,11 @@ def test_a_host_that_is_never_used_ends(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(life_module, "UNUSED_SECONDS", 0.01)
     me, reasons = Process(os.getpid(), started_at(os.getpid())), SimpleQueue[str]()
     monkeypatch.setattr(life_module, "_LOOK_SECONDS", 0.01)
-    used = Life([me], reasons.put, 60.0)
+    was_used = threading.Event()
+    used = Life([me], reasons.put, 60.0, has_place=was_used.wait)  # does not look before it was used
     used.begin_request()
     used.end_request()
+    was_used.set()
     Life([me], reasons.put, 60.0)
     assert reasons.get(timeout=60) == "there was no batch for 0 s"
     assert reasons.empty()
