@@ -18,6 +18,7 @@ from typing import Any
 
 from penstock import RuntimeUnavailableError
 from penstock.plugins.runtime.process_resources import tune_garbage_collector
+from penstock.plugins.runtime.unpacking import unpack
 
 from .engine import Cargo, Engine, HostInfo
 from .life import Life, Process
@@ -136,7 +137,7 @@ class HostProcess:
     def _running_engine(self) -> Engine:
         if self._engine is None:
             pickle.loads(self._set_up)()
-            cargo: Cargo = pickle.loads(self._cargo)
+            cargo: Cargo = unpack(self._cargo)
             self._engine = cargo.engine(
                 HostInfo(self._token, self._slot, self._scope, self._reason, self._meter, watched=self._watched)
             )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import PenstockError
+from penstock.plugins.runtime.unpacking import is_sent
 
 PROTOCOL = "penstock-host/1"
 _LENGTH = struct.Struct("!Q")
@@ -44,6 +45,8 @@ class Answer:
         """Return an error as an answer; its traceback goes along as a note."""
         note = f"In the task host:\n{''.join(traceback.format_exception(error))}"
         try:
+            if is_sent(type(error)):
+                raise TypeError("the proxy may not have its class")
             portable: BaseException = pickle.loads(pickle.dumps(error))
         except Exception:
             portable = PenstockError(f"{type(error).__name__}: {error}")

@@ -6,15 +6,17 @@ import pickle
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from dis import get_instructions
+from functools import cache, lru_cache, update_wrapper
 from importlib.metadata import packages_distributions
+from importlib.util import resolve_name
 from io import BytesIO
 from operator import is_
 from pathlib import Path
 from pickletools import genops
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from penstock import Application, ConfigError, RuntimeUnavailableError
@@ -22,7 +24,10 @@ from penstock.hooks.registry import registry
 from penstock.program.checks import kind_of
 from penstock.support.packages import DISTRIBUTION, installed_version
 
+from .unpacking import IS_SENT
+
 _packing = threading.Lock()
+_CACHED = type(lru_cache(len))
 _NO_FILE = "<dynamic-code>"
 """The name that cloudpickle gives the file of all code, since its version 3.1.3."""
 _imported: tuple[object, ...] = ()
@@ -41,7 +46,7 @@ def pack(cargo: Any) -> bytes:
     # Modules are registered for the whole process, and another thread may pack its application now.
     with _packing, _by_value(cloudpickle):
         try:
-            return _pickled(cargo, cloudpickle)
+            return _pickled(cargo)
         except Exception as error:
             where = _named(getattr(cargo, "application", cargo), cloudpickle.dumps)
             raise ConfigError(
@@ -96,20 +101,113 @@ def check_packages(packages: tuple[tuple[str, str], ...], machine: str) -> None:
             )
 
 
-def _pickled(cargo: Any, cloudpickle: ModuleType) -> bytes:
-    """Return the pickle, in which functions keep the names of their files: messages give a user's own lines."""
+def _pickled(cargo: Any) -> bytes:
+    """Return the pickle, and behind it, by module, what `unpacking` makes the user's own modules of."""
+    own: dict[str, ModuleType] = {each.__name__: each for each in [*_own_modules(), sys.modules["__main__"]]}
+    file = BytesIO()
+    pickler = _pickler_class()(file, own)
+    pickler.dump(cargo)
+    done: set[str] = set()
+    while pickler.by_value or pickler.imports - done:
+        names: dict[str, dict[str, Any]] = {}
+        by_value, pickler.by_value = pickler.by_value, []
+        for value in by_value:
+            module, name = own.get(value.__module__), value.__qualname__
+            if module is not None and vars(module).get(name) is value:
+                names.setdefault(module.__name__, {})[name] = value
+        for name in pickler.imports - done:
+            every = {key: value for key, value in vars(own[name]).items() if not key.startswith("__")}
+            names.setdefault(name, {}).update({key: value for key, value in every.items() if _can_be_sent(value)})
+        done |= pickler.imports
+        for name in list(names):
+            names[name] |= _about(sys.modules[name])
+            while (name := name.rpartition(".")[0]) and name not in names:
+                names[name] = _about(sys.modules[name])
+        pickler.dump(names)
+    pickler.dump(None)
+    return file.getvalue()
+
+
+@cache
+def _pickler_class() -> Callable[[BytesIO, Mapping[str, ModuleType]], Any]:
+    """Return the pickler; cloudpickle is imported only where something is packed."""
+    import cloudpickle
+
     reduce_code = cloudpickle.CloudPickler.dispatch_table[CodeType]
 
     def reduce_with_file(code: CodeType) -> tuple[Any, ...]:
+        """Functions keep the names of their files: messages give a user's own lines."""
         make, arguments = reduce_code(code)
         return make, tuple(code.co_filename if each == _NO_FILE else each for each in arguments)
 
-    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc, name-defined]
+    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+        """Notes in `by_value` what it pickled by value, and in `imports` which of `own` modules functions import."""
+
         dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child({CodeType: reduce_with_file})
 
-    file = BytesIO()
-    Pickler(file).dump(cargo)
-    return file.getvalue()
+        def __init__(self, file: BytesIO, own: Mapping[str, ModuleType]) -> None:
+            super().__init__(file)
+            self.by_value: list[Any] = []
+            self.imports: set[str] = set()
+            self._own = own
+
+        def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, FunctionType):
+                names = value.__globals__
+                module = self._own.get(names.get("__name__", ""))
+                if module is not None and vars(module) is names:
+                    sent = {"__name__": module.__name__, IS_SENT: True} | _about(module)
+                    self.globals_ref.setdefault(id(names), sent)
+            elif isinstance(value, CodeType):
+                self.imports |= _imports_in(value, self._own)
+            elif isinstance(value, _CACHED) and (value.__module__ in self._own or "<locals>" in value.__qualname__):
+                self.by_value.append(value)
+                given = tuple(value.cache_parameters().values())
+                return _cached_again, given, value.__wrapped__, None, None, update_wrapper
+            reduced = super().reducer_override(value)
+            if reduced is not NotImplemented and isinstance(value, type | FunctionType):
+                self.by_value.append(value)
+            return reduced
+
+    return Pickler
+
+
+def _about(module: ModuleType) -> dict[str, Any]:
+    """Return what imports in a module go by."""
+    about = {name: vars(module)[name] for name in ("__package__", "__file__") if name in vars(module)}
+    return about | ({"__path__": list(module.__path__)} if hasattr(module, "__path__") else {})
+
+
+def _imports_in(code: CodeType, own: Mapping[str, ModuleType]) -> set[str]:
+    """Return which of the user's own modules a function imports while it runs."""
+    lasts = {name.rpartition(".")[2] for name in own}
+    if not any(name.rpartition(".")[2] in lasts for name in code.co_names):
+        return set()
+    of_file = (each for each in own.values() if getattr(each, "__file__", None) == code.co_filename)
+    package = next((each.__package__ for each in of_file), None)
+    found: set[str] = set()
+    steps = [each for each in get_instructions(code) if each.opname != "EXTENDED_ARG"]
+    for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):
+        if step.opname == "IMPORT_NAME" and (package or not level.argval):
+            name = resolve_name("." * level.argval + step.argval, package)
+            found |= {name, *(f"{name}.{each}" for each in names.argval or ())}
+    return found & own.keys()
+
+
+def _can_be_sent(value: Any) -> bool:
+    import cloudpickle
+
+    return _passes(cloudpickle.dumps, value)
+
+
+def _cached_again(maxsize: int | None, typed: bool) -> Any:
+    """Return an empty cache for a function; `update_wrapper` gives it the function, which may refer to the cache."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        return cached.__wrapped__(*arguments, **named)
+
+    cached = lru_cache(maxsize, typed)(call)
+    return cached
 
 
 def _named(application: Any, check: Callable[[Any], Any]) -> str:

@@ -344,10 +344,12 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
         return report
 
     def _run_batch(self, task: TaskId, ends: Mapping[TopicPartition, int]) -> tuple[TaskReport, bool]:
-        worker = self._processes.running().worker(task, self._tasks[task], len(self._tasks))
+        process = self._processes.running()
+        worker = process.worker(task, self._tasks[task], len(self._tasks))
         worker.ask(asked_visits(self.application.id, self.log), self._commit_every)
         front = self._fronts.get(task.subtopology)
-        report = worker.run_batch(ends, self._clock.now_ms(), visit_seconds=0.0, front=front)
+        with process.in_place():
+            report = worker.run_batch(ends, self._clock.now_ms(), visit_seconds=0.0, front=front)
         self._ticks[task] = NEVER if report.next_tick is None else report.next_tick
         self._count_nodes(report)
         is_visiting = worker.task is not None and worker.task.visits.are_due

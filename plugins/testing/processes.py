@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from penstock import Application, Clock, Log, NodeMetrics, TaskId, TopicPartition, World
@@ -150,9 +151,14 @@ class Process:
             )
         return worker
 
+    def in_place(self) -> AbstractContextManager[None]:
+        """Make the program's own modules those of the shipped copy meanwhile, if one runs."""
+        return nullcontext() if self._copy is None else self._copy.in_place()
+
     def update_globals(self) -> None:
         """Read the global stores on to the ends of their topics."""
-        self.resources.update_globals(self.application, self._log, {}, self.resources.now_ms())
+        with self.in_place():
+            self.resources.update_globals(self.application, self._log, {}, self.resources.now_ms())
 
     def global_metrics(self) -> Mapping[str, NodeMetrics]:
         """Return the counters of the nodes that fill global stores."""
@@ -168,9 +174,10 @@ class Process:
 
     def close(self) -> None:
         """Close every task, and what they share."""
-        for worker in self._workers.values():
-            worker.close()
-        self.resources.close_globals(self.application)
+        with self.in_place():
+            for worker in self._workers.values():
+                worker.close()
+            self.resources.close_globals(self.application)
 
 
 class _Resources(ProcessResources):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import deque
-from collections.abc import Callable, Iterator
-from io import BytesIO
+from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
 from penstock import Application
 from penstock.plugins.runtime.shipping import cannot_arrive
+from penstock.plugins.runtime.unpacking import Arrived
 
 _DEPTH, _MOST = 3, 1_000
 """How deep the parts of a value are compared, and up to how many elements of a container."""
@@ -23,12 +22,13 @@ class ShippedCopy:
     """
 
     def __init__(self, application: Application, packed: bytes) -> None:
-        reader = _Unpickler(packed)
         try:
-            self.application: Application = reader.load()
+            arrived = Arrived(packed, is_apart=True)
         except Exception as error:
             raise cannot_arrive(application, error) from error
-        self._made = reader.made
+        self.application: Application = arrived.cargo
+        self.in_place = arrived.in_place
+        self._made = arrived.made
         self._before = self._state()
 
     def changes(self) -> list[str]:
@@ -70,30 +70,6 @@ class ShippedCopy:
             if made.__defaults__:
                 arguments = code.co_varnames[: code.co_argcount]
                 yield where, dict(zip(reversed(arguments), reversed(made.__defaults__), strict=False))
-
-
-class _Unpickler(pickle.Unpickler):
-    """Reads what cloudpickle wrote. Where a process has a class already, cloudpickle changes it; this makes another."""
-
-    def __init__(self, packed: bytes) -> None:
-        super().__init__(BytesIO(packed))
-        self.made: list[Any] = []
-
-    def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name)
-        if module.startswith("cloudpickle"):
-            if name in ("_make_skeleton_class", "_make_skeleton_enum"):
-                return self._noting(lambda *given: found(*given[:-2], None, given[-1]))
-            if name == "_make_function":
-                return self._noting(found)
-        return found
-
-    def _noting(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        def made(*given: Any) -> Any:
-            self.made.append(make(*given))
-            return self.made[-1]
-
-        return made
 
 
 def _content(cell: Any) -> Any:

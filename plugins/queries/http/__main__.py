@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 import socket
 import sys
 import threading
 
 from penstock.plugins.runtime.process_resources import tune_garbage_collector_to_answer
+from penstock.plugins.runtime.unpacking import unpack
 
 from ..queries import Queries
 from .server import Server, ServerCargo
@@ -18,7 +18,7 @@ def main() -> None:
     sys.setswitchinterval(0.001)  # the event loop waits for threads that read ranges no longer than this
     listening = socket.socket(fileno=int(sys.argv[1]))
     stdin = sys.stdin.buffer
-    cargo: ServerCargo = pickle.loads(stdin.read(int.from_bytes(stdin.read(8), "big")))
+    cargo: ServerCargo = unpack(stdin.read(int.from_bytes(stdin.read(8), "big")))
     application = cargo.application
     names = cargo.options.names(Queries.followed_stores(application)) if not cargo.is_local else []
     queries = (

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from penstock.plugins.hosts.executor_identity import executor_identity
 from penstock.plugins.hosts.log_lines import log_to_stderr
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.plugins.runtime.unpacking import Arrived
 
 from ..batches.host_caller import HostCaller
 from ..observed import COUNTS, counts_row
@@ -123,9 +123,11 @@ def once_function(cargo: bytes, clock_ms: int) -> Callable[[tuple[int], pandas.D
 def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame) -> pandas.DataFrame:
     chunks: Chunks = {}
     _collect(frame, chunks)
-    cargo: Cargo = pickle.loads(packed)
+    arrived = Arrived(packed)
+    cargo: Cargo = arrived.cargo
     task_id, partitions = cargo.tasks[group]
-    with TemporaryDirectory("once") as directory, log_to_stderr(cargo.log_level) as logs:
+    # A worker of Spark runs other programs, too.
+    with arrived.in_place(), TemporaryDirectory("once") as directory, log_to_stderr(cargo.log_level) as logs:
         logs.task = str(task_id)
         application = cargo.application.with_settings(
             data_dir=str(directory), state_dir="state", changelog="directory:changelog"

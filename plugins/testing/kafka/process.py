@@ -27,7 +27,7 @@ exec "$@" </dev/null 3<&-
 process at the other end has ended, also by SIGKILL. Then the directory "$1" goes as well. (PR_SET_PDEATHSIG would be
 sent when the *thread* that started the broker ends, and exists on Linux only.)"""
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 POLL_SECONDS = 0.05
 
 _random = random.SystemRandom()
@@ -84,7 +84,7 @@ class BrokerProcess:
     def wait_until_ready(self, node_id: int, port: int) -> bool:
         """Return when the broker takes part in its cluster, or False when the process has ended.
 
-        Raises RuntimeUnavailableError after two minutes.
+        Raises RuntimeUnavailableError after five minutes.
         """
         deadline = time.monotonic() + START_SECONDS
         while node_id not in brokers_known_at(port):
