@@ -25,6 +25,8 @@ from penstock.support.packages import DISTRIBUTION, installed_version
 _packing = threading.Lock()
 _NO_FILE = "<dynamic-code>"
 """The name that cloudpickle gives the file of all code, since its version 3.1.3."""
+_CACHE = "__msgspec_cache__"
+"""What msgspec puts into a class when it converts a value of it. It cannot be pickled, and is made again."""
 _imported: tuple[object, ...] = ()
 _own: list[ModuleType] = []
 """The modules that were imported when something was packed last, and the own ones of them."""
@@ -106,6 +108,11 @@ def _pickled(cargo: Any, cloudpickle: ModuleType) -> bytes:
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc, name-defined]
         dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child({CodeType: reduce_with_file})
+
+        def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, type) and _CACHE in vars(value):
+                delattr(value, _CACHE)
+            return super().reducer_override(value)
 
     file = BytesIO()
     Pickler(file).dump(cargo)
