@@ -30,6 +30,8 @@ _packing = threading.Lock()
 _CACHED = type(lru_cache(len))
 _NO_FILE = "<dynamic-code>"
 """The name that cloudpickle gives the file of all code, since its version 3.1.3."""
+_CACHE = "__msgspec_cache__"
+"""What msgspec puts into a class when it converts a value of it. It cannot be pickled, and is made again."""
 _imported: tuple[object, ...] = ()
 _own: list[ModuleType] = []
 """The modules that were imported when something was packed last, and the own ones of them."""
@@ -164,6 +166,8 @@ def _pickler_class() -> Callable[[BytesIO, Mapping[str, ModuleType]], Any]:
                 self.by_value.append(value)
                 given = tuple(value.cache_parameters().values())
                 return _cached_again, given, value.__wrapped__, None, None, update_wrapper
+            elif isinstance(value, type) and _CACHE in vars(value):
+                delattr(value, _CACHE)
             reduced = super().reducer_override(value)
             if reduced is not NotImplemented and isinstance(value, type | FunctionType):
                 self.by_value.append(value)

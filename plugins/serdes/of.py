@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar, overload
 from penstock import ConfigError, Serde
 
 from .typed.base import TypedSerde
-from .typed.shipped import classes_inside, is_model, pin_annotations
+from .typed.shipped import is_model, prepare_classes
 
 T = TypeVar("T")
 
@@ -44,14 +44,7 @@ def of(kind: Any, *, extra: Literal["ignore", "refuse"] = "ignore") -> Serde[Any
 
 def typed_serde(kind: Any, *, refuses_extra: bool = False) -> TypedSerde[Any]:
     """Return the serde that `of` returns. Raises ConfigError for a type that cannot be written as JSON."""
-    try:
-        classes = classes_inside(kind)
-        pin_annotations(classes)
-    except NameError as error:
-        raise ConfigError(
-            f"of: the annotations of {kind!r} cannot be read: {error}; declare the class, and import what its fields "
-            "name, at the top of the module"
-        ) from error
+    classes = prepare_classes(kind, "of")
     if any(map(is_model, classes)):
         from .typed.models import ModelSerde
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from penstock import Application, ConfigError, RuntimeUnavailableError, Topology
 from penstock.plugins.runtime.shipping import check_packages, pack, packages_of
 from penstock.plugins.serdes.of import of
+from penstock.plugins.serdes.registry.avro import AvroSerde
 from penstock.support.packages import DISTRIBUTION
 
 from ..serdes import typed_values
@@ -85,6 +87,24 @@ def test_types_of_values_arrive_with_their_fields_where_their_module_is_not(tmp_
         answer.stderr
     )
     assert "ConfigError serde 'of(Payment)': the class Payment was sent" in answer.stdout
+
+
+def test_a_class_whose_values_were_converted_is_packed_again(tmp_path: Path) -> None:
+    """msgspec keeps in a class what it knows of its fields, and that cannot be pickled."""
+    schema = """{"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "count", "type": "long"}]}"""
+    serde = AvroSerde(schema, typed_values.Line, registry="mock://packed")
+    data = serde.serialize(typed_values.Line("tea", Decimal("1.50")))
+    assert serde.deserialize(data).sku == "tea"
+    (tmp_path / "packed").write_bytes(pack((typed_values.Line, serde)))
+    program = (
+        "import pickle, pathlib\nfrom decimal import Decimal\n"
+        "line, serde = pickle.loads(pathlib.Path('packed').read_bytes())\n"
+        "print(serde.deserialize(serde.serialize(line('tea', Decimal('1.50'), 2))))\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert answer.stdout == "Line(sku='tea', price=Decimal('1.50'), count=2)\n", answer.stderr
 
 
 def test_packages_of_another_version_are_named_with_the_machine() -> None:

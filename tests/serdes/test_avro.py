@@ -7,12 +7,14 @@ import pickle
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
+from confluent_kafka.schema_registry import Schema, SchemaReference
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from hypothesis import strategies as st
 
@@ -170,6 +172,85 @@ def test_the_registry_is_asked_once_for_each_schema(registry: SchemaRegistry) ->
         other = pickle.loads(pickle.dumps(serde))
         assert other.deserialize(serde.serialize({"user": "anna", "amount": amount}))["amount"] == amount
     assert len(registry.asked) <= 2
+
+
+_INNER = {"type": "record", "name": "Inner", "fields": [
+    {"name": "x", "type": "bytes"}, {"name": "y", "type": "fixed2", "default": "\u00fe\u0001"}]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "expected"),
+    [
+        ("bytes", "\u00ff\u0001", b"\xff\1"),
+        ({"type": "fixed", "name": "F", "size": 2}, "\u00ff\u0001", b"\xff\1"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, "\u0001", Decimal("0.01")),
+        ({"type": "int", "logicalType": "date"}, 5, date(1970, 1, 6)),
+        ({"type": "int", "logicalType": "time-millis"}, 1000, time(0, 0, 1)),
+        ({"type": "long", "logicalType": "timestamp-millis"}, 1000, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
+        ({"type": "string", "logicalType": "uuid"}, str(UUID(int=1)), UUID(int=1)),
+        ("double", 1, 1.0),
+        (["bytes", "null"], "\u00ff", b"\xff"),
+        (["null", "bytes"], None, None),
+        ({"type": "array", "items": "bytes"}, ["\u00ff"], [b"\xff"]),
+        ({"type": "map", "values": {"type": "int", "logicalType": "date"}}, {"a": 0}, {"a": date(1970, 1, 1)}),
+        (_INNER, {"x": "\u00ff"}, {"x": b"\xff", "y": b"\xfe\1"}),
+    ],
+)  # fmt: skip
+def test_a_default_is_a_value_of_its_type(kind: Any, default: Any, expected: Any) -> None:
+    """Read where the writer did not have the field, and written where the value does not; the first and later ones."""
+    fixed = {"name": "z", "type": ["null", {"type": "fixed", "name": "fixed2", "size": 2}], "default": None}
+    wider = record(USER, fixed, {"name": "new", "type": kind, "default": default}, name="shop.Defaults")
+    registry = f"mock://{uuid4()}"
+    old = AvroSerde(record(USER, name="shop.Defaults"), registry=registry, subject="s")
+    new = AvroSerde(wider, registry=registry, subject="s")
+    newest = AvroSerde(registry=registry, subject="s")
+    for _ in range(2):
+        read = new.deserialize(old.serialize({"user": "anna"}))
+        assert repr(read["new"]) == repr(expected)
+        if isinstance(read["new"], list):
+            read["new"].append("changed by a processor")
+        assert repr(new.deserialize(new.serialize({"user": "ben"}))["new"]) == repr(expected)
+        given = {"user": "cat", "z": None, "new": expected}
+        assert repr(newest.deserialize(newest.serialize(given))) == repr(given)
+
+
+@pytest.mark.parametrize("branches", [["double", "long"], ["null", "float", "int", "double", "long"], ["float", "int"]])
+def test_an_int_in_a_union_stays_an_int(branches: list[str]) -> None:
+    registry = f"mock://{uuid4()}"
+    long = AvroSerde(record({"name": "a", "type": branches[-1]}), registry=registry, subject="s")
+    union = AvroSerde(record({"name": "a", "type": branches}), registry=registry, subject="s")
+    wider = AvroSerde(record({"name": "a", "type": branches}, NOTE), registry=registry, subject="s")
+    newest = AvroSerde(registry=registry, subject="s")
+    large = 2**53 + 1 if "long" in branches else 2**24 + 1
+    for value in (large, 3, 1.5, large):
+        data = union.serialize({"a": value})
+        for reader in (union, wider, newest):
+            assert repr(reader.deserialize(data)["a"]) == repr(value)
+    assert repr(union.deserialize(long.serialize({"a": large}))["a"]) == repr(large)
+    union.prepare(writes=True)
+    assert repr(newest.deserialize(newest.serialize({"a": large}))["a"]) == repr(large)
+    with pytest.raises(SerdeError, match="do not match"):
+        union.serialize({"a": 2**70})
+
+
+def test_a_default_is_a_value_also_where_the_writer_refers_to_other_schemas() -> None:
+    serde = AvroSerde(
+        record(USER, {"name": "new", "type": "bytes", "default": "\u00ff"}), registry="mock://ref", subject="s"
+    )
+    name = Schema('{"type": "record", "name": "Name", "namespace": "shop", "fields": []}', "AVRO")
+    serde.client.register_schema("name", name)
+    written = record(USER, {"name": "full", "type": "shop.Name"})
+    referring = Schema(written, "AVRO", [SchemaReference("shop.Name", "name", 1)])
+    number = serde.client.register_schema("s", referring)
+    for _ in range(2):
+        read = serde.deserialize(b"\0" + number.to_bytes(4, "big") + b"\x08anna")
+        assert read == {"user": "anna", "new": b"\xff"}
+
+
+def test_bytes_in_a_union_with_text_stay_bytes() -> None:
+    serde = AvroSerde(record({"name": "a", "type": ["string", "bytes"]}), registry="mock://text", subject="s")
+    for value in (b"\xff", "text", b"text"):
+        assert serde.deserialize(serde.serialize({"a": value})) == {"a": value}
 
 
 class TestBytesAlone(SerdeContract):

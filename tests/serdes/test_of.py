@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import math
 import pickle
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import date
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pydantic.v1
 import pytest
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from penstock import ConfigError, ProductionError, SerdeError, Topology
 from penstock.plugins.serdes.of import of
@@ -145,6 +147,117 @@ def test_a_wrong_field_is_refused_where_it_is_written() -> None:
         of(Order).serialize(Gift(**vars(AN_ORDER)))
 
 
+@dataclass(frozen=True)
+class Wrapped(Line):
+    """A line with a field of its own."""
+
+    paper: str = "red"
+
+
+@dataclass(eq=False)
+class Anything:
+    what: Any = None
+
+
+@dataclass
+class Loose:
+    """Two that differ in `note` are equal."""
+
+    id: int
+    note: str = field(default="", compare=False)
+
+
+class ById(Struct):
+    id: int
+    note: str | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ById) and self.id == other.id
+
+
+class Aliased(pydantic.BaseModel):
+    id: int = pydantic.Field(0, validation_alias="identity")
+
+
+class InBase64(pydantic.BaseModel, ser_json_bytes="base64"):
+    data: bytes
+
+
+class Secret(pydantic.BaseModel):
+    word: pydantic.SecretStr
+
+
+class Holder(pydantic.BaseModel):
+    held: list[Aliased | InBase64 | Line]
+
+
+class Doubled(pydantic.BaseModel):
+    """Not read as it was: each reading doubles it."""
+
+    amount: int
+
+    @pydantic.field_validator("amount")
+    @classmethod
+    def _double(cls, amount: int) -> int:
+        return amount * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (list[Line], [A_LINE, Wrapped("tea", Decimal(1))], r"\[1\] is Wrapped.*Line.* would be read back"),
+        (Order, replace(AN_ORDER, address={"city": "Ghent", "country": "BE"}), "address.country is 'BE', and nothing"),  # type: ignore[arg-type]
+        (dict[str, str], {"at": Decimal("1.5")}, r"at is Decimal\('1.5'\), and '1.5' would"),
+        (list[date], ["2024-02-29"], r"\[0\] is '2024-02-29', and datetime.date"),
+        (list[float], [2**53 + 1], r"\[0\] is 9007199254740993, and 9007199254740992.0"),
+        (set[str], {UUID(int=1)}, "the value is UUID"),
+        (Anything, Anything({"at": date.min}), "what.at is datetime.date"),
+        (Anything, Anything(Loose(1)), "what is Loose"),
+        (Loose, Loose(1, Status.OPEN), "note is <Status.OPEN: 'open'>, and 'open'"),  # type: ignore[arg-type]
+        (list[ById], [ById(1, UUID(int=1))], r"\[0\].note is UUID"),  # type: ignore[arg-type]
+        (Aliased, Aliased(identity=3), "id is 3, and 0 would be read back"),  # type: ignore[call-arg]
+        (InBase64, InBase64(data=b"abc"), "data is b'abc', and b'YWJj' would"),
+        (Secret, Secret(word=pydantic.SecretStr("s")), "word is SecretStr"),
+        (Holder, Holder(held=[A_LINE, InBase64(data=b"abc")]), r"held\[1\].data is b'abc'"),
+        (Doubled, Doubled(amount=2), "amount is 4, and 8 would"),
+    ],
+)  # fmt: skip
+def test_what_would_be_lost_is_refused_with_its_path(kind: Any, value: Any, expected: str) -> None:
+    with pytest.raises(SerdeError, match=expected):
+        of(kind).serialize(value)
+
+
+class Open(pydantic.BaseModel, extra="allow"):
+    id: int
+    _seen: list[int] = pydantic.PrivateAttr(default_factory=list)
+    hidden: str = pydantic.Field("", exclude=True)
+
+
+_OPEN = Open(id=1, colour="red", hidden="not written by declaration")  # type: ignore[call-arg]
+_OPEN._seen.append(1)
+_REPEATED_HOUR = datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Brussels"), fold=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (list[datetime], [_REPEATED_HOUR]),
+        (list[Decimal], [Decimal("NaN"), Decimal("1.50"), Decimal("-0")]),
+        (dict[str, Sequence[int]], {"a": (1, 2)}),
+        (Anything, Anything([1, (2, {"a": None})])),
+        (dict[str, float], {"a": 3, "b": -0.0}),
+        (list[Loose], [Loose(1, "kept")]),
+        (list[ById], [ById(1, "kept")]),
+        (Open, _OPEN),
+        (Line | None, A_LINE),
+    ],
+)  # fmt: skip
+def test_what_comes_back_alike_is_written(kind: Any, value: Any) -> None:
+    serde = of(kind)
+    data = serde.serialize(value)
+    assert serde.serialize(serde.deserialize(data)) == data.replace(b'{"a":3,', b'{"a":3.0,')
+
+
 def test_absent_fields_get_their_defaults() -> None:
     read = of(Order).deserialize(
         b'{"id": "00000000-0000-0000-0000-000000000001", "day": "2024-02-29", "lines": [{"sku": "tea", "price": 1.5}]}'
@@ -239,6 +352,32 @@ class Pair(NamedTuple):
     x: int
 
 
+class Reordered(NamedTuple):
+    y: int
+    x: int
+
+
+class Renamed(NamedTuple):
+    a: int
+    y: int = 0
+
+
+class ModelOfBytes(pydantic.BaseModel, ser_json_bytes="base64", val_json_bytes="base64"):
+    a: bytes
+
+
+class ModelOfText(pydantic.BaseModel):
+    a: str
+
+
+class ModelOfPoint(pydantic.BaseModel):
+    a: Point
+
+
+class ModelOfReordered(pydantic.BaseModel):
+    a: Reordered
+
+
 class Node(NamedTuple):
     value: int
     next: Node | None = None
@@ -261,6 +400,8 @@ FITS: list[tuple[Any, Any]] = [
     (fields(a=int), dict[str, int]),
     (Payment, Payment | Refund),
     (Node, Node),
+    (Point, Renamed),
+    (fields(a=date), fields(a=str)),
 ]
 DIFFERS: list[tuple[Any, Any, str]] = [
     (fields(a=int, b=str), fields(a=int), "field 'b' is gone"),
@@ -277,6 +418,11 @@ DIFFERS: list[tuple[Any, Any, str]] = [
     (fields(a=dict[str, int]), fields(a=dict[str, str]), "field 'a[...]' was integer and is string"),
     (fields(a=dict[str, int]), fields(a=Line), "field 'a' was a dict and has fields"),
     (fields(a=tuple[int, str]), fields(a=tuple[int, int]), "field 'a[1]' was string and is integer"),
+    (Point, Reordered, "field '[0]' was 'x' and is 'y': rows have the fields in order"),
+    (ModelOfPoint, ModelOfReordered, "field 'a[0]' was 'X' and is 'Y'"),
+    (fields(a=bytes), fields(a=str), "field 'a' was base64 and is string"),
+    (fields(a=str), fields(a=bytes), "field 'a' was string and is base64"),
+    (ModelOfBytes, ModelOfText, "field 'a' was base64url and is string"),
     (Point, Pair, "the value has maxItems 1 and had 2"),
     (Payment | Refund, Payment, "field 'type' can no longer be 'Refund'"),
     (fields(a=Line | None, b=Line | None), fields(a=Order | None, b=Order | None), "field 'b.sku' is gone"),

@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from penstock import SerdeError
+from penstock.support.own_copy import own_copy
 from penstock.support.packages import needed
 from penstock.support.text_form import from_json
 
@@ -24,14 +25,25 @@ with needed("serde 'avro'", "avro"):
     from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
     from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
+    from .avro_schemas import keep_ints, prepare_reader, prepare_schema
     from .base import RegistryOptions, RegistrySerde, declared_schema
     from .client import MockRegistryClient, RegistryClient
+
+from ..typed.shipped import classes_inside, prepare_classes, restore_fields
 
 T = TypeVar("T")
 _STRICT = {"validate.strict.allow.default": True}
 """A field that the schema does not have is an error, and so is one that is missing and has no default."""
 _NATURAL = (bytes, date, datetime, time, Decimal, UUID)
 """Types that Avro's logical types take as they are."""
+
+
+class _Serializer(AvroSerializer):
+    """Confluent's, for the newest schema of a subject, too."""
+
+    def _get_parsed_schema(self, schema: Schema) -> Any:
+        parsed = self._parsed_schemas.get_parsed_schema(schema)
+        return parsed or keep_ints(super()._get_parsed_schema(schema))
 
 
 class AvroSerde(RegistrySerde[T]):
@@ -59,9 +71,15 @@ class AvroSerde(RegistrySerde[T]):
         **options: Unpack[RegistryOptions],
     ) -> None: ...
     def __init__(self, schema: str | Path | None = None, kind: Any = None, **options: Unpack[RegistryOptions]) -> None:
-        """Take the schema and where it is registered. Raises ConfigError for a schema that is none."""
+        """Take the schema and where it is registered. Raises ConfigError for a schema, or a type, that is none."""
         super().__init__(None if schema is None else _text_of(schema), **options)
         self.value_type = kind
+        if kind is not None:
+            prepare_classes(kind, "serde 'avro'")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        restore_fields(classes_inside(self.value_type))
 
     def record_name(self) -> str | None:
         declared = None if self.schema is None else json.loads(self.schema)
@@ -107,9 +125,9 @@ class AvroSerde(RegistrySerde[T]):
         else:
             to_plain = lambda value, _: msgspec.to_builtins(value, builtin_types=_NATURAL)  # noqa: E731
             of_plain = lambda value, _: msgspec.convert(value, kind, builtin_types=_NATURAL)  # noqa: E731
-        write = AvroSerializer(
-            self.client, self._as_schema() if self.schema else None, to_plain, {**writing, **_STRICT}
-        )
+        write = _Serializer(self.client, self._as_schema() if self.schema else None, to_plain, {**writing, **_STRICT})
+        if self.schema is not None:
+            prepare_schema(write._parsed_schema)
         read = AvroDeserializer(self.client, self.schema, of_plain, conf=reading)
         return (
             write if self.schema is None else writer_of(write, self.schema, to_plain),
@@ -190,28 +208,41 @@ def writer_of(write: Callable[..., bytes], schema: str, to_plain: Convert | None
 
 
 def reader_of(
-    read: Callable[..., Any],
+    read: AvroDeserializer,
     client: RegistryClient | MockRegistryClient,
     schema: str | None,
     of_plain: Convert | None,
 ) -> Callable[..., Any]:
-    """Return a function that reads the first value of each schema by `read`, and the others by itself.
+    """Return a function that reads values by fastavro.
 
-    Schemas with rules (such as encryption) or with references to others are left to `read`.
+    Schemas with rules (such as encryption) are left to `read`, as are bytes that are no value of a schema.
     """
-    reader = None if schema is None else _parsed(schema)
-    known: dict[bytes, Any] = {}
+    own = None if schema is None else _parsed(schema)
+    other = None if own is None or schema is None else prepare_reader(parse_schema(json.loads(schema)))
+    known: dict[bytes, tuple[Any, Any] | None] = {}
+
+    def schemas(data: bytes) -> tuple[Any, Any] | None:
+        """Return the schemas to read a value with: the writer's, and None or the reader's."""
+        if schema is not None and own is None:
+            return None
+        found = client.get_schema(int.from_bytes(data[1:_PREFIX], "big"))
+        if found.rule_set is not None or not found.schema_str:
+            return None
+        writer = read._get_parsed_schema(found) if found.references else _parsed(found.schema_str)
+        return None if writer is None else (writer, None if writer == own else other)
 
     def read_fast(data: bytes, context: Any) -> Any:
-        writer = known.get(data[:_PREFIX])
-        if writer is None:
-            value = read(data, context)
-            if data[:_PREFIX] not in known and (schema is None or reader is not None):
-                found = client.get_schema(int.from_bytes(data[1:_PREFIX], "big"))
-                is_plain = data[:1] == b"\0" and not found.references and found.rule_set is None
-                known[data[:_PREFIX]] = _parsed(found.schema_str) if is_plain and found.schema_str else None
-            return value
+        prefix = data[:_PREFIX]
+        pair = known.get(prefix)
+        if pair is None:
+            if prefix not in known and data[:1] == b"\0" and len(data) > _PREFIX:
+                pair = known[prefix] = schemas(data)
+            if pair is None:
+                return read(data, context)
+        writer, reader = pair
         plain = schemaless_reader(BytesIO(data[_PREFIX:]), writer, reader)
+        if reader is not None:
+            plain = own_copy(plain)  # a default is one object for all values
         return plain if of_plain is None else of_plain(plain, context)
 
     return read_fast
@@ -221,4 +252,4 @@ def _parsed(schema: str) -> Any:
     """Return a schema as fastavro takes it; None for bytes alone: Confluent's serializers write them as they are."""
     declared = json.loads(schema)
     kind = declared.get("type") if isinstance(declared, dict) else declared
-    return None if kind == "bytes" else parse_schema(declared)
+    return None if kind == "bytes" else prepare_schema(parse_schema(declared))

@@ -17,6 +17,7 @@ from penstock.support.text_form import from_json, to_json
 
 from ..not_finite import check_finite
 from .json_schemas import Schema, changes, essence
+from .read_back import check_same, equality_is_exact
 from .shipped import classes_inside, restore_fields
 
 T = TypeVar("T")
@@ -24,7 +25,10 @@ _FORM = "of"
 
 
 class TypedSerde(Serde[T], Generic[T]):
-    """Values of one type as JSON. What it writes, it has read: a wrong field is refused where it is written."""
+    """Values of one type as JSON. What it writes, it has read and compared.
+
+    So a wrong field, or one that would be lost, is refused where it is written.
+    """
 
     def __init__(self, kind: Any, *, refuses_extra: bool) -> None:
         self.value_type = kind
@@ -32,7 +36,8 @@ class TypedSerde(Serde[T], Generic[T]):
         self.name = f"of({kind_name(kind)})"
         # The class of a NamedTuple, an Enum or a model is exact; a subclass would come back as its base.
         self._exact = kind if _is_class(kind) and not is_typeddict(kind) else None
-        self._form = f"{_FORM}({json.dumps(essence(self.json_schema()), separators=(',', ':'), sort_keys=True)})"
+        self._equality_is_exact = equality_is_exact(kind)
+        self._form = f"{_FORM}({json.dumps(self._essence(), separators=(',', ':'), sort_keys=True)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _sent, (type(self), self.value_type, self.refuses_extra, self._form)
@@ -50,11 +55,13 @@ class TypedSerde(Serde[T], Generic[T]):
             )
         try:
             data = self._write(value)
-            check_finite(value, data, self._read_again(data, value))
+            again = self._read_again(data, value)
+            if not (self._equality_is_exact and again == value):
+                check_same(value, again)
         except Exception as error:
             raise SerdeError(
                 f"serde {self.name!r}: cannot write {reprlib.repr(value)}: {self._said(error)}; set its fields to what "
-                f"{kind_name(self.value_type)} declares"
+                f"{kind_name(self.value_type)} declares, and declare them so that they are read as they are written"
             ) from error
         return data
 
@@ -118,8 +125,12 @@ class TypedSerde(Serde[T], Generic[T]):
             return ""
         if not form.startswith(f"{_FORM}({{"):
             return super().unreadable(form)
-        found = changes(json.loads(form[len(_FORM) + 1 : -1]), essence(self.json_schema()))
+        found = changes(json.loads(form[len(_FORM) + 1 : -1]), self._essence())
         return f"{self.name} as it was before, and {'; '.join(found)}" if found else ""
+
+    def _essence(self) -> Schema:
+        """Return the schema as far as it says whether rows can be read, with the names of a NamedTuple's fields."""
+        return essence(self.json_schema())
 
     @abstractmethod
     def _write(self, value: T) -> bytes:

@@ -26,6 +26,9 @@ def essence(schema: Schema) -> dict[str, Any]:
     for name in (*_ONE_OF, "prefixItems"):
         if name in schema:
             made[name] = [essence(inner) for inner in schema[name]]
+    for part, inner in zip(made.get("prefixItems", ()), schema.get("prefixItems", ()), strict=True):
+        if "title" in inner:  # the name of a NamedTuple's field
+            part["title"] = inner["title"]
     for name in _PARTS:
         if name in schema:
             made[name] = essence(schema[name]) if isinstance(schema[name], Mapping) else schema[name]
@@ -120,6 +123,7 @@ class _Comparison:
         if members is not None:
             kind = "string" if all(isinstance(each, str) for each in members) else kind
         same = all(before.get(name) == now[name] for name in _SAME if name in now)
+        same = same and _is_base64(before) == _is_base64(now)  # its text is not that of the bytes
         if allowed is not None or not same or not (becomes in (None, kind) or (kind, becomes) == ("integer", "number")):
             yield f"{_field(path)} was {_shown(before, self._before)} and is {_shown(now, self._now)}"
             return
@@ -162,6 +166,10 @@ class _Comparison:
         if had is None or has is None:
             yield from self.of(f"{path}[]", _part(before, "items"), _part(now, "items"))
             return
+        names, now_names = ([each.get("title") for each in fields] for fields in (had, has))
+        for index, (name, now_name) in enumerate(zip(names, now_names, strict=False)):
+            if name is not None and name != now_name and name in now_names:
+                yield f"{_field(f'{path}[{index}]')} was {name!r} and is {now_name!r}: rows have the fields in order"
         for index, (each, other) in enumerate(zip(had, has, strict=False)):
             yield from self.of(f"{path}[{index}]", each, other)
 
@@ -189,6 +197,10 @@ def _part(schema: Schema, name: str) -> Schema:
     return found if isinstance(found, Mapping) else {}
 
 
+def _is_base64(schema: Schema) -> bool:
+    return "base64" in schema.get("contentEncoding", schema.get("format", ""))
+
+
 def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
@@ -206,5 +218,5 @@ def _shown(schema: Schema, definitions: Schema) -> str:
     members = _members(schema)
     if members is not None:
         return "one of " + ", ".join(map(repr, members))
-    shown = schema.get("format") or schema.get("type", "any")
+    shown = schema.get("contentEncoding") or schema.get("format") or schema.get("type", "any")
     return "a set" if schema.get("uniqueItems") else "null" if shown == "null" else str(shown)

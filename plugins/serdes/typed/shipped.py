@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import MISSING
 from typing import Any, get_args, get_type_hints
 
+from penstock import ConfigError
+
 
 def classes_inside(kind: Any) -> list[type]:
     """Return the classes with fields that a type consists of. Raises NameError for an annotation that names nothing."""
@@ -22,6 +24,19 @@ def classes_inside(kind: Any) -> list[type]:
             found.append(each)
             waiting += get_type_hints(each, include_extras=True).values()
     return found
+
+
+def prepare_classes(kind: Any, serde: str) -> list[type]:
+    """Return `classes_inside` with pinned annotations. Raises ConfigError, for `serde`, for one that names nothing."""
+    try:
+        classes = classes_inside(kind)
+        pin_annotations(classes)
+    except NameError as error:
+        raise ConfigError(
+            f"{serde}: the annotations of {kind!r} cannot be read: {error}; declare the class, and import what its "
+            "fields name, at the top of the module"
+        ) from error
+    return classes
 
 
 def is_model(kind: Any) -> bool:

@@ -14,7 +14,7 @@ from msgspec import inspect
 from penstock import ConfigError
 
 from .base import TypedSerde, kind_name
-from .json_schemas import Schema
+from .json_schemas import Schema, essence
 
 T = TypeVar("T")
 _NATURAL = (bytes, date, datetime, time, timedelta, Decimal)
@@ -82,6 +82,15 @@ class StandardSerde(TypedSerde[T]):
         message, path = match.groups() if match else (str(error), None)
         message = message.replace("`", "'").replace(", got ", ", found ")
         return f"{path}: {message}" if path else message
+
+    def _essence(self) -> Schema:
+        schema = self.json_schema()
+        for each in _inside(self._info, set()):
+            if isinstance(each, inspect.NamedTupleType):
+                items = schema.get("$defs", {}).get(each.cls.__name__, {}).get("prefixItems", ())
+                for item, field in zip(items, each.fields, strict=False):
+                    item["title"] = field.name
+        return essence(schema)
 
     def json_schema(self) -> Schema:
         schema = msgspec.json.schema(self.value_type)
