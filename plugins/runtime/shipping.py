@@ -9,14 +9,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dis import get_instructions
-from functools import cache, lru_cache, update_wrapper
+from functools import cache, lru_cache, partial, update_wrapper
 from importlib.metadata import packages_distributions
 from importlib.util import resolve_name
 from io import BytesIO
 from operator import is_
 from pathlib import Path
 from pickletools import genops
-from types import CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from penstock import Application, ConfigError, RuntimeUnavailableError
@@ -28,6 +28,8 @@ from .unpacking import IS_SENT
 
 _packing = threading.Lock()
 _CACHED = type(lru_cache(len))
+_MOST_PARTS = 100
+"""How many parts of a value are looked at to find the one that cannot be pickled."""
 _NO_FILE = "<dynamic-code>"
 """The name that cloudpickle gives the file of all code, since its version 3.1.3."""
 _CACHE = "__msgspec_cache__"
@@ -50,7 +52,7 @@ def pack(cargo: Any) -> bytes:
         try:
             return _pickled(cargo)
         except Exception as error:
-            where = _named(getattr(cargo, "application", cargo), cloudpickle.dumps)
+            where = _named(getattr(cargo, "application", cargo), _pickled)
             raise ConfigError(
                 f"the application cannot be sent to its task hosts{where}: {type(error).__name__}: {error}. Whatever "
                 "its topology and settings refer to must be picklable: make files, locks and connections in a "
@@ -63,7 +65,7 @@ def cannot_arrive(application: Application, error: Exception) -> ConfigError:
     import cloudpickle
 
     with _packing, _by_value(cloudpickle):
-        where = _named(application, lambda part: pickle.loads(cloudpickle.dumps(part)))
+        where = _named(application, lambda part: pickle.loads(_pickled(part)))
     return ConfigError(
         f"the application cannot be read by its task hosts{where}: {type(error).__name__}: {error}. What its topology "
         "and settings refer to is pickled, and made again there: look for a class with __reduce__, __setstate__ or "
@@ -215,15 +217,45 @@ def _cached_again(maxsize: int | None, typed: bool) -> Any:
 
 
 def _named(application: Any, check: Callable[[Any], Any]) -> str:
-    """Return for which parts of an application `check` raises, for a message; "" if that is not known."""
+    """Return for which parts of an application `check` raises, and for what in them, for a message; "" if unknown."""
     if not isinstance(application, Application):
         return ""
     settings, program = application.settings, application.program
     parts = {f"setting {name!r}": value for name, value in settings.by_name.items()}
     parts |= {f"{kind_of(node)} {node.name!r}": node for node in program.nodes.values()}
     parts |= {f"store {store.name!r}": store for store in program.all_stores()}
-    found = [name for name, part in parts.items() if not _passes(check, part)]
+    found = [" > ".join([name, *_path(part, check, [])]) for name, part in parts.items() if not _passes(check, part)]
     return f" ({', '.join(found)})" if found else ""
+
+
+def _path(whole: Any, check: Callable[[Any], Any], seen: list[Any]) -> list[str]:
+    """Return by which names one comes from `whole` to the part of it for which `check` raises."""
+    seen.append(whole)
+    for name, part in _parts(whole):
+        if len(seen) < _MOST_PARTS and not any(part is each for each in seen) and not _passes(check, part):
+            return [name, *_path(part, check, seen)]
+    return []
+
+
+def _parts(whole: Any) -> list[tuple[str, Any]]:
+    """Return what is pickled with a value, by the names that a user knows it by."""
+    if isinstance(whole, FunctionType):
+        filled = zip(whole.__code__.co_freevars, whole.__closure__ or (), strict=True)
+        inside = {name: cell.cell_contents for name, cell in filled if cell != CellType()}
+        names = {name: whole.__globals__[name] for name in whole.__code__.co_names if name in whole.__globals__}
+        where = f"{whole.__qualname__} of {whole.__module__}"
+        return [(f"{name} in {where}", part) for name, part in (inside | names).items()]
+    if isinstance(whole, MethodType):
+        return [(f"the object of {whole.__qualname__}", whole.__self__)]
+    if isinstance(whole, Mapping):
+        return [(repr(key), part) for key, part in whole.items()]
+    if isinstance(whole, list | tuple | set | frozenset):
+        return [(f"[{index}]", part) for index, part in enumerate(whole)]
+    if isinstance(whole, partial):
+        return [("func", whole.func), *_parts(whole.args), *_parts(whole.keywords)]
+    kind = type(whole)
+    slots = {name: getattr(whole, name, None) for each in kind.__mro__ for name in getattr(each, "__slots__", ())}
+    return [*(slots | getattr(whole, "__dict__", {})).items()]
 
 
 def _passes(check: Callable[[Any], Any], part: Any) -> bool:

@@ -178,7 +178,9 @@ class TakesAnything(Processor):
 def test_what_cannot_be_made_again_is_named(how: str) -> None:
     topology = Topology().add_source("in", "words", value_serde="int")
     topology.add_processor("odd", TakesAnything, "in", given=Breaks())
-    with pytest.raises(ConfigError, match=r"cannot be read by its task hosts \(processor 'odd'\): ValueError"):
+    with pytest.raises(
+        ConfigError, match=r"cannot be read by its task hosts \(processor 'odd' > options > 'given'\): ValueError"
+    ):
         answers(topology, how)
 
 

@@ -9,12 +9,14 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from penstock import Application, ConfigError, RuntimeUnavailableError, Topology
+from penstock.dsl import StreamsBuilder
 from penstock.plugins.runtime.shipping import check_packages, pack, packages_of
 from penstock.plugins.serdes.of import of
 from penstock.plugins.serdes.registry.avro import AvroSerde
@@ -54,6 +56,37 @@ def test_what_cannot_be_packed_is_explained() -> None:
     application = Application("app", apps.count(apps.DiesOnce, flag=threading.Lock()))
     with pytest.raises(ConfigError, match=r"cannot be sent to its task hosts.*lock.*in a processor's init"):
         pack(application)
+
+
+GUARDS = {"door": [threading.Lock()]}
+
+
+class Guarded:
+    def __init__(self) -> None:
+        self.guard = GUARDS["door"]
+
+    def opens(self, value: str) -> bool:
+        return bool(self.guard)
+
+
+def test_what_cannot_be_packed_is_named_with_the_way_to_it() -> None:
+    def by_global(value: str) -> bool:
+        return bool(GUARDS)
+
+    def by_variable(value: str, guarded: Guarded | None) -> bool:
+        return bool(guarded_here)
+
+    guarded_here = Guarded()
+    module = __name__
+    for predicate, way in (
+        (by_global, rf"GUARDS in .*by_global of {module} > 'door' > \[0\]"),
+        (partial(by_variable, guarded=None), "guarded_here in .* > guard > \\[0\\]"),
+        (Guarded().opens, "guard > \\[0\\]"),
+    ):
+        builder = StreamsBuilder()
+        builder.stream("in").filter(predicate).to("out")
+        with pytest.raises(ConfigError, match=rf"task hosts \(processor '\S+' > .*{way}\): TypeError"):
+            pack(Application("app", builder))
 
 
 def test_applications_can_be_packed_by_several_threads_at_once() -> None:
