@@ -91,7 +91,7 @@ def check_store(made: Materialized, least_ms: int, size_ms: int | None) -> None:
 def table_source(made: Materialized, windows: AnyWindows | None, *steps: ProcessorStep) -> WrittenTable:
     """Return the source of a table of aggregates, which `steps` write."""
     getter = StoreGetter(made.name, made.history_ms) if windows is None else WindowGetter(made.name)
-    return WrittenTable(getter, *steps)
+    return WrittenTable(getter, made, *steps)
 
 
 def aggregation_step(
