@@ -44,7 +44,8 @@ class Division:
 
     `record_key` returns, from the key of an entry, that of the records that it comes from, to whose partition it
     belongs (None: it is the same). `window_end` returns the end of a window that begins at a time (ms; None: there is
-    no such window); it is needed where windows are sent when they close. `partition_in_value`: see there.
+    no such window); it is needed where windows are sent when they close, and a window store ends windowed keys by it.
+    `partition_in_value`: see there.
     """
 
     record_key: Callable[[Any], Any] | None = None

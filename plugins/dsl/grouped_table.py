@@ -193,7 +193,7 @@ class KGroupedTable(Verbs, Generic[K, V]):
         serdes = kept.serdes(Serdes(Default.TOPIC if key is None else key, value_serde))
         step.stores = lambda writer: (kept.key_value(writer, serdes),)
         self.recorder.add(step, repartition)
-        table = WrittenTable(StoreGetter(kept.name, kept.history_ms), step)
+        table = WrittenTable(StoreGetter(kept.name, kept.history_ms), kept, step)
         flow = Flow(step, serdes, frozenset({repartition.name}))
         made: KTable[Any, Any] = self.recorder.kinds.table(self.recorder, flow, table, kept.own_name)
         return made

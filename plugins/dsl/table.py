@@ -116,12 +116,18 @@ class KTable(TableStateless[K, V], TableJoins[K, V]):
 
         With `select_value`, the groups have what it returns in place of the values. Both get the value, or with
         `with_key=True` key and value; a row for which one of them returns None is in no group. Updates go through a
-        repartition topic, `NAME-repartition`, or without `name`, named after the store. Semantics: Kafka Streams'
-        KTable.groupBy.
+        repartition topic, `NAME-repartition`, or without `name`, named after the store. Raises TopologyError for a
+        table whose rows expire (`ttl`): its groups would not lose them. Semantics: Kafka Streams' KTable.groupBy.
         """
         check_mapper("group_by", select_key, with_key=with_key, what="select_key")
         if select_value is not None:
             check_mapper("group_by", select_value, with_key=with_key, what="select_value")
+        if self.source.expiring is not None:
+            raise TopologyError(
+                f"group_by: rows expire in store {self.source.expiring!r} (ttl), which sends no update: a row that has "
+                "expired would stay in its group, and count again when it comes back. Leave out the ttl, and delete "
+                "rows by a value of None, for instance with a timer in process(...).to_table(...)"
+            )
         step = ProcessorStep(
             self.recorder.names.step("KTABLE-SELECT-", name),
             TableSelect,

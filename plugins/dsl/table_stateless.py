@@ -112,10 +112,12 @@ class TableStateless(TableBase[K, V]):
         kept = optional(verb, self.recorder.names, store, options, "KTABLE-FILTER-")
         # Where the value before can be had for nothing, deletions of rows that were not there are left out.
         sends_old = self.source.send_old_values(force=False)
+        # A row that has expired may still be in what was made of its updates.
+        forwards_all = self.source.is_versioned or self.source.expiring is not None or kept.expiring is not None
         step = ProcessorStep(
             self.recorder.names.step("KTABLE-FILTER-", name),
             TableFilter,
-            {"keep": accepts, "forwards_all": self.source.is_versioned, "sends_old": sends_old},
+            {"keep": accepts, "forwards_all": forwards_all, "sends_old": sends_old},
         )
 
         def shown(key: Any, value: Any) -> Any:

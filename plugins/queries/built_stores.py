@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,15 +38,18 @@ class BuiltStore:
 class BuiltStores:
     """Keeps a store after its query, for the next query of the same version: to build one takes longer than to read.
 
-    Any thread calls all methods; a store has one user at a time.
+    Any thread calls all methods; a store has one user at a time. `now_ms` is the wall clock, by which entries expire.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
         self._kept: dict[tuple[Any, ...], BuiltStore] = {}
 
     def take(self, application: Application, task: SavedTask, builder: StoreBuilder, found: Snapshot) -> BuiltStore:
         """Return a store over a snapshot, to be used until the snapshot is closed. Raises as `store_over`."""
-        of = (found.task, builder.name, found.version, found.commit and found.commit.version, task.identity)
+        # A commit without changes of the state has the same version, and later clocks.
+        commit = found.commit and (found.commit.version, found.commit.engine_state)
+        of = (found.task, builder.name, found.version, commit, task.identity)
         kept = self._kept.pop(of[:2], None)
         if kept is not None and kept.of == of:
             assert isinstance(kept.backend, ViewBackend) and isinstance(found.backend, ViewBackend)
@@ -54,7 +58,7 @@ class BuiltStores:
             return kept
         if kept is not None:
             kept.end()
-        store = store_over(application, task, builder, found.kept, found.backend, found.commit)
+        store = store_over(application, task, builder, found.kept, found.backend, found.commit, self._now_ms)
         return BuiltStore(store, found.backend, of)
 
     def give_back(self, built: BuiltStore) -> None:

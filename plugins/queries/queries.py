@@ -82,7 +82,7 @@ class Queries:
     def _open(self, application: Application) -> None:
         self.application = application
         self._copies = copies = self._open_copies(application)
-        self.built, self.feed = BuiltStores(), ChangesFeed(copies)
+        self.built, self.feed = BuiltStores(copies.world.clock.now_ms), ChangesFeed(copies)
         own = {part.id for part in application.program.subtopologies if part.stores}
         self.key_tasks: Mapping[int, KeyTasks] = {number: KeyTasks(application, number) for number in own}
         log = self._log

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from copy import deepcopy
 from itertools import islice
@@ -116,10 +116,12 @@ def store_over(
     kept: KeptStore,
     backend: StoreBackend,
     commit: Commit | None,
+    now_ms: Callable[[], int] = lambda: 0,
 ) -> StateStore:
     """Return a store of a task, to be read, over a backend with its rows; close it afterwards.
 
-    Its clocks are those of the task at `commit`: what had expired then is not there. Raises ConfigError if the
+    Its clocks are those of the task at `commit`, or the wall clock `now_ms`, if that is later: what has expired by them
+    is not there. Raises ConfigError if the
     store was saved as one of another kind, and as `SavedTask.check_serdes`.
     """
     kind = store.kind if isinstance(store, StoreSpec) else "key_value"
@@ -138,7 +140,7 @@ def store_over(
         settings.state_serde,
         kept.fixed_options,
         lambda: stream_time,
-        lambda: wall_clock,
+        lambda: max(wall_clock, now_ms()),
         lambda reason, count: None,
         CommitBuffer(backend, index_name(store.name)) if kept.has_index else None,
         kept.expires,

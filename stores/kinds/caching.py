@@ -9,7 +9,6 @@ from penstock import Windowed
 from penstock.store.record_cache import RecordCache
 from penstock.support.own_copy import IMMUTABLE, own_copy
 
-from ..rows.buckets import MAX_TIME
 from ..rows.key_form import MISSING, KeyForm
 from ..rows.value_form import Encoded, TimestampedForm, ValueForm
 from .plain import PlainStore
@@ -92,7 +91,7 @@ def cache_window_store(store: BucketWindowStore, cache: RecordCache) -> BucketWi
         put(key, value, window_start)
         # Also if the store has dropped it as expired: what is put there is an update, as it is without a cache.
         new = notes.frozen(key, value)
-        windowed = Windowed(notes.own(key), window_start, min(window_start + store.size_ms, MAX_TIME))
+        windowed = Windowed(notes.own(key), window_start, store.end_of(window_start))
         cache.note(which, windowed, new, old, _size(key) + _size(new) + _SMALL)
 
     def sent(windowed: Any) -> Any:

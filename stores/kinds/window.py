@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from penstock import (
@@ -53,7 +54,7 @@ class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
         context: StoreContext,
     ) -> None:
         super().__init__(spec, below, key_serde, self.form_of_values(spec.name, value_serde), context)
-        self.size_ms = spec.window_size_ms
+        self.end_of = lru_cache(_OPEN_WINDOWS)(spec.end_of)
         self._open: dict[int, OpenWindow] = {}
         self._changed: list[OpenWindow] = []
         self._recent = RecentKeys(self._buckets, self.keys, self.values, lambda: self._flush_objects())
@@ -147,7 +148,7 @@ class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
     def entries_from(self, row: bytes) -> Iterator[tuple[bytes, Windowed, Any]]:
         """Yield row, key and present value of the entries from a row on; see VisitableStore."""
         for row_key, key, start, _ in self._rows_from(row):
-            yield row_key, Windowed(key, start, min(start + self.size_ms, MAX_TIME)), self.fetch(key, start)
+            yield row_key, Windowed(key, start, self.end_of(start)), self.fetch(key, start)
 
     # ------------------------------------------------------------------ the commit
 
@@ -301,16 +302,16 @@ class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
         return Scan(self._windowed(self._rows_between(key_from, key_to, time_from, time_to, reverse=reverse)))
 
     def _windowed(self, rows: Iterator[Row]) -> Iterator[tuple[Windowed, Any]]:
-        size = self.size_ms
+        end_of = self.end_of
         for key, start, value in self._decoded(rows):
-            yield Windowed(key, start, min(start + size, MAX_TIME)), value
+            yield Windowed(key, start, end_of(start)), value
 
     def entry_of(self, row_key: bytes, data: bytes | None) -> tuple[Windowed, Any]:
         """Return the entry of a row; its value is None if the row was deleted (`data` is None)."""
         raw, start, _ = self._buckets.parts(row_key)
         key = self.keys.to_object(raw)
         value = None if data is None else self.values.to_object(key, data)
-        return Windowed(key, start, min(start + self.size_ms, MAX_TIME)), value
+        return Windowed(key, start, self.end_of(start)), value
 
     def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[Any, int, Any]]:
         """Yield key, window start and value."""

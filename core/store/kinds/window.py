@@ -14,6 +14,7 @@ from ..specs import StoreSpec, checked_name, positive_ms
 from ..state_store import Entries, StateStore, StoreTraits, ValueAndTimestamp, ValueTimestampHeaders
 from .windowed import Windowed, bucket_ms
 
+_MAX_TIME = 2**63 - 1
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -112,6 +113,11 @@ class WindowStoreSpec(StoreSpec):
     retain_duplicates: bool = False
     cached: bool = field(default=False, kw_only=True)
     headers: bool = field(default=False, kw_only=True)
+
+    def end_of(self, start: int) -> int:
+        """Return the end (ms) of the window that begins at `start`: `division` says it, else the size of windows."""
+        end = self.division.window_end(start) if self.division.window_end is not None else None
+        return min(start + self.window_size_ms if end is None else end, _MAX_TIME)
 
     @property
     def traits(self) -> StoreTraits:

@@ -114,6 +114,13 @@ class Materialized:
         """Whether the store keeps versions."""
         return self.history_ms is not None
 
+    @property
+    def expiring(self) -> str | None:
+        """The name of the store, if its entries expire by `ttl`."""
+        if self.given is None:
+            return self.name if self.options.get("ttl") is not None else None
+        return self.name if isinstance(self.given, KeyValueStoreSpec) and self.given.ttl_ms is not None else None
+
     def serdes(self, known: Serdes) -> Serdes:
         """Return the serdes of the store's keys and values: the given ones, else the known ones."""
         return known.given(self._given_serde("key_serde"), self._given_serde("value_serde"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -20,10 +21,16 @@ class Default(Enum):
 
 @dataclass(frozen=True)
 class WindowedKey:
-    """The serde of windowed keys: `inner` is that of the key, `size_ms` the length of time windows, None: sessions."""
+    """The serde of windowed keys: `inner` is that of the key, `size_ms` the length of time windows, None: sessions.
+
+    `end_of` returns the end of a window by its start, and `form` says which windows these are, where windows are not of
+    one length.
+    """
 
     inner: str | Serde[object] | Default | None
     size_ms: int | None
+    form: str = ""
+    end_of: Callable[[int], int | None] | None = field(default=None, compare=False)
 
 
 KnownSerde = str | Serde[object] | Default | WindowedKey | None
@@ -54,7 +61,9 @@ def key_of_topic(serde: KnownSerde, settings: NodeDefaults) -> SerdeLike:
     """Return the serde of a topic's keys; None is the application's default."""
     if isinstance(serde, WindowedKey):
         inner = key_of_topic(serde.inner, settings) or settings.key_serde
-        return SessionWindowedSerde(inner) if serde.size_ms is None else TimeWindowedSerde(inner, serde.size_ms)
+        if serde.size_ms is None:
+            return SessionWindowedSerde(inner)
+        return TimeWindowedSerde(inner, serde.size_ms, end_of=serde.end_of)
     return None if isinstance(serde, Default) else serde
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError
 from typing import Any
@@ -56,6 +57,9 @@ class _WindowedSerde(WrappingSerde[Windowed]):
 class TimeWindowedSerde(_WindowedSerde):
     """Keys of time windows of `size_ms`: the key's bytes and the window's start (Kafka Streams' TimeWindowedSerde).
 
+    The end is not written. `end_of` returns it, from the start, for windows of unequal length (None: `size_ms` later):
+    that of their `TimeWindows`.
+
     >>> serde = TimeWindowedSerde("str", 1000)
     >>> serde.deserialize(serde.serialize(Windowed("a", 5000, 6000)))
     Windowed(key='a', start=5000, end=6000)
@@ -63,14 +67,22 @@ class TimeWindowedSerde(_WindowedSerde):
 
     window_bytes = _LONG.size
 
-    def __init__(self, inner: SerdeLike = "str", size_ms: int = _MAX_TIME) -> None:
+    def __init__(
+        self,
+        inner: SerdeLike = "str",
+        size_ms: int = _MAX_TIME,
+        *,
+        end_of: Callable[[int], int | None] | None = None,
+    ) -> None:
         super().__init__(inner)
         self.size_ms = size_ms
+        self.end_of = end_of
 
     def deserialize(self, data: bytes) -> Windowed:
         key, times = self._parts(data, _LONG.size)
         start = _LONG.unpack(times)[0]
-        return Windowed(key, start, min(start + self.size_ms, _MAX_TIME))
+        end = None if self.end_of is None else self.end_of(start)
+        return Windowed(key, start, min(start + self.size_ms if end is None else end, _MAX_TIME))
 
     def _times(self, value: Windowed) -> bytes:
         return _LONG.pack(value.start)

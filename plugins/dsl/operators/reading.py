@@ -62,6 +62,11 @@ class TableSource(ABC):
         """Whether some updates may be older than the latest one of their key, and are marked as such (KIP-914)."""
         return False
 
+    @property
+    @abstractmethod
+    def expiring(self) -> str | None:
+        """The store with a `ttl` that values before come from, so that a row is gone without an update; None: none."""
+
 
 @dataclass(frozen=True)
 class StoreGetter(ValueGetter):
@@ -100,8 +105,9 @@ def keep(step: ProcessorStep, kept: Materialized, serdes: Serdes) -> None:
 class WrittenTable(TableSource):
     """A table that processors write, each to the same store. They have an option `sends_old`."""
 
-    def __init__(self, getter: ValueGetter, *steps: ProcessorStep) -> None:
+    def __init__(self, getter: ValueGetter, kept: Materialized, *steps: ProcessorStep) -> None:
         self._getter = getter
+        self._kept = kept
         self._steps = steps
 
     def getter(self) -> ValueGetter:
@@ -110,6 +116,10 @@ class WrittenTable(TableSource):
     @property
     def is_versioned(self) -> bool:
         return self._getter.history_ms is not None
+
+    @property
+    def expiring(self) -> str | None:
+        return self._kept.expiring
 
     def send_old_values(self, *, force: bool) -> bool:
         """Let the processors send what the store had before."""
@@ -140,6 +150,10 @@ class TopicTable(TableSource):
     @property
     def is_versioned(self) -> bool:
         return self._materialized.is_versioned
+
+    @property
+    def expiring(self) -> str | None:
+        return self._materialized.expiring
 
     def send_old_values(self, *, force: bool) -> bool:
         """Send what the store had before, if there is a store, or if one is asked for."""

@@ -308,6 +308,10 @@ class SuppressedTable(TableSource):
     def getter(self) -> ValueGetter:
         return SuppressedGetter(self.buffer, self.serdes, self.parent.getter())
 
+    @property
+    def expiring(self) -> str | None:
+        return self.parent.expiring
+
     def send_old_values(self, *, force: bool) -> bool:
         """Let the table above send them, which it does for the buffer anyway."""
         return self.parent.send_old_values(force=force)

@@ -62,8 +62,11 @@ def table_serdes(known: Serdes, windows: AnyWindows | None) -> Serdes:
         return known
     if isinstance(windows, SessionWindows):
         return Serdes(WindowedKey(inner, None), known.value)
-    size = windows.difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
-    return Serdes(WindowedKey(inner, size), known.value)
+    if isinstance(windows, SlidingWindows):
+        return Serdes(WindowedKey(inner, windows.difference_ms), known.value)
+    if windows.are_of_one_length:
+        return Serdes(WindowedKey(inner, windows.size_ms), known.value)
+    return Serdes(WindowedKey(inner, windows.size_ms, windows.form, windows.end_of), known.value)
 
 
 def check_store(made: Materialized, least_ms: int, size_ms: int | None) -> None:
@@ -88,7 +91,7 @@ def check_store(made: Materialized, least_ms: int, size_ms: int | None) -> None:
 def table_source(made: Materialized, windows: AnyWindows | None, *steps: ProcessorStep) -> WrittenTable:
     """Return the source of a table of aggregates, which `steps` write."""
     getter = StoreGetter(made.name, made.history_ms) if windows is None else WindowGetter(made.name)
-    return WrittenTable(getter, *steps)
+    return WrittenTable(getter, made, *steps)
 
 
 def aggregation_step(

@@ -76,6 +76,11 @@ class TimeWindows(ABC):
 
         return windows_for
 
+    @property
+    def are_of_one_length(self) -> bool:
+        """Whether each window ends `size_ms` after its start; else `end_of` says where it ends."""
+        return False
+
     def end_of(self, start: int) -> int | None:
         """Return the end of the window that begins at `start`; None if none does."""
         return dict(self.windows_for(start)).get(start)
@@ -147,6 +152,10 @@ class TumblingWindows(TimeWindows):
         return f"tumbling windows of {self.length_ms} ms"
 
     @property
+    def are_of_one_length(self) -> bool:
+        return type(self).windows_for is TumblingWindows.windows_for
+
+    @property
     def size_ms(self) -> int:
         return self.length_ms
 
@@ -155,7 +164,14 @@ class TumblingWindows(TimeWindows):
         start = timestamp - timestamp % self.length_ms
         return ((start, start + self.length_ms),)
 
+    def end_of(self, start: int) -> int | None:
+        if not self.are_of_one_length:
+            return super().end_of(start)
+        return None if start % self.length_ms else start + self.length_ms
+
     def compile(self) -> Callable[[int], Sequence[Window]]:
+        if not self.are_of_one_length:
+            return super().compile()
         length = self.length_ms
 
         def windows_for(timestamp: int) -> Sequence[Window]:
@@ -180,6 +196,10 @@ class HoppingWindows(TimeWindows):
         return f"hopping windows of {self.length_ms} ms every {self.advance_ms} ms"
 
     @property
+    def are_of_one_length(self) -> bool:
+        return type(self).windows_for is HoppingWindows.windows_for
+
+    @property
     def size_ms(self) -> int:
         return self.length_ms
 
@@ -189,8 +209,13 @@ class HoppingWindows(TimeWindows):
         first = max(0, timestamp - length + advance) // advance * advance
         return [(start, start + length) for start in range(first, timestamp + 1, advance)]
 
+    def end_of(self, start: int) -> int | None:
+        if not self.are_of_one_length:
+            return super().end_of(start)
+        return None if start % self.advance_ms else start + self.length_ms
+
     def compile(self) -> Callable[[int], Sequence[Window]]:
-        return self.windows_for
+        return self.windows_for if self.are_of_one_length else super().compile()
 
 
 @dataclass(frozen=True)
@@ -205,6 +230,10 @@ class UnlimitedWindows(TimeWindows):
         return f"one window from {self.start_ms} ms on"
 
     @property
+    def are_of_one_length(self) -> bool:
+        return type(self).windows_for is UnlimitedWindows.windows_for
+
+    @property
     def size_ms(self) -> int:
         """More than there is time."""
         return MAX_TIME
@@ -214,7 +243,7 @@ class UnlimitedWindows(TimeWindows):
         return ((self.start_ms, MAX_TIME),) if timestamp >= self.start_ms else ()
 
     def compile(self) -> Callable[[int], Sequence[Window]]:
-        return self.windows_for
+        return self.windows_for if self.are_of_one_length else super().compile()
 
 
 @dataclass(frozen=True)

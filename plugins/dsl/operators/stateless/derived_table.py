@@ -42,6 +42,10 @@ class DerivedTable(TableSource):
         """Whether its store keeps versions, or without a store, whether the other table's does."""
         return self.kept.is_versioned if self.kept.exists else self.parent.is_versioned
 
+    @property
+    def expiring(self) -> str | None:
+        return self.kept.expiring if self.kept.exists else self.parent.expiring
+
     def send_old_values(self, *, force: bool) -> bool:
         """Send the value before: that in the store, or one made of the other table's."""
         if self.kept.exists or self.parent.send_old_values(force=force):

@@ -20,7 +20,8 @@ class TableFilter(TableOperator):
     """Forwards updates of rows that `keep` accepts. A row that it no longer accepts is deleted.
 
     Where the value before is known, nothing is forwarded for a row that was not there, and is not; but of a table with
-    versions (`forwards_all`) a deletion may count at its own time.
+    versions a deletion may count at its own time, and of a table whose rows expire it may have been there
+    (`forwards_all`).
     """
 
     keep: Keep

@@ -87,6 +87,10 @@ class JoinedTable(TableSource):
     def is_versioned(self) -> bool:
         return self.kept.is_versioned
 
+    @property
+    def expiring(self) -> str | None:
+        return self.parents[0].expiring or self.parents[1].expiring
+
     def send_old_values(self, *, force: bool) -> bool:
         """Send what was joined before, which takes the values before of both tables."""
         for parent in self.parents:
