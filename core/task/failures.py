@@ -34,8 +34,8 @@ _SHOWN_BYTES = 1_000
 """Bytes of a key or value that a log line for debugging shows."""
 
 RECORD_ERRORS = (Exception, SystemExit)
-"""Errors that fail a record. An uncaught `sys.exit` would end the worker without a message, and Spark would start
-another, for ever."""
+"""Errors that fail a record, and `sys.exit`, which ends the run with an error. Uncaught, it would end the worker
+without a message, and Spark would start another, for ever."""
 
 _NO_RECORD = Record(None, None, -1)
 """In place of a record, for an error outside of `process`."""
@@ -56,6 +56,10 @@ class RetryRequested(PenstockError):
         self.delay_ms = delay_ms
         self.key = key_of(failure)
         """The key by which the task asks `attempt`."""
+
+
+class _Exited(ProcessingError):
+    """In place of a SystemExit, which is no Exception."""
 
 
 class Decided(PenstockError):
@@ -111,9 +115,9 @@ class Failures:
         self.skipped = Counter[str]()
         """Number of records of each node that it failed for, and that were skipped."""
 
-    def deserialization(self, batch: RecordBatch, column: int, node: str, error: Exception) -> None:
+    def deserialization(self, batch: RecordBatch, column: int, node: str, error: Exception | SystemExit) -> None:
         """Ask about the record at index `column` of a batch, which source `node` cannot read."""
-        failure = self._failure(Stage.DESERIALIZATION, node, error, (batch, column))
+        failure = self._failure(Stage.DESERIALIZATION, node, _as_exception(error), (batch, column))
         self._decide(failure, self._settings.deserialization_handler, "deserialization")
 
     def processing(self, node: str, record: object, error: Exception | SystemExit) -> None:
@@ -172,8 +176,10 @@ class Failures:
                 f"again when it {'is installed' if is_missing else 'answers'}: nothing since the last commit counts, "
                 "and nothing is lost"
             ) from failure.error
-        failure = replace(failure, attempt=self._attempt(key_of(failure)))
         where = describe_place(failure, self._application_id, doing)
+        if isinstance(failure.error, _Exited):
+            raise _FAILED[failure.stage](f"{where}: {describe_error(failure.error)}") from failure.error
+        failure = replace(failure, attempt=self._attempt(key_of(failure)))
         asked = (
             f"{where}: {describe_error(failure.error)}. The {failure.stage.value} handler, asked what to do about that,"
         )
@@ -230,7 +236,10 @@ def _as_exception(error: Exception | SystemExit) -> Exception:
         return ProcessingError(missing)
     if isinstance(error, Exception):
         return error
-    return ProcessingError(f"it called sys.exit({error.code!r}), which ends no application: raise an error instead")
+    return _Exited(
+        f"it called sys.exit({error.code!r}), which ends the run: no handler was asked. Nothing since the last commit "
+        "counts, and nothing is lost: the next start processes the record again. Raise an error for a bad record"
+    ).with_traceback(error.__traceback__)
 
 
 def _unavailable(error: BaseException | None) -> SerdeUnavailableError | MissingPackageError | None:

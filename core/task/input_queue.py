@@ -18,7 +18,7 @@ from ..program.nodes import SourceNode
 from ..program.serdes import SerdeLike, serde_name, serdes_of_topic
 from ..record import Headers, Record, RecordBatch, TopicPartition
 from ..settings.settings import Settings
-from .failures import Failures, of_part, shown
+from .failures import RECORD_ERRORS, Failures, of_part, shown
 from .progress import Progress
 from .validation import NO_TIMESTAMP, is_timestamp
 
@@ -88,7 +88,9 @@ class InputQueue:
         # Index in the batch's columns of records[0]; with `_kept`, of the first record that is not decoded.
         self._start = 0
         self._kept: list[int] | None = None  # for each record its index in the columns, when some were skipped
-        self._bad: tuple[int, Exception] | None = None  # (index in the columns, error) of the record after records[-1]
+        self._bad: tuple[int, Exception | SystemExit] | None = (
+            None  # (index in the columns, error) of the record after records[-1]
+        )
 
     # ------------------------------------------------------------------ how far
 
@@ -190,7 +192,7 @@ class InputQueue:
         try:
             decoded_keys = self._key_serde.deserialize_column(keys)
             decoded_values = self._value_serde.deserialize_column(values)
-        except Exception:
+        except RECORD_ERRORS:
             self._decode_one_by_one(start)
             return
         self._check_column("key", decoded_keys, len(keys))
@@ -235,7 +237,7 @@ class InputQueue:
                         f"the timestamp extractor returned {timestamp!r}, which is {NO_TIMESTAMP} (below 0 drops the "
                         "record)"
                     )
-            except Exception as error:
+            except RECORD_ERRORS as error:
                 self._bad = column, error
                 break
             if timestamp < 0:

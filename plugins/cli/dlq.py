@@ -133,7 +133,11 @@ def show(topic: str, as_json: bool, limit: int | None, **given: Any) -> None:
     with open_log(find_settings(**where)) as log:
         topic_info(log, topic)
         for letter in read_letters(log, topic, selection):
-            print_text(dump_json(_as_json(letter)).decode() if as_json else _as_text(letter))
+            if as_json:
+                print_text(dump_json(_as_json(letter)).decode())
+            else:
+                print_text(f"{letter.topic} partition {letter.partition} offset {letter.offset}", bold=True)
+                print_text(_as_text(letter))
             shown += 1
             if shown == limit:
                 break
@@ -253,7 +257,7 @@ def _as_json(letter: Letter) -> dict[str, Any]:
 
 def _as_text(letter: Letter) -> str:
     said = letter.note
-    lines = [click.style(f"{letter.topic} partition {letter.partition} offset {letter.offset}", bold=True)]
+    lines = []
     if said is None:
         lines.append("  no dead letter: it lacks the headers of one")
     else:

@@ -15,7 +15,7 @@ import click
 from penstock import PenstockError
 from penstock.plugins.hosts.log_lines import with_place
 
-from .failures import exit_code, sentence, wants_traceback
+from .failures import exit_code, printable, sentence, wants_traceback
 
 cli_log = logging.getLogger("penstock.cli")
 
@@ -32,7 +32,7 @@ class LogLines(logging.Handler):
         if record.name == "root" and Path(record.pathname).parent.name == "py4j":
             return  # a traceback when the JVM has ended, which the runner says in one sentence
         # Not click.echo: while a bar is shown, rich puts an object of its own in the place of stderr.
-        print(self.format(with_place(record)), file=sys.stderr, flush=True)
+        print(printable(self.format(with_place(record))), file=sys.stderr, flush=True)
 
 
 class TextLines(logging.Formatter):

@@ -14,7 +14,7 @@ import click
 
 from penstock import Clock, SystemClock
 
-from .failures import ReaderGone
+from .failures import ReaderGone, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,13 +51,14 @@ def print_json(value: Any) -> None:
 
     indent = 2 if sys.stdout.isatty() else None
     with reader_may_leave():
-        click.echo(json.dumps(value, indent=indent, ensure_ascii=False))
+        click.echo(printable(json.dumps(value, indent=indent, ensure_ascii=False)))
 
 
-def print_text(text: str) -> None:
-    """Print text as it is."""
+def print_text(text: str, *, bold: bool = False) -> None:
+    """Print text, `bold` on a terminal."""
     with reader_may_leave():
-        click.echo(text, nl=not text.endswith("\n"))
+        text = printable(text)
+        click.echo(click.style(text, bold=True) if bold else text, nl=not text.endswith("\n"))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
@@ -65,7 +66,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, num
 
     `numbers` names the columns that are aligned to the right. A cell of None is shown as "-".
     """
-    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    cells = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     if sys.stdout.isatty():
         from rich import box
         from rich.table import Table
@@ -93,7 +94,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, num
 
 def note(text: str) -> None:
     """Print a remark on stderr, beside the data."""
-    click.echo(text, err=True)
+    click.echo(printable(text), err=True)
 
 
 def count(number: float, one: str = "record", many: str | None = None) -> str:

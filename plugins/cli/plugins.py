@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .command import verb, verbose_option
-from .failures import FAILED
+from .failures import FAILED, printable
 from .output import note, print_json, print_table
 
 
@@ -92,6 +92,7 @@ def plugins(ctx: click.Context, kind: str | None, check: bool, as_json: bool) ->
         for text in lacking:
             note(f"not installed: {text}")
         for each in broken:
-            note(click.style("broken: ", fg="red", bold=True) + f"{each['plugin']}: {each['error']}")
+            told = printable(f"{each['plugin']}: {each['error']}")
+            click.echo(click.style("broken: ", fg="red", bold=True) + told, err=True)
     if check and broken:
         ctx.exit(FAILED)

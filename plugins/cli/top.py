@@ -13,6 +13,7 @@ from penstock.plugins.console.watch import TaskView, View, Watch
 from penstock.plugins.console.wording import ago, length, opening, per_second, short, size, sparkline
 
 from .command import verb
+from .failures import printable
 from .options import application_options, followed, timeout_option
 from .output import console, count, reader_may_leave
 
@@ -89,12 +90,12 @@ def _head(view: View, width: int) -> list[RenderableType]:
     title = Text.assemble((view.application_id, "bold"), "  ", (view.phase, _COLOURS.get(view.state, "yellow")))
     lines = [title]
     if view.error is not None:
-        lines.append(Text(f"as of the look before: {view.error}", "red"))
+        lines.append(Text(printable(f"as of the look before: {view.error}"), "red"))
     if run is not None:
         since = f" for {length((run.written_ms - run.since_ms) / 1000)}" if view.state == "running" else ""
         title.append(f"{since}, as of {ago(run.written_ms, view.now_ms)} ago  ·  {run.trigger}  ·  {run.driver}")
         if view.trouble:
-            lines.append(Text(view.trouble, "red"))
+            lines.append(Text(printable(view.trouble), "red"))
         records_in = rate.records_in if rate is not None else run.records_per_second
         facts = [
             f"{per_second(records_in)} in",

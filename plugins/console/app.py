@@ -87,7 +87,7 @@ class Console:
             trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         self._pages: Mapping[str, Callable[[views.Given], views.Context]] = {
-            "./": lambda given: views.overview(self._watching.view()),
+            "./": lambda given: views.overview(self._watching.view(), hides=hides),
             "topology": lambda given: views.topology(application.program, self._watching.view(), self._stores.names()),
             "tasks": lambda given: views.tasks(self._watching.view(), given),
             "stores": lambda given: self._stores.stores(),
@@ -162,7 +162,7 @@ class Console:
         answer = _redirect("./")
         answer.set_cookie(
             COOKIE, self._rights.cookie(right), max_age=SESSION_SECONDS, path=_folder(request), httponly=True,
-            samesite="strict", secure=request.url.scheme == "https",
+            samesite="strict", secure=_is_secure(request),
         )  # fmt: skip
         return answer
 
@@ -251,6 +251,11 @@ def _static(file: Path) -> Callable[[Request], Any]:
 
 def _redirect(to: str) -> Response:
     return Response(b"", 303, {**_HEADERS, "Location": to})
+
+
+def _is_secure(request: Request) -> bool:
+    """Return whether the browser speaks TLS, to this server or to a proxy in front of it: its origin says so."""
+    return request.url.scheme == "https" or request.headers["origin"].lower().startswith("https:")
 
 
 def _folder(request: Request) -> str:

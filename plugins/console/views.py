@@ -31,8 +31,8 @@ _SORTS: Mapping[str, Callable[[TaskView], Any]] = {
 }
 
 
-def overview(view: View) -> Context:
-    """Return the state, rates, lag and hosts of the run."""
+def overview(view: View, *, hides: bool = False) -> Context:
+    """Return the state, rates, lag and hosts of the run. `hides`: not the error of one that failed: it has a record."""
     run, samples = view.run, view.samples
     rates = [(each.at_ms, each.rate) for each in samples]
     charts: list[tuple[str, Sequence[tuple[int, float | None]], Callable[[float], str]]] = [
@@ -47,7 +47,7 @@ def overview(view: View) -> Context:
     phases = [] if run is None else sorted(run.phases.items(), key=lambda each: -each[1])
     return {
         "run": run,
-        "trouble": view.trouble,
+        "trouble": "`penstock status` says why." if hides and run is not None and run.error else view.trouble,
         "facts": [] if run is None else _facts(view, run),
         "charts": [
             (name, chart(name, points, written), "" if not points or points[-1][1] is None else written(points[-1][1]))

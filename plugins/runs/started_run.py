@@ -81,8 +81,9 @@ class _Run:
 class StartedRun:
     """A run in the background. Leaving its `with` or `async with` block stops it.
 
-    Entering the block waits until the tasks begin to run, and raises the error that prevented this. Leaving it raises
-    the error of a failed application, unless the block itself failed.
+    Entering the block waits until the tasks begin to run, and raises the error that prevented this. Where that is given
+    up (the coroutine is cancelled, Ctrl-C), the run is stopped. Leaving the block raises the error of a failed
+    application, unless the block itself failed.
     """
 
     def __init__(self, application: Application, work: Work, lifecycle: Lifecycle) -> None:
@@ -218,7 +219,13 @@ class StartedRun:
             error.add_note(f"The application failed as well: {type(failure).__name__}: {failure}")
 
     def __enter__(self) -> StartedRun:
-        self._enter()
+        try:
+            self._enter()
+        except Exception:
+            raise
+        except BaseException as given_up:  # Ctrl-C, or what a handler of a signal raises
+            self._leave(given_up)
+            raise
         return self
 
     def __exit__(
@@ -229,7 +236,13 @@ class StartedRun:
     async def __aenter__(self) -> StartedRun:
         import asyncio  # takes longer than all of this module, and few need it
 
-        await asyncio.to_thread(self._enter)
+        try:
+            await asyncio.to_thread(self._enter)
+        except asyncio.CancelledError as given_up:
+            # A thread waits for the start, and the run would begin later: end both.
+            self._run.stop.set()
+            await asyncio.to_thread(self._leave, given_up)
+            raise
         return self
 
     async def __aexit__(

@@ -155,7 +155,7 @@ FAILING: list[tuple[type[Processor | ValueTransformer], type[BaseException], lis
     (StoresAnObject, ProcessingError, [WHERE, "store 'totals': cannot write the value of ", "ann", "serde 'msgpack'", "or give the store or topic another serde"]),
     (StoresUnderNone, ProcessingError, [WHERE, "store 'totals': a key of None; drop records without a key, or give " "them one"]),
     (SchedulesABareNumber, ProcessingError, [WHERE, "node 'total': punctuation interval: expected a timedelta or " "text", '"10s"', "found 10"]),
-    (Exits, ProcessingError, [WHERE, "it called sys.exit(3), which ends no application: raise an error " "instead", WAY_OUT]),
+    (Exits, ProcessingError, [WHERE, "it called sys.exit(3), which ends the run: no handler was asked", "Raise an error for a bad record"]),
 ]  # fmt: skip
 
 

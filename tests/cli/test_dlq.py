@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from penstock.handlers import Failure, Stage
@@ -172,6 +174,23 @@ def test_a_missing_topic_is_said_with_what_to_do(letters: Console) -> None:
     assert "no topic 'wrods' to replay to" in letters("dlq", "replay", "dead", "--to", "wrods", code=1).stderr
     letters("topics", "delete", "words", "--yes")
     assert "cannot be replayed: there is no topic 'words'" in letters("dlq", "replay", "dead", code=1).stderr
+
+
+def test_no_record_controls_the_terminal(console: Console) -> None:
+    """Colours, the title, the cursor, and the direction of text."""
+    console("topics", "create", "words", "dead")
+    hostile = "\x1b[2J\x1b]0;title\x07\x9b31m\x7f\u202e"
+    note = Failure(Stage.PROCESSING, ValueError(f"a{hostile}\n\tb"), "check", "0_0", "words", 0, 0)
+    headers = ((f"name{hostile}", hostile.encode()), *failure_headers(note))
+    with open_log(Settings(data_dir=str(console.directory / ".penstock"))) as log:
+        log.append(OutputBatch("dead", [hostile.encode()], [hostile.encode()], [0], [headers]))
+    escaped = "\\u001b[2J\\u001b]0;title\\u0007\\u009b31m\\u007f\\u202e"
+    text = console("dlq", "show", "dead").stdout
+    assert f"header     name{escaped}: " in text and f"ValueError: a{escaped}\n" in text
+    as_json = console("dlq", "show", "dead", "--json").stdout
+    for shown in (text, as_json, console("topics", "create", f"a{hostile}", code=1).stderr):
+        assert all(each.isprintable() or each in "\n\t" for each in shown), shown
+    assert json.loads(as_json)["headers"][0][0] == f"name{hostile}"
 
 
 def test_a_killed_replay_is_taken_up_where_it_was(console: Console) -> None:

@@ -294,12 +294,14 @@ def test_no_progress_when_quiet(capsys: pytest.CaptureFixture[str]) -> None:
 def test_log_lines_from_their_level_on(capsys: pytest.CaptureFixture[str]) -> None:
     with log_lines("info"):
         logging.getLogger("mine").info("in passing")
-        logging.getLogger("mine").warning("watch out")
+        logging.getLogger("mine").warning("watch out\x1b[2J\n\x9b1m")
         logging.getLogger("mine").debug("too much")
         logging.getLogger("py4j.clientserver").info("noise")
     logging.getLogger("mine").info("afterwards")
     said = capsys.readouterr().err
-    assert re.sub(rf"^{TIME} ", "", said, flags=re.MULTILINE) == "INFO mine: in passing\nWARNING mine: watch out\n"
+    assert re.sub(rf"^{TIME} ", "", said, flags=re.MULTILINE) == (
+        "INFO mine: in passing\nWARNING mine: watch out\\u001b[2J\n\\u009b1m\n"
+    )
 
 
 def test_log_lines_as_json(capsys: pytest.CaptureFixture[str]) -> None:

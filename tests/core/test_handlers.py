@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections import Counter
 from typing import Any
 
@@ -310,3 +311,52 @@ def test_a_line_about_a_record_names_its_place_and_the_first_cause(caplog: pytes
     with TopologyTestDriver(topology, deserialization_handler=skip) as driver:
         send(driver, b"five")
     assert "at topic 'in' partition 0 offset 0: SerdeError caused by ValueError (test_handlers.py, " in caplog.text
+
+
+class Exiting(Processor):
+    """Calls `sys.exit` for a record or in a punctuator."""
+
+    def __init__(self, where: str = "process") -> None:
+        self.where = where
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        if self.where == "punctuator":
+            context.schedule("1ms", lambda now: sys.exit(3), STREAM_TIME)
+
+    def process(self, record: Record) -> None:
+        if self.where == "process":
+            sys.exit(3)
+        self.context.forward(record)
+
+
+class ExitingSerde(Serde[str]):
+    def serialize(self, value: str) -> bytes:
+        sys.exit(3)
+
+    def deserialize(self, data: bytes) -> str:
+        sys.exit(3)
+
+
+def exiting_extractor(record: Record, partition_time: int, wall_clock: int) -> int:
+    sys.exit(3)
+
+
+@pytest.mark.parametrize("where", ["process", "punctuator", "source", "sink", "extractor", "partitioner"])
+@pytest.mark.parametrize("handler", [skip, DeadLetter("dead"), Retry(2, "0ms")], ids=["skip", "dead", "retry"])
+def test_sys_exit_ends_the_run_and_no_handler_is_asked(handler: Any, where: str) -> None:
+    source: dict[str, Any] = {"value_serde": ExitingSerde() if where == "source" else "str"}
+    if where == "extractor":
+        source["timestamp_extractor"] = exiting_extractor
+    sink: dict[str, Any] = {"value_serde": ExitingSerde() if where == "sink" else "str"}
+    if where == "partitioner":
+        sink["partitioner"] = lambda topic, record, count: sys.exit(3)
+    made = Topology().add_source("in", "in", **source).add_processor("exits", Exiting, "in", where=where)
+    made.add_sink("out", "out", "exits", **sink)
+    handlers: dict[str, Any] = {f"{stage}_handler": handler for stage in STAGES}
+    with (
+        TopologyTestDriver(made, **handlers) as driver,
+        pytest.raises(PenstockError, match=r"node '(in|exits|out)'.*it called sys.exit\(3\), which ends the run"),
+    ):
+        for timestamp in (1, 10):
+            driver.pipe_raw(OutputBatch("in", [b"k"], [b"v"], [timestamp], None, [[0]]))

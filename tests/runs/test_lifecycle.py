@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -215,6 +216,32 @@ def test_the_endpoints_of_a_run_that_waits_on_the_same_machine(
     with waiting:
         wait_until(lambda: answers(free_port) and asked(free_port, "/health/ready")[0] == 200)
     assert not answers(free_port)
+
+
+def test_a_start_that_is_given_up_leaves_nothing_that_runs(surroundings: Surroundings) -> None:
+    """It would take the application over later, and until then a thread would hold up the end of the process."""
+    given = application(surroundings)
+
+    async def cancelled(waiting: Any) -> None:
+        entering = asyncio.create_task(waiting.__aenter__())
+        await asyncio.sleep(0)
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    with given.start():
+        waiting: Any = given.start(wait=True)
+        asyncio.run(cancelled(waiting))
+        assert waiting.state == "stopped"
+        interrupted: Any = given.start(wait=True)
+        interrupted._run.has_started = Interrupted()
+        with pytest.raises(KeyboardInterrupt), interrupted:
+            pass
+        assert interrupted.state == "stopped"
 
 
 def answers(port: int) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hmac
 import json
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -57,6 +59,7 @@ class Answers:
         self._names = frozenset(names)
         self._masked = frozenset(masked)
         self._texts = _Texts()
+        self._own_secret = secrets.token_bytes()
         self._quick = {name for name in names if self._is_quick(name)}
 
     # ------------------------------------------------------------------ facts
@@ -155,18 +158,20 @@ class Answers:
 
     def page(self, name: str, given: Parameters) -> Data:
         """Return a page of entries, and the token of the next page; null at the end."""
-        return self._page(name, given, given.page(), given.number("limit", _DEFAULT_ENTRIES, 1, MOST_ENTRIES))
+        return self._page(
+            name, given, given.page(self._secret(name)), given.number("limit", _DEFAULT_ENTRIES, 1, MOST_ENTRIES)
+        )
 
     def pages(self, name: str, given: Parameters, size: int) -> Iterator[list[Data]]:
         """Yield pages of entries, up to `limit` (None: all) together; each is read when it is asked for."""
-        page, left = given.page(), given.number("limit", LATEST, 1)
+        page, left = given.page(self._secret(name)), given.number("limit", LATEST, 1)
         while left:
             found = self._page(name, given, page, min(size, left))
             yield found["entries"]
             left -= len(found["entries"])
             if found["page"] is None:
                 return
-            page = Page.of_token(found["page"])
+            page = Page.of_token(found["page"], self._secret(name))
 
     def _page(self, name: str, given: Parameters, page: Page | None, limit: int) -> Data:
         reading = self._reading(name, given)
@@ -189,9 +194,13 @@ class Answers:
 
     def _paged(self, reading: StoreReading, given: Parameters, found: list[Entry], page: Page | None) -> Data:
         shown = [self._shown(reading, each, given) for each in found]
-        return {"entries": shown, "page": None if page is None else page.token()}
+        return {"entries": shown, "page": None if page is None else page.token(self._secret(reading.builder.name))}
 
     # ------------------------------------------------------------------ helpers
+
+    def _secret(self, name: str) -> bytes:
+        """Return what signs the pages of a store: a token has bytes of a key, and a key serde may run what it reads."""
+        return hmac.digest(self._own_secret, name.encode(), "sha256")
 
     def _check(self, name: str) -> None:
         if name not in self._names:
@@ -296,7 +305,7 @@ class _Scan:
             rows = entries(store, start, self.end, self.first, self.last)
         left = after.skipped
         for entry in rows:
-            if self.prefix is not None and not entry["key"].startswith(self.prefix):
+            if self.prefix is not None and not _has_prefix(entry["key"], self.prefix):
                 return
             if left and self.serde.serialize(entry["key"]) == after.key:
                 left -= 1
@@ -325,6 +334,12 @@ class _Texts(threading.local):
 
     def __init__(self) -> None:
         self.made: dict[str, StoreText] = {}
+
+
+def _has_prefix(key: Any, prefix: Any) -> bool:
+    if not isinstance(key, type(prefix)):
+        raise bad("prefix: only for stores whose keys are text or bytes")
+    return bool(key.startswith(prefix))
 
 
 def _key_of(given_key: str, text: StoreText, given: Parameters) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.plugins.replicas.contents import LATEST
 
-from .parameters import MOST_ENTRIES, MOST_KEYS, MOST_WAIT_MS
+from .parameters import GONE, MOST_ENTRIES, MOST_KEYS, MOST_WAIT_MS
 
 Schema = dict[str, Any]
 
@@ -84,7 +84,8 @@ OPERATIONS = (
     ),
     Operation(
         "entries", "/v1/stores/{store}/entries", "A page of entries; as application/x-ndjson all, streamed", "Page",
-        ("key", "json_keys", "start", "end", "prefix", "from", "to", "limit", "page", *_BOUNDS), errors=_OF_STORE,
+        ("key", "json_keys", "start", "end", "prefix", "from", "to", "limit", "page", *_BOUNDS),
+        errors=(*_OF_STORE, GONE),
     ),
     Operation(
         "changes", "/v1/stores/{store}/changes", "Entries as commits change them, value null if deleted", "Entry",
@@ -97,6 +98,7 @@ _ERRORS = {
     403: "the request comes from a page of another origin, or is for another host",
     404: "there is no such store, or no value of this key",
     409: "the store cannot be read here, or a value has no text form",
+    GONE: "another server has begun the page, or this one before it was started again: begin at the first page",
     413: "the body is too large",
     503: "no version that may answer is here now: ask again later",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -12,13 +13,16 @@ from penstock import TopicPartition
 from penstock.plugins.replicas.contents import LATEST
 
 from ..copies import Bounds
-from .refusals import bad
+from .refusals import Refused, bad
 
 MOST_ENTRIES = 10_000
 """How many entries a page has at most."""
 MOST_KEYS = 1_000
 """How many keys one request names at most."""
 MOST_WAIT_MS = 30_000
+GONE = 410
+"""The status of an answer to a page token that another server has signed."""
+_SIGNATURE_BYTES = 32
 _DEFAULT_WAIT_MS = 1_000
 _AT_LEAST = re.compile(r"(.{1,249}):(\d{1,9}):(\d{1,18})")
 
@@ -30,21 +34,30 @@ class Page(NamedTuple):
     key: bytes | None
     skipped: int
 
-    def token(self) -> str:
-        """Return this as text that a client gives back."""
+    def token(self, secret: bytes) -> str:
+        """Return this as text that a client gives back, signed with a secret."""
         parts = [self.task, None if self.key is None else self.key.hex(), self.skipped]
-        return urlsafe_b64encode(json.dumps(parts, separators=(",", ":")).encode()).decode()
+        data = json.dumps(parts, separators=(",", ":")).encode()
+        return urlsafe_b64encode(_signature(secret, data) + data).decode()
 
     @classmethod
-    def of_token(cls, token: str) -> Page:
-        """Return the page of a token. Raises Refused for text that is none."""
+    def of_token(cls, token: str, secret: bytes) -> Page:
+        """Return the page of a token that was signed with the same secret; only then is the key read by its serde.
+
+        Raises Refused: of status GONE for a token with another signature, and for text that is none.
+        """
         try:
-            task, key, skipped = json.loads(urlsafe_b64decode(token.encode("ascii")))
-            if not (isinstance(task, str) and type(skipped) is int and skipped >= 0):
-                raise ValueError
-            return cls(task, None if key is None else bytes.fromhex(key), skipped)
-        except (ValueError, TypeError, RecursionError):
+            signed = urlsafe_b64decode(token.encode("ascii"))
+        except ValueError:
             raise bad("page: expected the value of `page` of the answer before") from None
+        signature, data = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
+        if not hmac.compare_digest(signature, _signature(secret, data)):
+            raise Refused(
+                GONE, "page_gone", "page: no page of this store, or one that another server has begun, or this one "
+                "before it was started again; begin at the first page",
+            )  # fmt: skip
+        task, key, skipped = json.loads(data)
+        return cls(task, None if key is None else bytes.fromhex(key), skipped)
 
 
 class Parameters:
@@ -102,10 +115,14 @@ class Parameters:
         made._values = {**self._values, "wait": ["0"]}
         return made
 
-    def page(self) -> Page | None:
-        """Return where the page begins; None for the first one."""
+    def page(self, secret: bytes) -> Page | None:
+        """Return where the page begins, by a token that was signed with `secret`; None for the first one."""
         text = self.text("page")
-        return None if text is None else Page.of_token(text)
+        return None if text is None else Page.of_token(text, secret)
+
+
+def _signature(secret: bytes, data: bytes) -> bytes:
+    return hmac.digest(secret, data, "sha256")
 
 
 def keys_of_body(body: bytes) -> list[Any]:

@@ -55,6 +55,14 @@ class ServerOptions:
     actions_token: str | None = None
     pages: Callable[[Queries, ServerOptions], Pages] | None = None
 
+    def __post_init__(self) -> None:
+        """Check the tokens. Raises ConfigError."""
+        if self.token is not None and self.token == self.actions_token:
+            raise ConfigError(
+                "the token to read and the token to act (queries_actions_token, --actions-token-file) are the same: "
+                "whoever reads could act; give them two tokens"
+            )
+
     def at_port(self, port: int) -> ServerOptions:
         """Return the same options with another port."""
         return replace(self, address=replace(self.address, port=port))

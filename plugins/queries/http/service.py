@@ -22,7 +22,7 @@ from .description import OPERATIONS, Operation, description
 from .event_stream import Waking, event_stream, has_begun
 from .forwarding import FORWARDED, Forwarding, Sent
 from .guard import Guard
-from .parameters import Parameters, keys_of_body
+from .parameters import GONE, Parameters, keys_of_body
 from .refusals import Refused, refusal
 
 with needed("the server of queries", "serve"):
@@ -232,7 +232,7 @@ class _Service:
             try:
                 return await self._data(work, name, given.without_wait(), *more)
             except Refused as refused:
-                if refused.status != 503:
+                if refused.status not in (503, GONE):
                     raise
             if (answer := await self._forwarded(others, sent)) is not None:
                 return answer
@@ -255,7 +255,7 @@ class _Service:
         assert self._forwarding is not None
         for url in urls:
             answer = await self._forwarding.ask(url, sent)
-            if answer is not None and answer[0] != 503:
+            if answer is not None and answer[0] not in (503, GONE):
                 return _Json(answer[1], answer[0])
         return None
 
