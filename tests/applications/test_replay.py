@@ -19,7 +19,7 @@ from penstock.plugins.applications.replay import by_sinks, count_letters, replay
 from penstock.plugins.logs.local import LocalLog
 from penstock.program.serdes import resolve_serde
 from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
-from penstock.task.dead_letter import failure_headers
+from penstock.task.dead_letter import letter_headers
 
 from ..runtime.faults import FAULTS, Crash, FaultyLog
 
@@ -40,7 +40,7 @@ def letter(log: Log, number: int, partition: int, source: str, error: Exception,
     failure = Failure(
         Stage.PROCESSING, error, "node", "0_0", source, from_partition, number, b"k", b"%d" % number, HEADERS
     )
-    headers = (*HEADERS, *failure_headers(failure))
+    headers = letter_headers(failure)
     log.append(OutputBatch("dead", [b"k"], [b"%d" % number], [number], [headers], [[partition]]))
 
 
@@ -126,7 +126,7 @@ def test_a_windowed_key_goes_where_the_sink_of_its_topic_sends_it() -> None:
     for number, name in enumerate(names):
         failure = Failure(Stage.PROCESSING, ERRORS[0], "node", "0_0", "a", 9, number, b"", b"", ())
         key = serde.serialize(Windowed(name, 5_000, 6_000))
-        log.append(OutputBatch("dead", [key], [b"%d" % number], [0], [failure_headers(failure)], [[0]]))
+        log.append(OutputBatch("dead", [key], [b"%d" % number], [0], [letter_headers(failure)], [[0]]))
     topology = Topology().add_source("all", "a", "read", key_serde=serde)
     topology.add_sink("windows", "windows", "all", key_serde=serde)
     topology.add_sink("by first", "by-first", "all", key_serde=serde, partition_by=lambda key: key.key[0])
@@ -183,7 +183,7 @@ def test_what_is_named_by_place_is_sent_whatever_was_before_and_not_remembered()
 def test_what_has_no_source_is_left_out() -> None:
     log = dead_letter_log()
     failure = Failure(Stage.PROCESSING, ValueError("tick"), "node", "0_0", None, None, None)
-    log.append(OutputBatch("dead", [None, b"k"], [None, b"1"], [1, 2], [failure_headers(failure), ()], [[0], [0]]))
+    log.append(OutputBatch("dead", [None, b"k"], [None, b"1"], [1, 2], [letter_headers(failure), ()], [[0], [0]]))
     letter(log, 3, 0, "a", ERRORS[0])
     done = replay(log, "dead", Selection())
     assert (sum(each.records for each in done.sent), done.left_out) == (1, 2)
@@ -232,7 +232,7 @@ def test_two_at_once_send_nothing_twice(tmp_path: Path) -> None:
         # So large that a fetch holds two of them.
         value = b"%d" % number * 600_000
         failure = Failure(Stage.PROCESSING, ERRORS[0], "node", "0_0", "a", 0, number)
-        log.append(OutputBatch("dead", [b"k"], [value], [number], [failure_headers(failure)]))
+        log.append(OutputBatch("dead", [b"k"], [value], [number], [letter_headers(failure)]))
     with pytest.raises(FencedError, match="dead-replay"):
         replay(log, "dead", Selection())
     found = [value[:1] for batch in log.fetch(TopicPartition("a", 0), 0, 4, 1 << 30) for value in batch.values if value]

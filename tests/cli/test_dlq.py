@@ -8,7 +8,7 @@ from penstock.handlers import Failure, Stage
 from penstock.plugins.cli.options import open_log
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.settings import Settings
-from penstock.task.dead_letter import failure_headers
+from penstock.task.dead_letter import letter_headers
 
 from ..waiting import wait_until
 from .applications import TARGET, counting, run
@@ -179,7 +179,7 @@ def test_a_killed_replay_is_taken_up_where_it_was(console: Console) -> None:
     console("topics", "create", "words", "dead")
     count = 3_000
     note = Failure(Stage.PROCESSING, ValueError("x" * 5_000), "check", "0_0", "words", 0, 0)
-    headers = failure_headers(note)
+    headers = letter_headers(note)
     keys: list[bytes | None] = [b"%d" % number for number in range(count)]
     place = TopicPartition("words", 0)
     with open_log(Settings(data_dir=str(console.directory / ".penstock"))) as log:
