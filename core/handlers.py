@@ -25,7 +25,8 @@ class Failure:
     """The error, and the record that failed.
 
     `raw_key`, `raw_value` and `headers` are the source record's; inside a punctuator there is none, and
-    they, `topic`, `partition` and `offset` are None. `attempt` counts from 1.
+    they, `topic`, `partition` and `offset` are None. Of an update that a record cache held back it is the last one that
+    made it. `attempt` counts from 1.
     """
 
     stage: Stage
@@ -121,3 +122,10 @@ class Retry:
     def __call__(self, failure: Failure) -> Decision:
         """Decide."""
         return RetryAfter(self.delay) if failure.attempt <= self.attempts else self.then(failure)
+
+
+def needs_no_record(handler: Handler) -> bool:
+    """Return whether a handler is known to decide without what a record contains."""
+    while isinstance(handler, Retry):
+        handler = handler.then
+    return handler is fail or handler is skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import TopologyError
 from ..record import TopicPartition
-from .nodes import Graph, SinkNode, SourceNode, TaskId, decorate
+from .nodes import Graph, SinkNode, SourceNode, TaskId, decorate, reads
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,10 @@ class Resolution:
         """Return the topics of a source by their names in the log."""
         if source.pattern is None:
             return [decorate(self.application_id, topic, self.program.internal_topics) for topic in source.topics]
-        # An earlier form of the program may have left repartition topics behind: they have the form of ours, and are
-        # not input.
-        ours = (f"{self.application_id}-", ("-repartition", "-changelog"))
         return sorted(
             topic
             for topic in self.log
-            if source.pattern.fullmatch(topic)
-            and topic not in self.own
-            and not (topic.startswith(ours[0]) and topic.endswith(ours[1]))
+            if topic not in self.own and reads(source, topic, self.application_id, self.program.internal_topics)
         )
 
     def _check_existence(self) -> None:

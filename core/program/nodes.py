@@ -281,3 +281,13 @@ class Graph:
 def decorate(application_id: str, topic: str, internal: Mapping[str, InternalTopic]) -> str:
     """Return the name a topic has in the log: an internal one carries the application's id."""
     return f"{application_id}-{topic}" if topic in internal else topic
+
+
+def reads(source: SourceNode, topic: str, application_id: str, internal: Mapping[str, InternalTopic]) -> bool:
+    """Return whether a source reads a topic of the log, given by its name there."""
+    if source.pattern is None:
+        return topic in {decorate(application_id, each, internal) for each in source.topics}
+    # An earlier form of the program may have left repartition topics behind: they have the form of ours, and are not
+    # input.
+    ours = topic.startswith(f"{application_id}-") and topic.endswith(("-repartition", "-changelog"))
+    return source.pattern.fullmatch(topic) is not None and not ours

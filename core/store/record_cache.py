@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..record import Headers, Record, RecordMetadata
+from ..record import Headers, Record
 
 _ENTRY_BYTES = 200
 """Bytes of an entry beside its key and value."""
@@ -19,19 +19,32 @@ class Change(NamedTuple):
     old: Any
 
 
+class SourceRecord(NamedTuple):
+    """A record as it was read; only its place where no error handler asks for more."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Headers = ()
+    timestamp: int = -1
+
+
 class RecordContext(NamedTuple):
     """The record that was processed when a store was written: what the update is forwarded with."""
 
     timestamp: int = -1
     headers: Headers = ()
-    metadata: RecordMetadata | None = None
+    source: SourceRecord | None = None
+    """None in a punctuator."""
 
 
 FlushListener = Callable[[Record], None]
 """Gets a record: the key, a Change as its value, and timestamp and headers of the record that wrote the key last."""
 
-Emit = Callable[[str, FlushListener, Record, RecordMetadata | None], None]
-"""(node, listener, record, metadata): calls the listener on behalf of its node."""
+Emit = Callable[[str, FlushListener, Record, SourceRecord | None], None]
+"""(node, listener, record, source): calls the listener on behalf of its node."""
 
 
 @dataclass
@@ -56,7 +69,7 @@ class RecordCache:
         self.listener: FlushListener | None = None
         self.context: Callable[[], RecordContext] = RecordContext
         """Returns the record that is processed now."""
-        self.emit: Emit = lambda node, listener, record, metadata: listener(record)
+        self.emit: Emit = lambda node, listener, record, source: listener(record)
         self.thaw: Callable[[Any, Any], Any] | None = None
         """Mutable values are kept as bytes; this decodes them."""
         self.sent: Callable[[Any], Any] = _nothing_sent
@@ -84,8 +97,12 @@ class RecordCache:
         """Add an update, after the store was written.
 
         `which` tells keys apart, and `key` is what the listener gets. `old` is the previous value; ignored if an
-        update of the key already waits. `size` is about how many bytes key and value have.
+        update of the key already waits. `size` is about how many bytes key and value have. The source record is kept,
+        and counts, too: when forwarding fails, it is the dead letter.
         """
+        context = self.context()
+        if (source := context.source) is not None:
+            size += len(source.key or b"") + len(source.value or b"")
         before = self._updates.pop(which, None)
         if before is None:
             self._add(size + _ENTRY_BYTES)
@@ -93,7 +110,7 @@ class RecordCache:
             old = before.old
             self._add(size - before.size)
         # At the end: the order is that of the last put.
-        self._updates[which] = _Update(key, new, old, size, self.context())
+        self._updates[which] = _Update(key, new, old, size, context)
         if self._budget.used_bytes > self._budget.max_bytes:
             self.flush()
 
@@ -109,7 +126,7 @@ class RecordCache:
             at = new.timestamp if self.has_timestamps and new is not None else context.timestamp
             assert self.node is not None and self.listener is not None
             record = Record(update.key, Change(new, update.old), at, context.headers)
-            self.emit(self.node, self.listener, record, context.metadata)
+            self.emit(self.node, self.listener, record, context.source)
         return bool(updates)
 
     def discard(self) -> None:

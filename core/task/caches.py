@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..errors import ProcessingError
-from ..record import Record, RecordMetadata
+from ..record import Record
 from ..store import StateStore
-from ..store.record_cache import FlushListener
+from ..store.record_cache import FlushListener, SourceRecord
 from .failures import RECORD_ERRORS, Failures
 from .progress import Progress
 
@@ -22,6 +22,7 @@ class Caches:
         self._progress = progress
         self._failures = failures
         self._caches = [store.record_cache for store in stores.values() if store.record_cache is not None]
+        progress.keeps_sources = failures.need_sources
         for cache in self._caches:
             cache.context, cache.emit = progress.record_context, self._forward
 
@@ -36,10 +37,10 @@ class Caches:
             "flush listener puts into its own store, or its children do; put into it in `process` only"
         )
 
-    def _forward(self, node: str, listener: FlushListener, record: Record, metadata: RecordMetadata | None) -> None:
+    def _forward(self, node: str, listener: FlushListener, record: Record, source: SourceRecord | None) -> None:
         progress = self._progress
         before = progress.record, progress.input, progress.flushed
-        progress.record, progress.input, progress.flushed = record, None, metadata
+        progress.record, progress.input, progress.flushed = record, None, source
         try:
             listener(record)
         except RECORD_ERRORS as error:

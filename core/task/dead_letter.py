@@ -10,6 +10,7 @@ from ..record import Headers
 
 PREFIX = "__streams.errors."
 _NAMES = ("exception", "message", "stacktrace", "topic", "partition", "offset")
+_ADDED = frozenset(PREFIX + name for name in _NAMES)
 
 _MESSAGE_BYTES, _STACKTRACE_BYTES = 2_048, 8_192
 _NEARLY_FULL_BYTES = 950_000
@@ -32,14 +33,17 @@ class FailureNote:
     offset: int | None
 
 
-def failure_headers(failure: Failure) -> Headers:
-    """Return the headers that a dead letter has after those of its source record.
+def letter_headers(failure: Failure) -> Headers:
+    """Return the headers of a dead letter: those of its source record, and those that describe the failure.
 
-    Long messages and stack traces lose their middle, so that a record that could be read can be produced.
+    A source record that is itself a dead letter, sent back or read from its topic, loses the description of the failure
+    before: a record that fails again and again would grow until the log refuses it. Long messages and stack traces lose
+    their middle, so that a record that could be read can be produced.
     """
+    original = _without_added(failure.headers)
     error = failure.error
     size = len(failure.raw_key or b"") + len(failure.raw_value or b"")
-    size += sum(len(name) + len(value or b"") for name, value in failure.headers)
+    size += sum(len(name) + len(value or b"") for name, value in original)
     short = size > _NEARLY_FULL_BYTES
     about: dict[str, bytes | None] = {
         "exception": _bytes(f"{type(error).__module__}.{type(error).__qualname__}"),
@@ -51,24 +55,18 @@ def failure_headers(failure: Failure) -> Headers:
         "partition": None if failure.partition is None else _bytes(failure.partition),
         "offset": None if failure.offset is None else _bytes(failure.offset),
     }
-    return tuple((PREFIX + name, about[name]) for name in _NAMES)
+    return (*original, *((PREFIX + name, about[name]) for name in _NAMES))
 
 
 def split_headers(headers: Headers) -> tuple[Headers, FailureNote | None]:
     """Return the headers of the source record, and what those that were added to them say; None when none were.
 
-    Of names that repeat, the last was added: a dead letter can itself be a failed record.
+    Of names that repeat, the last was added: older versions added to those of an earlier failure.
     """
-    added = {
-        name: index
-        for index, (name, _) in enumerate(headers)
-        if name.startswith(PREFIX) and name.removeprefix(PREFIX) in _NAMES
-    }
-    if PREFIX + "exception" not in added:
+    said = {name.removeprefix(PREFIX): _text(value) for name, value in headers if name in _ADDED}
+    if "exception" not in said:
         return headers, None
-    places = set(added.values())
-    original = tuple(header for index, header in enumerate(headers) if index not in places)
-    said = {name.removeprefix(PREFIX): _text(headers[index][1]) for name, index in added.items()}
+    original = _without_added(headers)
     return original, FailureNote(
         said.get("exception"),
         said.get("message"),
@@ -77,6 +75,10 @@ def split_headers(headers: Headers) -> tuple[Headers, FailureNote | None]:
         _number(said.get("partition")),
         _number(said.get("offset")),
     )
+
+
+def _without_added(headers: Headers) -> Headers:
+    return tuple(header for header in headers if header[0] not in _ADDED)
 
 
 def _bytes(value: object) -> bytes:

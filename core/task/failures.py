@@ -20,13 +20,14 @@ from ..errors import (
     SerdeUnavailableError,
     TopologyError,
 )
-from ..handlers import Fail, Failure, Handler, RetryAfter, SendToDeadLetter, Skip, Stage
+from ..handlers import Fail, Failure, Handler, RetryAfter, SendToDeadLetter, Skip, Stage, needs_no_record
 from ..record import Record, RecordBatch
 from ..settings.settings import Settings
+from ..store.record_cache import SourceRecord
 from ..support.repeats import Repeats
 from .describing import describe_cause, describe_error, describe_place, no_context
 from .hints import FORWARD
-from .progress import Progress
+from .progress import Progress, source_at
 
 _log = logging.getLogger("penstock.task")
 
@@ -115,9 +116,16 @@ class Failures:
         self.skipped = Counter[str]()
         """Number of records of each node that it failed for, and that were skipped."""
 
+    @property
+    def need_sources(self) -> bool:
+        """Whether a handler of what a record cache forwards may look at a source record, or send it away."""
+        return not (
+            needs_no_record(self._settings.processing_handler) and needs_no_record(self._settings.production_handler)
+        )
+
     def deserialization(self, batch: RecordBatch, column: int, node: str, error: Exception | SystemExit) -> None:
         """Ask about the record at index `column` of a batch, which source `node` cannot read."""
-        failure = self._failure(Stage.DESERIALIZATION, node, _as_exception(error), (batch, column))
+        failure = self._failure(Stage.DESERIALIZATION, node, _as_exception(error), source_at(batch, column))
         self._decide(failure, self._settings.deserialization_handler, "deserialization")
 
     def processing(self, node: str, record: object, error: Exception | SystemExit) -> None:
@@ -133,7 +141,7 @@ class Failures:
         if isinstance(error, (RetryRequested, Decided)):
             raise error
         failed = _not_a_record(record) or _as_exception(error)
-        failure = self._failure(Stage.PROCESSING, node, failed, self._progress.current_place())
+        failure = self._failure(Stage.PROCESSING, node, failed, self._progress.source())
         self._decide(failure, self._settings.processing_handler, SKIPPED)
 
     def production(self, node: str, topic: str, record: object, error: Exception) -> None:
@@ -143,28 +151,12 @@ class Failures:
         if not isinstance(error, PenstockError):
             error = SerdeError(f"{type(error).__name__}: {error}")
         failed = _not_a_record(record) or error
-        failure = self._failure(Stage.PRODUCTION, node, failed, self._progress.current_place())
+        failure = self._failure(Stage.PRODUCTION, node, failed, self._progress.source())
         self._decide(failure, self._settings.production_handler, "production", f" while producing to topic {topic!r}")
 
-    def _failure(self, stage: Stage, node: str, error: Exception, place: tuple[RecordBatch, int] | None) -> Failure:
-        """Return the failure with its source record; `place` is None in a punctuator, and when a cache is flushed."""
-        if place is None:
-            topic, partition, offset = self._progress.flushed or (None, None, None)
-            return Failure(stage, error, node, self._task_id, topic, partition, offset)
-        batch, column = place
-        return Failure(
-            stage,
-            error,
-            node,
-            self._task_id,
-            batch.topic,
-            batch.partition,
-            batch.offsets[column],
-            batch.keys[column],
-            batch.values[column],
-            batch.headers[column] if batch.headers is not None else (),
-            batch.timestamps[column],
-        )
+    def _failure(self, stage: Stage, node: str, error: Exception, source: SourceRecord | None) -> Failure:
+        """Return the failure of a source record; None: that of a punctuator."""
+        return Failure(stage, error, node, self._task_id, *(source or (None, None, None)))
 
     def _decide(self, failure: Failure, handler: Handler, reason: str, doing: str = "") -> None:
         if (cause := _unavailable(failure.error)) is not None:

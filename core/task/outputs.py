@@ -16,7 +16,7 @@ from ..program.partitioning import hashed_part
 from ..program.serdes import serdes_of_topic
 from ..record import Headers, OutputBatch, Record, RecordMetadata
 from ..settings.settings import Settings
-from .dead_letter import failure_headers
+from .dead_letter import letter_headers
 from .failures import EXPECTED_RECORD, no_child, of_part, shown
 from .validation import NO_TIMESTAMP, valid_partitions, wrong_headers
 
@@ -97,7 +97,7 @@ class Outputs:
         output.keys.append(failure.raw_key)
         output.values.append(failure.raw_value)
         output.timestamps.append(failure.timestamp if failure.timestamp >= 0 else max(stream_time, 0))
-        _set_last_headers(output, failure.headers + failure_headers(failure))
+        _set_last_headers(output, letter_headers(failure))
         if output.partitions is not None:
             output.partitions.append(None)
         if output.hashed is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 from ..record import Record, RecordBatch, RecordMetadata
-from ..store.record_cache import RecordContext
+from ..store.record_cache import RecordContext, SourceRecord
 
 
 class Front(NamedTuple):
@@ -38,8 +38,8 @@ class Progress:
 
     __slots__ = (
         "stream_time", "wall_clock", "commit_requested", "needs_attention", "must_end", "is_out_of_time", "is_firing",
-        "has_changed", "input", "remaining", "last", "last_timestamp", "record", "flushed", "opened_at", "driver_clock",
-        "front",
+        "has_changed", "input", "remaining", "last", "last_timestamp", "record", "flushed", "keeps_sources",
+        "opened_at", "driver_clock", "front",
     )  # fmt: skip
 
     def __init__(self, wall_clock_ms: int) -> None:
@@ -66,8 +66,10 @@ class Progress:
         """Where the current record was read; None between records and in a punctuator."""
         self.record: Record | None = None
         """The record that a node with a record cache processes now."""
-        self.flushed: RecordMetadata | None = None
-        """Where the record was read that last wrote the entry which a record cache forwards now."""
+        self.flushed: SourceRecord | None = None
+        """The source record that last wrote the entry which a record cache forwards now."""
+        self.keeps_sources = False
+        """Record caches keep the source record of each update with its content, and not its place alone."""
         # The iterator of the loop over records knows how far the loop is, so the loop counts nothing for each record.
         self.remaining: Iterator[Any] = iter(())
         self.last = -1
@@ -143,17 +145,40 @@ class Progress:
             return None
         return current.batch, current.column_index(self.current_index())
 
+    def source(self) -> SourceRecord | None:
+        """Return the current record as it was read; None in a punctuator."""
+        place = self.current_place()
+        return self.flushed if place is None else source_at(*place)
+
     def record_metadata(self) -> RecordMetadata | None:
         """Return where the current record was read; None in a punctuator."""
         place = self.current_place()
         if place is None:
-            return self.flushed
+            return None if self.flushed is None else RecordMetadata(*self.flushed[:3])
         batch, column = place
         return RecordMetadata(batch.topic, batch.partition, batch.offsets[column])
 
     def record_context(self) -> RecordContext:
         """Return the record that a node with a record cache processes now."""
+        if self.keeps_sources:
+            source = self.source()
+        else:
+            metadata = self.record_metadata()
+            source = None if metadata is None else SourceRecord(*metadata)
         record = self.record
         if record is None:
-            return RecordContext(self.stream_time, (), self.record_metadata())
-        return RecordContext(record[2], record[3], self.record_metadata())
+            return RecordContext(self.stream_time, (), source)
+        return RecordContext(record[2], record[3], source)
+
+
+def source_at(batch: RecordBatch, column: int) -> SourceRecord:
+    """Return a batch's record at an index of its columns."""
+    return SourceRecord(
+        batch.topic,
+        batch.partition,
+        batch.offsets[column],
+        batch.keys[column],
+        batch.values[column],
+        batch.headers[column] if batch.headers is not None else (),
+        batch.timestamps[column],
+    )

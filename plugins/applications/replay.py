@@ -22,7 +22,7 @@ from penstock import (
 )
 from penstock.plugins.upgrade.saved_program import read_note_of_any_version
 from penstock.plugins.upgrade.windowed_keys import WHOLE_KEYS, whole_keys, with_whole_keys
-from penstock.program.nodes import decorate
+from penstock.program.nodes import decorate, reads
 from penstock.program.partitioning import partitions_of_key
 from penstock.program.serdes import serdes_of_topic
 
@@ -30,47 +30,67 @@ from .dead_letters import Letter, Selection, batches_from, letters_in, partition
 from .stored_id import stored_application
 
 _STATE_BYTES = 1_900
+_STRETCHES = "offsets"
+"""Beside the kinds, which are hexadecimal numbers."""
 
 
 @dataclass
 class Replayed:
     """The replayed part of one partition.
 
-    That is everything below offset `base`, and of some kinds of letters everything below a higher offset.
+    That is everything below offset `base`, of some kinds of letters everything below a higher offset, and what was
+    replayed by its place: `stretches` of offsets, first and last.
     """
 
     base: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
+    stretches: list[tuple[int, int]] = field(default_factory=list)
 
     @classmethod
     def of(cls, commit: Commit | None, partition: TopicPartition) -> Replayed:
         """Return what a replay's last commit remembers."""
         if commit is None:
             return cls()
-        return cls(commit.positions.get(partition, 0), json.loads(commit.engine_state or b"{}"))
+        kinds = json.loads(commit.engine_state or b"{}")
+        stretches = [(first, last) for first, last in kinds.pop(_STRETCHES, [])]
+        return cls(commit.positions.get(partition, 0), kinds, stretches)
 
     def has(self, letter: Letter) -> bool:
         """Return whether a letter was replayed."""
-        return letter.offset < max(self.base, self.kinds.get(letter.kind, 0))
+        at = letter.offset
+        return at < max(self.base, self.kinds.get(letter.kind, 0)) or any(
+            first <= at <= last for first, last in self.stretches
+        )
 
-    def note(self, selection: Selection, seen: set[str], position: int) -> None:
-        """Note that the selected letters below `position` were replayed; `seen` are their kinds."""
-        if selection.by_place:
-            return
-        if not selection.by_kind:
-            self.base = max(self.base, position)
-        else:
-            self.kinds |= {kind: max(position, self.kinds.get(kind, 0)) for kind in seen}
+    def note_all(self, position: int) -> None:
+        """Note that everything below `position` was replayed."""
+        self.base = max(self.base, position)
         self.kinds = {kind: at for kind, at in self.kinds.items() if at > self.base}
+        self.stretches = [each for each in self.stretches if each[1] >= self.base]
+
+    def note_kinds(self, kinds: set[str], position: int) -> None:
+        """Note that the letters of these kinds below `position` were replayed."""
+        self.kinds |= {kind: max(position, self.kinds.get(kind, 0)) for kind in kinds if position > self.base}
+
+    def note_stretch(self, first: int, last: int) -> None:
+        """Note that the letters from offset `first` to `last` were replayed."""
+        apart = []
+        for each in self.stretches:
+            if each[1] + 1 < first or each[0] > last + 1:
+                apart.append(each)
+            else:
+                first, last = min(first, each[0]), max(last, each[1])
+        self.stretches = sorted([*apart, (first, last)])
 
     def to_bytes(self) -> bytes:
-        """Return the kinds as bytes; `base` is a position of the log's. Raises ConfigError when there are too many."""
-        data = json.dumps(self.kinds, separators=(",", ":")).encode()
+        """Return all but `base` as bytes; that is a position of the log's. Raises ConfigError when it is too much."""
+        saved = {**self.kinds, _STRETCHES: self.stretches} if self.stretches else self.kinds
+        data = json.dumps(saved, separators=(",", ":")).encode()
         if len(data) > _STATE_BYTES:
             raise ConfigError(
-                f"letters of {len(self.kinds)} kinds (exception and source topic) were replayed one kind after the "
-                "other, and no more can be "
-                "remembered: replay all kinds at once, or by --offsets, which remembers nothing"
+                f"letters of {len(self.kinds)} kinds (exception and source topic) and {len(self.stretches)} stretches "
+                "of offsets were replayed apart from the others, and no more can be remembered: replay all kinds at "
+                "once, and letters that cannot go back to another topic (--to TOPIC)"
             )
         return data
 
@@ -88,10 +108,15 @@ class Sent:
 
 @dataclass(frozen=True)
 class Replay:
-    """The counts of a replay. `left_out`: letters without a source record, and records that are no letters."""
+    """The counts of a replay.
+
+    `left_out`: letters without a source record, and records that are no letters. `held`: how many letters still wait
+    because they cannot go back, by the topic that they were read from, and why.
+    """
 
     sent: tuple[Sent, ...]
     left_out: int
+    held: Mapping[tuple[str, str], int]
 
 
 def group_of(topic: str) -> str:
@@ -101,6 +126,30 @@ def group_of(topic: str) -> str:
 
 Choose = Callable[[str, bytes, int], Sequence[int]]
 """(topic, serialized key, number of partitions) -> the partitions to which records with this key go."""
+
+
+Refuses = Callable[[str], str | None]
+"""(topic that a letter's headers name) -> why no letter may go there; None: it may."""
+
+
+def refuses_internal(topic: str) -> str | None:
+    """Refuse what is no input of any application by its name, where it is not known which application it was."""
+    internal = topic.startswith("__") or topic.endswith("-changelog")
+    return "an application's changelog, or a topic of the log's own" if internal else None
+
+
+def refuses_other_than_inputs(application: Application, log: Log) -> Refuses:
+    """Return the function that refuses topics which the application does not read: headers can name any topic."""
+    application = stored_application(application, log)
+    program = application.program
+    sources = [each for each in program.nodes.values() if isinstance(each, SourceNode)]
+
+    def refuses(topic: str) -> str | None:
+        if any(reads(each, topic, application.id, program.internal_topics) for each in sources):
+            return None
+        return f"no source of application {application.id!r} reads it"
+
+    return refuses
 
 
 def by_hash(topic: str, key: bytes, count: int) -> Sequence[int]:
@@ -161,29 +210,34 @@ def replay(
     again: bool = False,
     dry_run: bool = False,
     choose: Choose = by_hash,
+    refuses: Refuses = refuses_internal,
 ) -> Replay:
     """Send selected letters, as their source records were, to `to` or back to where each was read.
 
     Back means into the partition that it was read from. `choose` says the partition where that is not there, and in
-    `to`. Letters that were replayed before are left out, except with
-    `again` or where the selection goes by place or time, which is not remembered. What is sent and what is remembered
-    are one commit of the log: a replay that is killed is taken up where it was. At most `limit` are sent. Raises
-    UnknownTopicError when a topic to send to is not there.
+    `to`. Letters that were replayed before are left out, except with `again` or where the selection goes by place or
+    time. Letters whose topic is not there, or which `refuses` refuses, wait, and hold up no others. What is sent and
+    what is remembered are one commit of the log: a replay that is killed is taken up where it was. At most `limit` are
+    sent. Raises UnknownTopicError when there is no topic `to`.
     """
+    if to is not None and to not in log.topics():
+        raise UnknownTopicError(f"there is no topic {to!r} to replay to")
     total: list[Sent] = []
+    held: Counter[tuple[str, str]] = Counter()
     left_out = 0
     for partition in partitions_of(log, topic, selection):
         if limit is not None and sum(each.records for each in total) >= limit:
             break
         left = None if limit is None else limit - sum(each.records for each in total)
-        one = _PartitionReplay(log, partition, selection, to, left, again or selection.by_place, choose)
+        one = _PartitionReplay(log, partition, selection, to, left, again or selection.by_place, choose, refuses)
         if dry_run:
             one.run(replayed(log, topic)[partition.partition])
         else:
             one.run_and_commit()
         total += one.sent()
         left_out += one.left_out
-    return Replay(tuple(total), left_out)
+        held += one.held
+    return Replay(tuple(total), left_out, held)
 
 
 class _PartitionReplay:
@@ -198,6 +252,7 @@ class _PartitionReplay:
         limit: int | None,
         again: bool,
         choose: Choose,
+        refuses: Refuses,
     ) -> None:
         self._log = log
         self._partition = partition
@@ -206,10 +261,15 @@ class _PartitionReplay:
         self._left = limit
         self._again = again
         self._choose = choose
+        self._refuses = refuses
         self._counts = {name: info.partitions for name, info in log.topics().items()}
         self._offsets: dict[str, list[int]] = {}
-        self._seen: set[str] = set()
+        self._done: set[str] = set()
+        self._waiting: set[str] = set()
+        self._first_held: int | None = None
+        self._stretch: tuple[int, int] | None = None
         self.left_out = 0
+        self.held = Counter[tuple[str, str]]()
 
     def run_and_commit(self) -> None:
         """Send, in commits of about a fetch each."""
@@ -242,28 +302,48 @@ class _PartitionReplay:
                 if self._left == 0:
                     position = letter.offset
                     break
-                if self._selection.has(letter):
-                    self._take(letter, memory, outputs)
-            memory.note(self._selection, self._seen, position)
+                if self._selection.has(letter) and self._take(letter, memory, outputs):
+                    self._stretch = (self._stretch[0] if self._stretch else letter.offset, letter.offset)
+                else:
+                    self._note_stretch(memory)
+                    self._stretch = None
+            self._note(memory, position)
             yield list(outputs.values())
             if self._left == 0:
                 return
 
-    def _take(self, letter: Letter, memory: Replayed, outputs: dict[str, OutputBatch]) -> None:
+    def _note(self, memory: Replayed, position: int) -> None:
+        """Note that the selected letters below `position` were replayed, without those that are held."""
+        if self._selection.by_place:
+            self._note_stretch(memory)
+        elif self._selection.by_kind:
+            memory.note_kinds(self._done - self._waiting, position)
+        elif self._first_held is None:
+            memory.note_all(position)
+        else:
+            memory.note_all(self._first_held)
+            memory.note_kinds(self._done - self._waiting, position)
+
+    def _note_stretch(self, memory: Replayed) -> None:
+        if self._stretch is not None and self._selection.by_place:
+            memory.note_stretch(*self._stretch)
+
+    def _take(self, letter: Letter, memory: Replayed, outputs: dict[str, OutputBatch]) -> bool:
+        """Add a letter to the outputs if it is to be sent; return whether it does not have to wait any longer."""
         if letter.source is None or letter.note is None:
             self.left_out += 1
-            return
-        self._seen.add(letter.kind)
+            return True
         if memory.has(letter) and not self._again:
-            return
+            self._done.add(letter.kind)
+            return True
         to = self._to or letter.source
-        if to not in self._counts:
-            raise UnknownTopicError(
-                f"topic {letter.topic!r} partition {letter.partition} offset {letter.offset} cannot be replayed: there "
-                f"is no topic {to!r}, where it was read. Make it, or send it elsewhere (--to TOPIC)"
-                if self._to is None
-                else f"there is no topic {to!r} to replay to"
-            )
+        if self._to is None and (why := self._why_not(to)) is not None:
+            self._waiting.add(letter.kind)
+            self.held[to, why] += 1
+            if self._first_held is None:
+                self._first_held = letter.offset
+            return False
+        self._done.add(letter.kind)
         number = letter.note.partition
         chosen: Sequence[int] | None = None
         if self._to is None and number is not None and number < self._counts[to]:
@@ -280,6 +360,10 @@ class _PartitionReplay:
         self._offsets.setdefault(to, []).append(letter.offset)
         if self._left is not None:
             self._left -= 1
+        return True
+
+    def _why_not(self, topic: str) -> str | None:
+        return self._refuses(topic) or (None if topic in self._counts else "it does not exist")
 
 
 def count_letters(log: Log, topic: str) -> dict[tuple[str | None, str | None], tuple[int, int]]:

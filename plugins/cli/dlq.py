@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock import ConfigError
+from penstock import ConfigError, LogError
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.settings.settings import HANDLERS
 
@@ -169,9 +169,12 @@ def replay(
 
     They are sent as they were read: key, value, timestamp and headers. Each is sent once: the log remembers, in the
     commit that sends them, what was replayed, and the next replay goes on behind it. Letters that are named by
-    --offsets or --since are sent whether they were replayed or not, and that is not remembered.
+    --offsets or --since are sent whether they were replayed or not.
+
+    The headers of a letter name the topic. With --app it must be one that the application reads. Letters that cannot go
+    back wait, and the command ends with 1 when it has sent the others.
     """
-    from penstock.plugins.applications.replay import by_hash, by_sinks
+    from penstock.plugins.applications.replay import by_hash, by_sinks, refuses_internal, refuses_other_than_inputs
     from penstock.plugins.applications.replay import replay as run_replay
 
     selection, where = _selection(given)
@@ -179,7 +182,10 @@ def replay(
         topic_info(log, topic)
         application = named_application(**where)
         choose = by_hash if application is None else by_sinks(application, log)
-        done = run_replay(log, topic, selection, to=to, limit=limit, again=again, dry_run=dry_run, choose=choose)
+        refuses = refuses_internal if application is None else refuses_other_than_inputs(application, log)
+        done = run_replay(
+            log, topic, selection, to=to, limit=limit, again=again, dry_run=dry_run, choose=choose, refuses=refuses
+        )
     _report(topic, done, dry_run=dry_run, as_json=as_json)
 
 
@@ -221,6 +227,9 @@ def _report(topic: str, done: Replay, *, dry_run: bool, as_json: bool) -> None:
                 "dry_run": dry_run,
                 "records": records,
                 "left_out": done.left_out,
+                "held": [
+                    {"topic": name, "reason": why, "records": number} for (name, why), number in done.held.items()
+                ],
                 "sent": [asdict(each) for each in done.sent],
             }
         )
@@ -234,6 +243,12 @@ def _report(topic: str, done: Replay, *, dry_run: bool, as_json: bool) -> None:
         note(f"{count(done.left_out)} left out: without a source (a punctuator failed), or no dead letter")
     if not as_json:
         note(f"{'would replay' if dry_run else 'replayed'} {count(records)} of {topic}")
+    if done.held:
+        which = "; ".join(f"{count(number)} from {name!r} ({why})" for (name, why), number in done.held.items())
+        raise LogError(
+            f"letters of {topic!r} still wait, because they cannot go back to the topic that they name: {which}. Make "
+            "the topic, or send them elsewhere (--to TOPIC)"
+        )
 
 
 def _as_json(letter: Letter) -> dict[str, Any]:

@@ -147,10 +147,10 @@ class Console:
         if self._rights.of_request(request) < Right.ACT:
             raise Refused(403, "not_allowed", self._why_not())
         try:
-            sent = await self._in_thread(functools.partial(self._letters.replay, given))
+            sent, held = await self._in_thread(functools.partial(self._letters.replay, given))
         except PenstockError as error:
             raise refusal(error) from error
-        return _redirect(f"dead-letters?{urlencode({'topic': given['topic'], 'sent': sent})}")
+        return _redirect(f"dead-letters?{urlencode({'topic': given['topic'], 'sent': sent, 'held': held})}")
 
     async def _login(self, request: Request) -> Response:
         self._guard.check_origin(request)

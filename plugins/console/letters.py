@@ -9,7 +9,14 @@ from typing import Any
 
 from penstock import Application, Log, PenstockError, TopicPartition
 from penstock.plugins.applications.dead_letters import Letter, Selection, batches_from, letters_in, partitions_of
-from penstock.plugins.applications.replay import Replayed, by_sinks, replay, replayed
+from penstock.plugins.applications.replay import (
+    Refuses,
+    Replayed,
+    by_sinks,
+    refuses_other_than_inputs,
+    replay,
+    replayed,
+)
 from penstock.plugins.queries.http.refusals import Refused
 from penstock.plugins.runtime.locations import open_log
 from penstock.settings.dead_letters import dead_letter_topics
@@ -47,7 +54,7 @@ class Letters:
             "links": [],
             "hides": self._hides,
             "most_replayed": f"{MOST_REPLAYED:,}",
-            "done": f"Replayed: {number(given, 'sent'):,}." if given.get("sent") else None,
+            "done": _said(number(given, "sent"), number(given, "held")) if given.get("sent") else None,
             "refused": None,
         }
         if not self._topics:
@@ -59,10 +66,11 @@ class Letters:
             with closing(open_log(self._settings)) as log:
                 found = _latest(log, topic, selection, number(given, "before", -1))
                 done = replayed(log, topic)
+                refuses = refuses_other_than_inputs(self._application, log)
         except PenstockError as error:
             return {**context, **_refused(error)}
         letters = sorted(chain.from_iterable(found.values()), key=lambda each: -each.timestamp)
-        context["letters"] = [self._shown(each, done[each.partition]) for each in letters]
+        context["letters"] = [self._shown(each, done[each.partition], refuses) for each in letters]
         for one, rows in found.items():
             first = rows[0].offset if rows else 0
             if first:
@@ -70,8 +78,10 @@ class Letters:
                 context["links"].append((f"Before {first:,} of partition {one}", href))
         return context
 
-    def replay(self, given: Given) -> int:
-        """Send one letter, or all that were not replayed, back to where they were read; return how many were sent.
+    def replay(self, given: Given) -> tuple[int, int]:
+        """Send one letter, or all that were not replayed, back to where they were read.
+
+        Returns how many were sent, and how many wait because their topic is gone or is none that the application reads.
 
         Raises Refused for a request that names no letter, and PenstockError.
         """
@@ -83,16 +93,19 @@ class Letters:
         selection = Selection(partition=partition, first=offset, last=offset) if names_one else Selection()
         with closing(open_log(self._settings)) as log:
             choose = by_sinks(self._application, log)
-            sent = replay(log, topic, selection, limit=MOST_REPLAYED, choose=choose).sent
-        number_sent = sum(each.records for each in sent)
-        _log.info("the console replayed %d dead letters of %s", number_sent, topic)
-        return number_sent
+            refuses = refuses_other_than_inputs(self._application, log)
+            done = replay(log, topic, selection, limit=MOST_REPLAYED, choose=choose, refuses=refuses)
+        sent = sum(each.records for each in done.sent)
+        _log.info("the console replayed %d dead letters of %s", sent, topic)
+        for (name, why), count in done.held.items():
+            _log.warning("%d dead letters of %s cannot go back to topic %r: %s", count, topic, name, why)
+        return sent, sum(done.held.values())
 
     def _check(self, topic: str) -> None:
         if topic not in self._topics:
             raise Refused(404, "unknown_topic", "No handler of the application names this dead-letter topic.")
 
-    def _shown(self, letter: Letter, done: Replayed) -> dict[str, Any]:
+    def _shown(self, letter: Letter, done: Replayed, refuses: Refuses) -> dict[str, Any]:
         note = letter.note
         facts: list[tuple[str, str]] = [("offset", f"partition {letter.partition}, offset {letter.offset}")]
         if note is not None:
@@ -107,7 +120,7 @@ class Letters:
             "facts": facts,
             "stacktrace": None if self._hides or note is None else note.stacktrace,
             "replayed": done.has(letter),
-            "can_be_replayed": letter.source is not None,
+            "can_be_replayed": letter.source is not None and refuses(letter.source) is None,
             "partition": letter.partition,
             "offset": letter.offset,
         }
@@ -127,6 +140,13 @@ def _latest(log: Log, topic: str, selection: Selection, before: int) -> dict[int
             if letter.offset < end
         ]
     return found
+
+
+def _said(sent: int, held: int) -> str:
+    said = f"Replayed: {sent:,}."
+    if not held:
+        return said
+    return f"{said} {held:,} still wait: their topic does not exist, or no source of the application reads it."
 
 
 def _text(data: bytes | None) -> str:

@@ -10,22 +10,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import Application, Topology, Windowed, default_partitioner
+from penstock import Application, Commit, Processor, Topology, Windowed, default_partitioner, key_value_store
 from penstock.errors import ConfigError, FencedError, UnknownTopicError
 from penstock.handlers import Failure, Stage
 from penstock.log import Log
-from penstock.plugins.applications.dead_letters import Selection, read_letters
-from penstock.plugins.applications.replay import by_sinks, count_letters, replay
+from penstock.plugins.applications.dead_letters import Letter, Selection, read_letters
+from penstock.plugins.applications.replay import (
+    Replay,
+    Replayed,
+    by_sinks,
+    count_letters,
+    refuses_other_than_inputs,
+    replay,
+)
 from penstock.plugins.logs.local import LocalLog
 from penstock.program.serdes import resolve_serde
-from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
-from penstock.task.dead_letter import failure_headers
+from penstock.record import Headers, OutputBatch, Record, RecordBatch, TopicPartition
+from penstock.task.dead_letter import letter_headers
 
 from ..runtime.faults import FAULTS, Crash, FaultyLog
 
 ERRORS = [ValueError("v"), KeyError("k"), TimeoutError("t")]
 SOURCES = ["a", "b"]
-LETTERS = st.tuples(st.integers(0, 1), st.sampled_from(SOURCES), st.sampled_from(ERRORS))
+LATE = "late"
+"""A topic that is not there at first."""
+LETTERS = st.tuples(st.integers(0, 1), st.sampled_from([*SOURCES, LATE]), st.sampled_from(ERRORS))
+
+
+class Ignores(Processor):
+    def process(self, record: Record) -> None:
+        pass
+
+
+PLACE = TopicPartition("dead", 0)
 HEADERS: Headers = (("trace", b"\xff"), ("trace", None))
 
 
@@ -40,8 +57,12 @@ def letter(log: Log, number: int, partition: int, source: str, error: Exception,
     failure = Failure(
         Stage.PROCESSING, error, "node", "0_0", source, from_partition, number, b"k", b"%d" % number, HEADERS
     )
-    headers = (*HEADERS, *failure_headers(failure))
+    headers = letter_headers(failure)
     log.append(OutputBatch("dead", [b"k"], [b"%d" % number], [number], [headers], [[partition]]))
+
+
+def at_offset(offset: int) -> Letter:
+    return Letter("dead", 0, offset, None, None, 0, (), None)
 
 
 def values(log: Log, *topics: str) -> list[int]:
@@ -77,7 +98,7 @@ def test_each_letter_is_sent_once(
         selection = Selection(exceptions, sources, partition)
         before = Counter(values(log, *SOURCES))
         selected = {each.offset + 1000 * each.partition: each for each in read_letters(log, "dead", selection)}
-        waiting = [each for each in selected.values() if not before[each.timestamp]]
+        waiting = [each for each in selected.values() if not before[each.timestamp] and each.source != LATE]
         would = replay(log, "dead", selection, limit=limit, dry_run=True)
         FAULTS.clear()
         if fault:
@@ -95,10 +116,12 @@ def test_each_letter_is_sent_once(
         if not any(step[-1] for step in steps):
             assert would == done
     replay(log, "dead", Selection())
-    assert Counter(values(log, *SOURCES)) == Counter(range(count))
+    log.create_topic(LATE, 1)
+    replay(log, "dead", Selection())
+    assert Counter(values(log, *SOURCES, LATE)) == Counter(range(count))
     assert {waiting for _, waiting in count_letters(log, "dead").values()} <= {0}
     replay(log, "dead", Selection(), again=True)
-    assert Counter(values(log, *SOURCES)) == Counter([*range(count), *range(count)])
+    assert Counter(values(log, *SOURCES, LATE)) == Counter([*range(count), *range(count)])
 
 
 def test_it_goes_back_as_it_was_and_where_it_was() -> None:
@@ -126,7 +149,7 @@ def test_a_windowed_key_goes_where_the_sink_of_its_topic_sends_it() -> None:
     for number, name in enumerate(names):
         failure = Failure(Stage.PROCESSING, ERRORS[0], "node", "0_0", "a", 9, number, b"", b"", ())
         key = serde.serialize(Windowed(name, 5_000, 6_000))
-        log.append(OutputBatch("dead", [key], [b"%d" % number], [0], [failure_headers(failure)], [[0]]))
+        log.append(OutputBatch("dead", [key], [b"%d" % number], [0], [letter_headers(failure)], [[0]]))
     topology = Topology().add_source("all", "a", "read", key_serde=serde)
     topology.add_sink("windows", "windows", "all", key_serde=serde)
     topology.add_sink("by first", "by-first", "all", key_serde=serde, partition_by=lambda key: key.key[0])
@@ -167,23 +190,38 @@ def placed(log: Log, topic: str) -> list[int]:
     return [found[each] for each in sorted(found)]
 
 
-def test_what_is_named_by_place_is_sent_whatever_was_before_and_not_remembered() -> None:
+def test_what_is_named_by_place_is_sent_whatever_was_before_and_not_again_by_others() -> None:
     log = dead_letter_log()
-    for number in range(5):
+    for number in range(8):
         letter(log, number, 0, "a", ERRORS[0])
     replay(log, "dead", Selection(), limit=2)
     replay(log, "dead", Selection(first=1, last=3))
     assert sorted(values(log, "a")) == [0, 1, 1, 2, 3]
-    replay(log, "dead", Selection(since_ms=4))
-    assert count_letters(log, "dead") == {("a", "builtins.ValueError"): (5, 3)}
+    replay(log, "dead", Selection(first=5, last=5))
+    replay(log, "dead", Selection(since_ms=7))
+    assert count_letters(log, "dead") == {("a", "builtins.ValueError"): (8, 2)}
+    replay(log, "dead", Selection(sources=("a",)), limit=1)
     replay(log, "dead", Selection())
-    assert sorted(values(log, "a")) == [0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert sorted(values(log, "a")) == [0, 1, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_stretches_of_offsets_that_touch_are_one() -> None:
+    done = Replayed()
+    for first, last in ((9, 9), (1, 2), (5, 6), (3, 3), (2, 4)):
+        done.note_stretch(first, last)
+    assert done.stretches == [(1, 6), (9, 9)]
+    commit = Commit({PLACE: 0}, "replay", done.to_bytes())
+    assert Replayed.of(commit, PLACE) == done
+    done.note_all(5)
+    assert [offset for offset in range(11) if done.has(at_offset(offset))] == [0, 1, 2, 3, 4, 5, 6, 9]
+    done.note_all(7)
+    assert done.stretches == [(9, 9)]
 
 
 def test_what_has_no_source_is_left_out() -> None:
     log = dead_letter_log()
     failure = Failure(Stage.PROCESSING, ValueError("tick"), "node", "0_0", None, None, None)
-    log.append(OutputBatch("dead", [None, b"k"], [None, b"1"], [1, 2], [failure_headers(failure), ()], [[0], [0]]))
+    log.append(OutputBatch("dead", [None, b"k"], [None, b"1"], [1, 2], [letter_headers(failure), ()], [[0], [0]]))
     letter(log, 3, 0, "a", ERRORS[0])
     done = replay(log, "dead", Selection())
     assert (sum(each.records for each in done.sent), done.left_out) == (1, 2)
@@ -201,18 +239,65 @@ def test_what_retention_deleted_is_passed_over() -> None:
     assert values(log, "a") == [3]
 
 
-def test_a_topic_that_is_gone_is_named_and_nothing_is_lost() -> None:
+def held(done: Replay) -> dict[str, int]:
+    return {topic: number for (topic, _), number in done.held.items()}
+
+
+def test_letters_of_a_topic_that_is_gone_wait_and_hold_up_no_others() -> None:
     log = dead_letter_log()
-    letter(log, 0, 0, "a", ERRORS[0])
-    letter(log, 1, 0, "gone", ERRORS[0])
-    with pytest.raises(UnknownTopicError, match=r"offset 1 cannot be replayed: .* 'gone'.*--to TOPIC"):
-        replay(log, "dead", Selection())
+    for number, source in enumerate(["a", "gone", "a", "b", "gone"]):
+        letter(log, number, 0, source, ERRORS[0])
+    for _ in range(2):  # the second sends nothing
+        done = replay(log, "dead", Selection())
+        assert dict(done.held) == {("gone", "it does not exist"): 2}
+        assert (values(log, "a"), values(log, "b")) == ([0, 2], [3])
+    assert held(replay(log, "dead", Selection(sources=("gone",)))) == {"gone": 2}
+    assert held(replay(log, "dead", Selection(first=1, last=1))) == {"gone": 1}
+    waiting = {source: waiting for (source, _), (_, waiting) in count_letters(log, "dead").items()}
+    assert waiting == {"a": 0, "b": 0, "gone": 2}
     with pytest.raises(UnknownTopicError, match="no topic 'nowhere' to replay to"):
         replay(log, "dead", Selection(), to="nowhere")
-    assert values(log, "a") == []
-    replay(log, "dead", Selection(sources=("a",)))
-    replay(log, "dead", Selection(), to="b")
-    assert (values(log, "a"), values(log, "b")) == ([0], [1])
+    replay(log, "dead", Selection(first=1, last=1), to="b")
+    letter(log, 5, 0, "a", ERRORS[0])
+    log.create_topic("gone", 1)
+    assert held(replay(log, "dead", Selection())) == {}
+    assert (values(log, "a"), values(log, "b"), values(log, "gone")) == ([0, 2, 5], [3, 1], [4])
+
+
+def test_a_topic_that_went_after_some_of_its_letters_holds_up_the_others() -> None:
+    log = dead_letter_log()
+    log.create_topic("gone", 1)
+    letter(log, 0, 0, "gone", ERRORS[0])
+    replay(log, "dead", Selection(sources=("gone",)))
+    log.delete_topic("gone")
+    letter(log, 1, 0, "gone", ERRORS[0])
+    letter(log, 2, 0, "a", ERRORS[0])
+    for _ in range(2):
+        assert held(replay(log, "dead", Selection())) == {"gone": 1}
+    log.create_topic("gone", 1)
+    replay(log, "dead", Selection())
+    assert (values(log, "a"), values(log, "gone")) == ([2], [1])
+
+
+def test_headers_lead_to_no_topic_but_inputs() -> None:
+    """Anybody who may write to a dead-letter topic writes them."""
+    log = dead_letter_log()
+    sources = ["a", "b", "app-counts-changelog", "app-again-repartition", "in-1", "elsewhere", "__internal", "fixed"]
+    for number, source in enumerate(sources):
+        if source not in log.topics():
+            log.create_topic(source, 1)
+        letter(log, number, 0, source, ERRORS[0])
+    topology = Topology().add_source("all", "a", key_serde="str").add_source("some", pattern="in-.*|app-.*")
+    topology.add_repartition("again", "all", key_serde="str")
+    topology.add_global_store(key_value_store("fixed"), "the fixed", "fixed", "fill", Ignores)
+    application = Application("app", topology)
+    done = replay(log, "dead", Selection(), refuses=refuses_other_than_inputs(application, log))
+    assert [each.to for each in done.sent] == ["a", "app-again-repartition", "in-1", "fixed"]
+    assert held(done) == dict.fromkeys(("b", "app-counts-changelog", "elsewhere", "__internal"), 1)
+    # Where the application is not known, names tell.
+    done = replay(log, "dead", Selection())
+    assert [each.to for each in done.sent] == ["b", "elsewhere"]
+    assert held(done) == dict.fromkeys(("app-counts-changelog", "__internal"), 1)
 
 
 def test_two_at_once_send_nothing_twice(tmp_path: Path) -> None:
@@ -232,7 +317,7 @@ def test_two_at_once_send_nothing_twice(tmp_path: Path) -> None:
         # So large that a fetch holds two of them.
         value = b"%d" % number * 600_000
         failure = Failure(Stage.PROCESSING, ERRORS[0], "node", "0_0", "a", 0, number)
-        log.append(OutputBatch("dead", [b"k"], [value], [number], [failure_headers(failure)]))
+        log.append(OutputBatch("dead", [b"k"], [value], [number], [letter_headers(failure)]))
     with pytest.raises(FencedError, match="dead-replay"):
         replay(log, "dead", Selection())
     found = [value[:1] for batch in log.fetch(TopicPartition("a", 0), 0, 4, 1 << 30) for value in batch.values if value]

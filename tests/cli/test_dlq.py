@@ -10,7 +10,7 @@ from penstock.handlers import Failure, Stage
 from penstock.plugins.cli.options import open_log
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.settings import Settings
-from penstock.task.dead_letter import failure_headers
+from penstock.task.dead_letter import letter_headers
 
 from ..waiting import wait_until
 from .applications import TARGET, counting, run
@@ -173,7 +173,9 @@ def test_a_missing_topic_is_said_with_what_to_do(letters: Console) -> None:
     assert "did you mean 'dead'?" in letters("dlq", "replay", "deed", code=1).stderr
     assert "no topic 'wrods' to replay to" in letters("dlq", "replay", "dead", "--to", "wrods", code=1).stderr
     letters("topics", "delete", "words", "--yes")
-    assert "cannot be replayed: there is no topic 'words'" in letters("dlq", "replay", "dead", code=1).stderr
+    said = letters("dlq", "replay", "dead", code=1).stderr
+    assert "letters of 'dead' still wait" in said and "3 records from 'words' (it does not exist)" in said
+    assert "--to TOPIC" in said
 
 
 def test_no_record_controls_the_terminal(console: Console) -> None:
@@ -198,7 +200,7 @@ def test_a_killed_replay_is_taken_up_where_it_was(console: Console) -> None:
     console("topics", "create", "words", "dead")
     count = 3_000
     note = Failure(Stage.PROCESSING, ValueError("x" * 5_000), "check", "0_0", "words", 0, 0)
-    headers = failure_headers(note)
+    headers = letter_headers(note)
     keys: list[bytes | None] = [b"%d" % number for number in range(count)]
     place = TopicPartition("words", 0)
     with open_log(Settings(data_dir=str(console.directory / ".penstock"))) as log:

@@ -18,6 +18,7 @@ from penstock import (
     Application,
     ConfigError,
     DeadLetter,
+    OutputBatch,
     Processor,
     Secret,
     Topology,
@@ -159,8 +160,18 @@ def test_a_letter_is_replayed_by_the_token_that_acts(tmp_path: Path) -> None:
             assert reader.post("replay", topic="dead", partition="0", offset="x").status == 400
             assert "Replayed: 1." in reader.post("replay", topic="dead", partition="0", offset="1").text
             assert [value for _, value, _ in surroundings.read("in")[0]] == ["1", "2", "2"]
-            assert "Replayed: 2." in reader.post("replay", topic="dead").text
+            assert "Replayed: 1." in reader.post("replay", topic="dead").text
+            assert [value for _, value, _ in surroundings.read("in")[0]] == ["1", "2", "2", "1"]
             assert "Replayed: 0." in reader.post("replay", topic="dead").text
+            surroundings.create(gone=1)
+            for source in (b"gone", b"in"):
+                headers = (("__streams.errors.exception", b"E"), ("__streams.errors.topic", source))
+                surroundings.log.append(OutputBatch("dead", [b"k"], [b"good"], [3], [headers]))
+            answer = reader.post("replay", topic="dead").text
+            assert "Replayed: 1. 1 still wait: " in answer, "no source reads the topic, and it holds up no other letter"
+            assert [value for _, value, _ in surroundings.read("in")[0]][4:] == ["good"]
+            assert not surroundings.read("gone")[0]
+            assert "Replayed: 0. 1 still wait: " in reader.post("replay", topic="dead", partition="0", offset="2").text
             assert reader.post("logout").status == 401
 
 

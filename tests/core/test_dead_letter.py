@@ -7,7 +7,7 @@ import pytest
 from penstock.handlers import DeadLetter, Failure, Handler, Retry, Stage, fail, skip
 from penstock.record import Headers
 from penstock.settings.dead_letters import dead_letter_topics
-from penstock.task.dead_letter import FailureNote, failure_headers, split_headers
+from penstock.task.dead_letter import FailureNote, letter_headers, split_headers
 
 
 def failure(
@@ -34,7 +34,7 @@ def raised(depth: int, message: str) -> ValueError:
 
 
 def test_they_are_named_as_kafka_streams_names_them() -> None:
-    headers = failure_headers(failure(raised(0, "no \udce4 and ä")))
+    headers = letter_headers(failure(raised(0, "no \udce4 and ä")))
     assert [name for name, _ in headers] == [
         f"__streams.errors.{name}" for name in ("exception", "message", "stacktrace", "topic", "partition", "offset")
     ]
@@ -46,18 +46,25 @@ def test_they_are_named_as_kafka_streams_names_them() -> None:
 
 
 def test_a_failure_in_a_punctuator_has_no_source() -> None:
-    _, note = split_headers(failure_headers(failure(ValueError("no"), topic=None)))
+    _, note = split_headers(letter_headers(failure(ValueError("no"), topic=None)))
     assert note is not None
     assert (note.topic, note.partition, note.offset) == (None, None, None)
 
 
-def test_a_dead_letter_that_failed_again_gives_back_the_one_before() -> None:
-    first = (("a", b"1"), *failure_headers(failure(ValueError("first"))))
-    second = (*first, *failure_headers(failure(ValueError("second"))))
+def test_the_last_failure_alone_is_described() -> None:
+    first = letter_headers(failure(ValueError("first"), (("a", b"1"),)))
+    second = letter_headers(failure(KeyError("second"), first, topic="others"))
+    assert [name for name, _ in second] == [name for name, _ in first]
     original, note = split_headers(second)
-    assert note is not None and note.message == "second"
-    assert original == first
-    assert split_headers(original)[0] == (("a", b"1"),)
+    assert original == (("a", b"1"),)
+    assert note is not None and (note.exception, note.topic) == ("builtins.KeyError", "others")
+    # As an earlier version wrote them.
+    original, note = split_headers((*first, *second[1:]))
+    assert original == (("a", b"1"),)
+    assert note is not None and note.message == "'second'"
+
+
+def test_headers_that_only_look_like_those_of_a_letter_are_the_records() -> None:
     assert split_headers((("a", b"1"), ("topic", b"t"), ("__streams.errors.other", b""))) == (
         (("a", b"1"), ("topic", b"t"), ("__streams.errors.other", b"")),
         None,
@@ -67,7 +74,7 @@ def test_a_dead_letter_that_failed_again_gives_back_the_one_before() -> None:
 @pytest.mark.parametrize("size", [10, 1_040_000])
 def test_a_record_that_could_be_read_can_be_produced(size: int) -> None:
     error = raised(200, "ä" * 100_000)
-    headers = failure_headers(failure(error, value=b"x" * size))
+    headers = letter_headers(failure(error, value=b"x" * size))
     total = size + sum(len(name) + len(value or b"") for name, value in headers)
     assert total < max(12_000, 1_048_576)
     note = split_headers(headers)[1]

@@ -24,6 +24,7 @@ from penstock import (
     window_store,
 )
 from penstock.errors import ProcessingError
+from penstock.handlers import DeadLetter, Decision, Failure, Handler, Retry, SendToDeadLetter, skip
 from penstock.plugins.testing import MockProcessorContext, TopologyTestDriver
 
 TEXTS = {"key_serde": "str", "value_serde": "int"}
@@ -214,8 +215,6 @@ def test_an_error_of_the_listener_meets_the_handler_once_for_each_key() -> None:
                 raise ValueError("b")
             super().changed(record)
 
-    from penstock import skip
-
     with TopologyTestDriver(topology(Fails), processing_handler=skip) as driver:
         driver.pipe("in", "k", [("a", 1), ("b", 2), ("c", 3)], 5)
         assert [each[0] for each in updates(driver)] == ["a", "c"]
@@ -225,6 +224,46 @@ def test_an_error_of_the_listener_meets_the_handler_once_for_each_key() -> None:
         pytest.raises(ProcessingError, match="node 'p'.*at topic 'in' partition 0 offset 0: ValueError: b"),
     ):
         driver.pipe("in", "k", [("b", 2)], 5)
+
+
+class Refuses(Processor):
+    """Forwards what its sink cannot write; fails itself for an update to 2."""
+
+    def process(self, record: Record) -> None:
+        if record.value[0] == 2:
+            raise ValueError("two")
+        if record.value[0] == 3:
+            self.context.forward(record)
+
+
+def _sends_away(failure: Failure) -> Decision:
+    return SendToDeadLetter("dead")
+
+
+@pytest.mark.parametrize("handler", [DeadLetter("dead"), Retry(1, "1ms", DeadLetter("dead")), _sends_away])
+def test_a_dead_letter_of_a_flush_is_the_source_record_that_made_the_update(handler: Handler) -> None:
+    program = topology().add_processor("q", Refuses, "p").add_sink("int", "int", "q", value_serde="int")
+    with TopologyTestDriver(program, processing_handler=handler, production_handler=handler) as driver:
+        for offset, name in enumerate(("one", "two", "three")):
+            driver.pipe("in", name, [(name, offset + 1)], offset, headers=(("name", name.encode()),))
+        letters = list(driver.read_all("dead"))
+    assert [(each.key, each.value, each.timestamp) for each in letters] == [
+        ("two", '[["two",2]]', 1),
+        ("three", '[["three",3]]', 2),
+    ]
+    for offset, letter in enumerate(letters, 1):
+        about = dict(letter.headers)
+        assert (about["name"], about["__streams.errors.topic"]) == (letter.key.encode(), b"in")
+        assert about["__streams.errors.offset"] == b"%d" % offset
+
+
+def test_source_records_that_wait_for_a_letter_count_in_the_budget() -> None:
+    puts = [(str(each), each) for each in range(6)] * 2
+    for handler, is_full in ((skip, False), (DeadLetter("dead"), True)):
+        settings: dict[str, Any] = {"processing_handler": handler, "statestore_cache_max_bytes": 1_500}
+        with TopologyTestDriver(topology(), **settings) as driver:
+            driver.pipe("in", "k" * 100, puts, 1)
+            assert (len(updates(driver)) > 6) == is_full
 
 
 def test_a_cache_below_a_cache_is_flushed_with_it() -> None:

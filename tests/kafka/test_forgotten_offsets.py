@@ -26,7 +26,7 @@ from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
 from penstock.support.names import changelog_topic
-from penstock.task.dead_letter import failure_headers
+from penstock.task.dead_letter import letter_headers
 from penstock.task.failures import RetryRequested
 from tests.reshard.programs import Append
 from tests.reshard.runs import outputs, produce, run, settings
@@ -64,7 +64,7 @@ def test_letters_are_not_replayed_again(broker: KafkaBroker) -> None:
             log.create_topic(topic, 1)
         for number, error in enumerate((ValueError("v"), KeyError("k"), ValueError("v"))):
             failure = Failure(Stage.PROCESSING, error, "node", "0_0", source, 0, number, b"k", b"v")
-            log.append(OutputBatch(dead, [b"k"], [b"v"], [number + 1], [failure_headers(failure)]))
+            log.append(OutputBatch(dead, [b"k"], [b"v"], [number + 1], [letter_headers(failure)]))
         kinds = Selection(exceptions=("KeyError",))
         assert sum(each.records for each in replay(log, dead, kinds).sent) == 1
         forget(broker, group_of(dead))
@@ -79,7 +79,7 @@ def test_letters_are_not_replayed_again(broker: KafkaBroker) -> None:
         log.delete_topic(dead)
         wait_until(lambda: dead not in log.topics())
         log.create_topic(dead, 1)
-        log.append(OutputBatch(dead, [b"k"], [b"v"], [1], [failure_headers(failure)]))
+        log.append(OutputBatch(dead, [b"k"], [b"v"], [1], [letter_headers(failure)]))
         assert sum(each.records for each in replay(log, dead, Selection()).sent) == 1
 
 
@@ -219,7 +219,7 @@ def test_what_a_broker_forgets_by_itself(tmp_path: Path, monkeypatch: pytest.Mon
         for topic in (source, dead):
             log.create_topic(topic, 1)
         failure = Failure(Stage.PROCESSING, ValueError("v"), "node", "0_0", source, 0, 0, b"k", b"v")
-        log.append(OutputBatch(dead, [b"k"], [b"v"], [1], [failure_headers(failure)]))
+        log.append(OutputBatch(dead, [b"k"], [b"v"], [1], [letter_headers(failure)]))
         assert replay(log, dead, Selection()).sent
         begun, stopped = (Shop(broker.bootstrap, tmp_path, changelog="topic:") for _ in range(2))
         for shop in (begun, stopped):

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
-from fastavro.read import LOGICAL_READERS
-from fastavro.write import LOGICAL_WRITERS
+from penstock.support.packages import needed
+
+with needed("serde 'avro'", "avro"):
+    from fastavro.read import LOGICAL_READERS
+    from fastavro.write import LOGICAL_WRITERS
 
 _NO_INT = "no-int"
 _FLOATS, _INTS, _BYTES = ("float", "double"), ("int", "long"), ("bytes", "fixed")
