@@ -183,7 +183,7 @@ def test_no_record_controls_the_terminal(console: Console) -> None:
     console("topics", "create", "words", "dead")
     hostile = "\x1b[2J\x1b]0;title\x07\x9b31m\x7f\u202e"
     note = Failure(Stage.PROCESSING, ValueError(f"a{hostile}\n\tb"), "check", "0_0", "words", 0, 0)
-    headers = ((f"name{hostile}", hostile.encode()), *failure_headers(note))
+    headers = ((f"name{hostile}", hostile.encode()), *letter_headers(note))
     with open_log(Settings(data_dir=str(console.directory / ".penstock"))) as log:
         log.append(OutputBatch("dead", [hostile.encode()], [hostile.encode()], [0], [headers]))
     escaped = "\\u001b[2J\\u001b]0;title\\u0007\\u009b31m\\u007f\\u202e"
