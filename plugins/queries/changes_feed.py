@@ -147,14 +147,22 @@ class ChangesFeed:
             for each in subscriptions:
                 if each.read_to.get(task, version) != version and not each.has_ended:
                     by_version.setdefault(each.read_to[task], []).append(each)
+            failed: Exception | None = None
             try:
                 for have, own in by_version.items():
-                    self._read(source, have, commit, own)
+                    try:
+                        self._read(source, have, commit, own)
+                    except OvertakenError:
+                        raise
+                    except Exception as error:  # those who are elsewhere in the history go on
+                        failed = error
                 new = [each for each in subscriptions if task not in each.read_to]
                 if new and commit is not None and isinstance(source.history, LogHistory) and source.version != version:
                     self._read(source, version, commit, [])
                 for each in new:
                     each.begin(task, version)
+                if failed is not None:
+                    raise failed
                 return
             except OvertakenError:
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -17,6 +18,8 @@ from penstock.plugins.replicas.contents import Entry
 MOST_WAITING_BYTES = 4 << 20
 """How much waits for a reader at most: keys and values as bytes, and some more for each."""
 _MOST_TOKEN_BYTES = 1 << 20
+_VERSION = re.compile("[0-9]{1,18}(-[!-9;-~]{0,200})?")
+"""The form of a version's name: a counter, and what makes it unique, without the colon of a copy on its way."""
 
 Position = dict[str, str | None]
 """The version of each task up to which a reader has all changes; None: before the first one."""
@@ -169,8 +172,8 @@ def position_of(token: str) -> Position:
     try:
         unpacker = zlib.decompressobj()
         found = json.loads(unpacker.decompress(urlsafe_b64decode(token.encode("ascii")), _MOST_TOKEN_BYTES))
-        if not isinstance(found, dict) or not all(isinstance(each, str | None) for each in found.values()):
+        if not isinstance(found, dict) or not all(each is None or _VERSION.fullmatch(each) for each in found.values()):
             raise ValueError
         return {str(task): version for task, version in found.items()}
-    except (ValueError, Base64Error, zlib.error, RecursionError):
+    except (ValueError, TypeError, Base64Error, zlib.error, RecursionError):
         raise ConfigError("the position of changes: expected the id of the event before") from None

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from penstock import ConfigError, StoreUnavailableError, ValueAndTimestamp, VersionedRecord, Windowed
 from penstock.client import AsyncClient, Client, Entry, QueryError
 from penstock.plugins.queries import changes as in_process
-from penstock.plugins.queries import subscription
+from penstock.plugins.queries import changes_feed, subscription
 from penstock.plugins.replicas.contents import LATEST
 from penstock.queries import Changes, ChangesEndedError
 
@@ -283,6 +283,54 @@ def _events(place: Any, path: str, last: str) -> Generator[list[str], None, None
                     event.append(text)
 
     return events()
+
+
+WRONG = [
+    "",
+    "x",
+    "7",
+    "-1",
+    "../0",
+    "\x00",
+    "restoring:000000000001-1a2b3c4d_00c0ffee:3",
+    "9" * 400,
+    "é-_",
+    "\ud800",
+    "999999999999-1a2b3c4d_00c0ffee",
+    "000000000001-1a2b3c4d_00c0ffee",
+    "000000000001-",
+    "999999999999",
+    "9" * 5_000 + "-a",
+]
+"""Versions that nobody has given out."""
+
+
+@pytest.mark.parametrize("asked", ["directory:changelog", "topic:"], indirect=True)
+def test_a_reader_with_a_position_that_nobody_gave_out_stops_no_other(asked: Asked) -> None:
+    asked.writer.commit([("a", "0")])
+    with asked.here.store("plain").changes() as changes:
+        for number, version in enumerate(WRONG, 1):
+            with pytest.raises((ConfigError, ChangesEndedError)):
+                next(asked.here.store("plain").changes(after=subscription.token_of({"0_0": version})))
+            asked.writer.commit([("a", str(number))])
+            assert next(changes) == ("a", str(number)), version
+
+
+def test_a_reader_whose_history_cannot_be_read_stops_no_other(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked.writer.commit([("a", "0")])
+    unreadable = "000000000000-1a2b3c4d_00c0ffee"
+    read = changes_feed.ChangesFeed._read
+
+    def reads(feed: Any, source: Any, have: str | None, *given: Any) -> None:
+        if have == unreadable:
+            raise _no_log()
+        read(feed, source, have, *given)
+
+    monkeypatch.setattr(changes_feed.ChangesFeed, "_read", reads)
+    after = subscription.token_of({"0_0": unreadable})
+    with asked.here.store("plain").changes(after=after), asked.here.store("plain").changes() as changes:
+        asked.writer.commit([("a", "1")])
+        assert next(changes) == ("a", "1")
 
 
 def test_the_asynchronous_client_follows(asked: Asked) -> None:
