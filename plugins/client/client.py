@@ -8,6 +8,7 @@ import json
 import ssl
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import partial
@@ -299,12 +300,18 @@ class AsyncStore:
 
     async def changes(self, key: Any = None, **given: Any) -> AsyncGenerator[Entry, None]:
         """Iterate as `Store.changes` does; close it (`contextlib.aclosing`) where the loop is left early."""
-        found = await asyncio.to_thread(partial(self.store.changes, key, **given))
+        loop = asyncio.get_running_loop()
+        # Waiting takes a thread for as long as the stream lasts: a few would use up those that asyncio has for all.
+        thread = ThreadPoolExecutor(1, "penstock-changes")
         try:
-            while (entry := await asyncio.to_thread(next, found, None)) is not None:
-                yield entry
+            found = await loop.run_in_executor(thread, partial(self.store.changes, key, **given))
+            try:
+                while (entry := await loop.run_in_executor(thread, next, found, None)) is not None:
+                    yield entry
+            finally:
+                found.close()
         finally:
-            found.close()
+            thread.shutdown(wait=False)
 
     async def lags(self) -> dict[str, int]:
         """Return how many versions the copy of each task is behind."""

@@ -285,6 +285,30 @@ def _events(place: Any, path: str, last: str) -> Generator[list[str], None, None
     return events()
 
 
+def test_streams_of_the_asynchronous_client_leave_the_threads_of_asyncio_to_others(asked: Asked) -> None:
+    asked.writer.commit([("a", "0")])
+    count = 40  # asyncio has 32 threads at most
+
+    async def ask_beside(url: str) -> int:
+        async with AsyncClient(url) as client:
+            streams = [client.store("plain").changes() for _ in range(count)]
+            taken = [asyncio.ensure_future(anext(each)) for each in streams]
+            while len(asked.here.feed._subscriptions) < count:
+                await asyncio.sleep(0.01)
+            entry = await client.store("plain").get("a")
+            assert entry is not None and entry.value == "0"
+            while not all(each.done() for each in taken):
+                await asyncio.to_thread(asked.writer.commit, [("a", "1")])
+                await asyncio.wait(taken, timeout=0.1)
+            for each in streams:
+                await each.aclose()
+            return len(await asyncio.gather(*taken))
+
+    with served(asked.here) as url:
+        assert asyncio.run(asyncio.wait_for(ask_beside(url), 120)) == count
+    wait_until(lambda: not asked.here.feed._subscriptions, "their subscriptions end")
+
+
 WRONG = [
     "",
     "x",
