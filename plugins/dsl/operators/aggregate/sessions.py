@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from penstock import Change, FlushListener, Headers, ProcessorContext, Record, ValueTimestampHeaders, Windowed
 from penstock.operator import new
@@ -12,7 +12,7 @@ from penstock.support.own_copy import own_copy
 
 from ..own_time import WindowTime
 from ..updates import LATE
-from .open_windows import Note, OpenWindows
+from .open_windows import Ends, OpenWindows
 from .windowed_operator import Send, Take, WindowedOperator, bytes_of_keys
 from .windows import SessionWindows
 
@@ -40,8 +40,7 @@ class SessionAggregate(WindowedOperator):
         find, put, remove, drop = store.find_sessions, store.put, store.remove, context.metrics.drop
         gap, on_close, keeps_headers = self.windows.gap_ms, self.on_close, self.keeps_headers
         fold, take_value = self.fold, self.fold.compile_take(context.node)
-        update, emit = self._compile_update(context, store), self._emitter(context)
-        key_bytes = bytes_of_keys(self.key_serde, context)
+        update = self._compile_update(context, store)
 
         def take(record: Record) -> bool:
             key, value, timestamp, headers = record
@@ -65,29 +64,29 @@ class SessionAggregate(WindowedOperator):
             if keeps_headers and aggregate is not None:
                 kept = new(ValueTimestampHeaders, (aggregate, end, headers))
             put(new(Windowed, (key, start, end)), kept)
-            if on_close and [(start, end)] != [each[1:] for each, _ in found]:
-                raw = key_bytes(key)
-                for session, _ in found:
-                    open_windows.remove(session[2], (session[1], raw))
-                open_windows.add(end, (start, raw), key)
+            if on_close:
+                open_windows.add(end, (start, key))
             update(key, start, end, aggregate, None, end, headers)
             return True
 
-        def send(due: list[Note], headers: Headers) -> None:
-            for end, (start, _), key in due:
+        key_bytes, emit = bytes_of_keys(self.key_serde, context), self._emitter(context)
+
+        def send(due: list[tuple[int, Any]], headers: Headers) -> None:
+            keys = {(end, start, key_bytes(key)): key for end, (start, key) in due}
+            for end, start, raw in sorted(keys):
+                key = keys[end, start, raw]
                 entry = store.fetch_session(key, start, end)
-                if entry is not None:
+                if entry is not None:  # else it has grown into another one
                     value, of_window = (entry[0], entry[2]) if keeps_headers else (entry, headers)
                     session = new(Windowed, (key, start, end))
                     emit((session, new(Change, (value, None)), end, of_window))
 
         return take, send
 
-    def _read_open(self, context: ProcessorContext, after: int) -> Iterable[Note]:
-        """Return (end, (start, bytes of the key), key) of the sessions in the store that end later than `after`."""
-        key_bytes, store = bytes_of_keys(self.key_serde, context), context.get_store(self.store)
+    def _read_open(self, store: Any, after: int) -> Ends:
+        """Return (end, (start, key)) of the sessions in the store that end later than `after`."""
         with store.find_sessions_range(None, None, after + 1, 2**63 - 1) as rows:
-            return [(end, (start, key_bytes(key)), key) for (key, start, end), _ in rows]
+            return [(end, (start, key)) for (key, start, end), _ in rows]
 
     def _listener(self, context: ProcessorContext) -> FlushListener:
         emit, sends_old, keeps_headers = self._emitter(context), self.sends_old, self.keeps_headers

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 from penstock import Change, Headers, ProcessorContext, Record, StateStore, Windowed
@@ -15,11 +14,11 @@ from penstock.program.serdes import SerdeLike, resolve_serde
 from ..own_time import IdleClock, WindowTime, forget_idle_time
 from ..updates import NULL_KEY, NULL_VALUE, UpdatingOperator
 from .folds import Fold
-from .open_windows import Note, OpenWindows
+from .open_windows import Ends, OpenWindows
 
 Take = Callable[[Record], bool]
 """Handles a record that has a key, after stream time was moved. Returns whether any window took it."""
-Send = Callable[[list[Note], Headers], None]
+Send = Callable[[list[tuple[int, Any]], Headers], None]
 """Emits windows of OpenWindows as they are in the store, with these headers."""
 
 
@@ -64,7 +63,7 @@ class WindowedOperator(UpdatingOperator):
         """Return the functions that take a record and that emit windows."""
 
     @abstractmethod
-    def _read_open(self, context: ProcessorContext, after: int) -> Iterable[Note]:
+    def _read_open(self, store: Any, after: int) -> Ends:
         """Return the windows in the store that end later than `after`, or more."""
 
     def _emitter(self, context: ProcessorContext) -> Run:
@@ -74,8 +73,8 @@ class WindowedOperator(UpdatingOperator):
     def bind(self, context: ProcessorContext) -> Run:
         time = self._time = WindowTime(context, self._wait_ms)
         forward, late_to = context.send, self.late_to
-        on_close = self.on_close
-        open_windows = OpenWindows(context, time, partial(self._read_open, context), on_close=on_close)
+        store, on_close = context.get_store(self.store), self.on_close
+        open_windows = OpenWindows(context, time, lambda after: self._read_open(store, after), on_close=on_close)
         take, send = self._bind_windows(context, time, open_windows)
 
         def close(headers: Headers) -> None:
