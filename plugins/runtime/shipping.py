@@ -29,7 +29,7 @@ from .unpacking import IS_SENT
 _packing = threading.Lock()
 _CACHED = type(lru_cache(len))
 _MOST_PARTS = 100
-"""How many parts of a value are looked at to find the one that cannot be pickled."""
+"""How many parts of a value are looked at to find the one that cannot be pickled, and how deep."""
 _NO_FILE = "<dynamic-code>"
 """The name that cloudpickle gives the file of all code, since its version 3.1.3."""
 _CACHE = "__msgspec_cache__"
@@ -125,7 +125,7 @@ def _pickled(cargo: Any) -> bytes:
         done |= pickler.imports
         for name in list(names):
             names[name] |= _about(sys.modules[name])
-            while (name := name.rpartition(".")[0]) and name not in names:
+            while (name := name.rpartition(".")[0]) in sys.modules and name not in names:
                 names[name] = _about(sys.modules[name])
         pickler.dump(names)
     pickler.dump(None)
@@ -231,7 +231,7 @@ def _named(application: Any, check: Callable[[Any], Any]) -> str:
 def _path(whole: Any, check: Callable[[Any], Any], seen: list[Any]) -> list[str]:
     """Return by which names one comes from `whole` to the part of it for which `check` raises."""
     seen.append(whole)
-    for name, part in _parts(whole):
+    for name, part in _parts(whole)[:_MOST_PARTS]:
         if len(seen) < _MOST_PARTS and not any(part is each for each in seen) and not _passes(check, part):
             return [name, *_path(part, check, seen)]
     return []

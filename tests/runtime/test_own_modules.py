@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,18 @@ def test_what_was_not_sent_is_taken_from_its_file_with_what_was(shop: Any) -> No
         with pytest.raises(AttributeError, match=r"'shop_of_own.values' was sent .*'nowhere' is not among it"):
             _ = values.nowhere
     assert importlib.import_module("shop_of_own.values").Basket is shop.Basket
+
+
+def test_a_module_may_have_a_dotted_name_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a loader of files may name it."""
+    file = tmp_path / "alone.py"
+    file.write_text("def shout(value):\n    return value.upper()\n")
+    spec = spec_from_file_location("nowhere.alone", file)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "nowhere.alone", module)
+    spec.loader.exec_module(module)
+    assert Arrived(pack(module.shout), is_apart=True).cargo("tea") == "TEA"
 
 
 def test_a_script_is_the_main_module_of_its_hosts(tmp_path: Path) -> None:
