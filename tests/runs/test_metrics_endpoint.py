@@ -44,7 +44,7 @@ STATUS = RunStatus(
         TaskStatus("0_1", 1, restoring=RestoreProgress(70, 35.0, 2.0, 0.25, 6.0)),
     ],
     hosts=[SlotHost(0, "node", 8, 1, 2**20, 1.5, 30, 4)],
-    nodes={"count": {"in": 45, "out": 40, "dropped": {"late": 3, "null_key": 2}}},
+    nodes={"count": {"in": 45, "out": 40, "dropped": {"late": 3, "null_key": 2}, "user": {"cache-hits": 12}}},
     phase="rebalancing", paused=[1], visits=[VisitOfRun("keep.scale", 1_600, "not over", 2, 1, 30)],
     store_changes={"counts": 44}, store_calls={"counts": [9, 8, 7, 0.5]},
     times={name: {"0": measured(0.0005, 0.02, 7200)} for name in ("latency", "lateness", "commit")},
@@ -111,6 +111,7 @@ def test_the_counts_of_a_run(free_port: int) -> None:
         ("penstock_node_records_out_total", "shop", "count"): 40,
         ("penstock_node_records_dropped_total", "shop", "count", "late"): 3,
         ("penstock_node_records_dropped_total", "shop", "count", "null_key"): 2,
+        ("penstock_node_user_total", "shop", "cache-hits", "count"): 12,
         ("penstock_lag_offsets", "shop", "0", "0_0", "orders"): 7,
     }
     for name in ("record_latency", "record_lateness", "commit"):
@@ -186,13 +187,10 @@ def test_a_misspelt_path_is_not_found(free_port: int, path: str, code: int) -> N
     assert found == code
 
 
-def test_reasons_that_a_processor_makes_up_are_bounded() -> None:
+def test_reasons_and_counters_that_a_processor_makes_up_are_bounded() -> None:
     made_up = {f"key {number}": number + 1 for number in range(1_000)}
-    status = replace(STATUS, nodes={"count": {"in": 0, "out": 0, "dropped": made_up}})
-    dropped = next(
-        family
-        for family in RunCollector(lambda: status, lambda: LAG).collect()
-        if family.name == "penstock_node_records_dropped"
-    )
-    assert len(dropped.samples) == 51
-    assert sum(sample.value for sample in dropped.samples) == sum(made_up.values())
+    status = replace(STATUS, nodes={"count": {"in": 0, "out": 0, "dropped": made_up, "user": made_up}})
+    families = {family.name: family for family in RunCollector(lambda: status, lambda: LAG).collect()}
+    for name in ("penstock_node_records_dropped", "penstock_node_user"):
+        assert len(families[name].samples) == 51
+        assert sum(sample.value for sample in families[name].samples) == sum(made_up.values())

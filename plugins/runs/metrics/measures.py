@@ -11,7 +11,7 @@ from penstock.plugins.applications.run_status import RunStatus, TaskStatus
 from ..order import STATES
 
 MOST_REASONS = 50
-"""A processor may make up reasons for dropping; of each node the most frequent ones are labels, the rest is "other"."""
+"""A processor may make up reasons and counters; of each node the largest ones are labels, the rest is "other"."""
 
 
 Samples = Iterable[tuple[Sequence[object], float | Sequence[float]]]
@@ -142,6 +142,12 @@ def _of_nodes(made: _Maker, status: RunStatus) -> Iterator[Measure]:
         ["node", "reason"],
         [((name, reason), count) for name, n in nodes for reason, count in bounded(n["dropped"]).items()],
     )
+    yield made.counter(
+        "node_user",
+        "The processor's own counters.",
+        ["node", "counter"],
+        [((name, counter), count) for name, n in nodes for counter, count in bounded(n["user"]).items()],
+    )
 
 
 def _of_hosts(made: _Maker, status: RunStatus) -> Iterator[Measure]:
@@ -158,7 +164,7 @@ def _of_hosts(made: _Maker, status: RunStatus) -> Iterator[Measure]:
 
 
 def bounded(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the most frequent ones of counts by reason, and the sum of the rest as "other".
+    """Return the largest ones of counts by name, and the sum of the rest as "other".
 
     >>> len(bounded({f"key {number}": 1 for number in range(1000)}))
     51

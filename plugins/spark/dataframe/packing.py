@@ -117,14 +117,14 @@ class Rows:
         rows = self._rows.slice(self._taken, count)
         first, self.next_offset = self.next_offset, self.next_offset + rows.num_rows
         self._taken += rows.num_rows
-        headers, values = rows.column("headers"), rows.column("value")
+        values, headers = rows.column("value"), _headers(rows)
         return RecordBatch(
             *self.partition,
             range(first, self.next_offset),
             rows.column("key").to_pylist(),
             values.to_pylist() if self._value is None else ValueColumn(self._value, values.combine_chunks()),
             numpy.floor_divide(rows.column("time").to_numpy(), 1000).tolist(),
-            None if headers.null_count == rows.num_rows else [headers_from_json(each) for each in headers.to_pylist()],
+            None if headers is None else [headers_from_json(each) for each in headers],
             self.next_offset,
         )
 
@@ -139,7 +139,9 @@ def _sorted(chunks: Sequence[bytes], value: Column | None) -> Any:
     tables = [pyarrow.ipc.open_stream(chunk).read_all() for chunk in chunks]
     table = pyarrow.concat_tables(tables).combine_chunks()
     first = ["time", *(name for name in table.schema.names if name.startswith("order")), "key"]
-    content = ["value", "headers"] if value is None else []  # Arrow sorts no structs
+    content = [] if value is not None else ["value"]  # Arrow sorts no structs
+    if value is None and _headers(table) is not None:
+        content.append("headers")
     indices = compute.sort_indices(table, sort_keys=[(name, "ascending") for name in first + content])
     table = table.take(indices)
     return table if value is None else _sorted_by_content(table, first, value)
@@ -164,10 +166,18 @@ def _sorted_by_content(table: Any, first: Sequence[str], value: Column) -> Any:
             # Null comes last, as Arrow sorts it.
             content = [
                 (text is None, text or b"", header is None, header or "")
-                for text, header in zip(texts, rows.column("headers").to_pylist(), strict=True)
+                for text, header in zip(texts, _headers(rows) or [None] * len(texts), strict=True)
             ]
             indices[start:end] = [start + each for each in sorted(range(len(content)), key=content.__getitem__)]
     return table.take(pyarrow.array(indices))
+
+
+def _headers(rows: Any) -> list[str | None] | None:
+    """Return the headers of rows, as JSON; None if none of them has any."""
+    if "headers" not in rows.column_names:
+        return None
+    headers = rows.column("headers")
+    return None if headers.null_count == len(rows) else headers.to_pylist()
 
 
 def _equals_next(array: Any) -> Any:

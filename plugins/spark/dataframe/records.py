@@ -50,8 +50,8 @@ class Records:
 def normalized(topic: str, given: Records, order_by: str | Sequence[ColumnLike]) -> DataFrame:
     """Return the DataFrame that a `Packer` reads.
 
-    Its columns: key and value (binary, or typed), time (microseconds), headers (as JSON), order0, order1, ... Raises
-    ConfigError, with topic and column, for a column that is missing or has another type.
+    Its columns: key and value (binary, or typed), time (microseconds), headers (as JSON) if there are any, order0,
+    order1, ... Raises ConfigError, with topic and column, for a column that is missing or has another type.
     """
     where, frame = f"the DataFrame of topic {topic!r}", given.frame
     key = _optional(where, frame, "key", given.key, "binary", _part)
@@ -59,12 +59,15 @@ def normalized(topic: str, given: Records, order_by: str | Sequence[ColumnLike])
         key,
         _part(where, frame, "value", given.value),
         _time(where, frame, given.timestamp, key),
-        _optional(where, frame, "headers", given.headers, "string", _headers),
     ]
+    names = ["key", "value", "time"]
+    if given.headers is not None or _named(where, frame, "headers", "headers") is not None:
+        columns.append(_headers(where, frame, "headers", "headers" if given.headers is None else given.headers))
+        names.append("headers")
     order = order_by if given.order_by is None else given.order_by
     ordering = [order] if isinstance(order, str) or not isinstance(order, Sequence) else list(order)
     columns += [_ordered(where, frame, each) for each in ordering]
-    names = ["key", "value", "time", "headers", *(f"order{number}" for number in range(len(ordering)))]
+    names += [f"order{number}" for number in range(len(ordering))]
     return frame.select(*(column.alias(name) for column, name in zip(columns, names, strict=True)))
 
 
