@@ -70,6 +70,11 @@ class Selection:
         )
 
     @property
+    def end(self) -> int | None:
+        """The offset after the last one that can match; None: all may."""
+        return None if self.last is None else self.last + 1
+
+    @property
     def by_kind(self) -> bool:
         """Whether it selects some kinds of letters only."""
         return bool(self.exceptions or self.sources)
@@ -84,7 +89,7 @@ def read_letters(log: Log, topic: str, selection: Selection | None = None) -> It
     """Yield the selected letters of a topic, up to where it ends now, one partition after the other."""
     selection = selection or Selection()
     for partition in partitions_of(log, topic, selection):
-        for batch in batches_from(log, partition, selection.first or 0):
+        for batch in batches_from(log, partition, selection.first or 0, selection.end):
             yield from (each for each in letters_in(batch) if selection.has(each))
 
 
@@ -106,10 +111,11 @@ def partitions_of(log: Log, topic: str, selection: Selection) -> list[TopicParti
     return [TopicPartition(topic, selection.partition)]
 
 
-def batches_from(log: Log, partition: TopicPartition, start: int) -> Iterator[RecordBatch]:
-    """Return the batches of a partition from `start` on, up to its present end."""
-    end = log.end_offsets([partition])[partition]
-    return read_up_to(log, partition, max(start, log.start_offsets([partition])[partition]), end)
+def batches_from(log: Log, partition: TopicPartition, start: int, end: int | None = None) -> Iterator[RecordBatch]:
+    """Return the batches of a partition from offset `start` to `end` (None: to its present end)."""
+    last = log.end_offsets([partition])[partition]
+    first = max(start, log.start_offsets([partition])[partition])
+    return read_up_to(log, partition, first, last if end is None else min(end, last))
 
 
 def letters_in(batch: RecordBatch) -> Iterator[Letter]:

@@ -295,7 +295,8 @@ class _PartitionReplay:
         """Yield outputs, and update `memory` with what is replayed once they are sent."""
         start = self._selection.first or 0
         # Only a replay of everything moves `base`.
-        for batch in batches_from(self._log, self._partition, start if self._again else max(start, memory.base)):
+        first = start if self._again else max(start, memory.base)
+        for batch in batches_from(self._log, self._partition, first, self._selection.end):
             outputs: dict[str, OutputBatch] = {}
             position = batch.next_offset
             for letter in letters_in(batch):

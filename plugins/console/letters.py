@@ -133,9 +133,10 @@ def _latest(log: Log, topic: str, selection: Selection, before: int) -> dict[int
     ends = log.end_offsets(partitions)
     for each in partitions:
         end = ends[each] if before < 0 else min(before, ends[each])
+        first = max(0, end - _ON_A_PAGE)
         found[each.partition] = [
             letter
-            for batch in batches_from(log, TopicPartition(topic, each.partition), max(0, end - _ON_A_PAGE))
+            for batch in batches_from(log, TopicPartition(topic, each.partition), first, end)
             for letter in letters_in(batch)
             if letter.offset < end
         ]

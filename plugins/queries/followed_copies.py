@@ -33,6 +33,8 @@ _log = logging.getLogger("penstock.queries")
 
 FOLLOW_SECONDS = 0.2
 """Seconds from one pass over all replicas to the next."""
+_MOST_UNDER_WAY = 4
+"""How many replicas are being brought up at most, one within the other."""
 _CHUNK = 256
 
 
@@ -40,7 +42,8 @@ class FollowedCopies(Copies):
     """Reads replicas in directories under `directory` (None: under `state_dir`); one process has them open.
 
     `subtopologies`: whose tasks it follows. `stores`: only these stores. A pass brings one replica after the other to
-    its task's last commit. A replica answers with the version of its last pass, also while the next one is read.
+    its task's last commit. A replica answers with the version of its last pass, also while the next one is read. One
+    with much to read, such as a restore, lets passes over the others go on after each portion.
     """
 
     def __init__(
@@ -59,6 +62,8 @@ class FollowedCopies(Copies):
         self._replicas: dict[str, Replica] = {}
         self._shown: dict[str, _Shown] = {}
         self._errors: dict[str, str] = {}
+        self._under_way: set[str] = set()
+        self._passed_at = 0.0
         self._repeats = Repeats(self.world.clock.now_ms)
         self._has_closed = False
         self._ticker = self.world.ticker("penstock-replicas", FOLLOW_SECONDS, self._follow)
@@ -66,6 +71,7 @@ class FollowedCopies(Copies):
     # ------------------------------------------------------------------ the thread
 
     def _follow(self) -> None:
+        self._passed_at = self.world.seconds()
         for number in self._subtopologies:
             try:
                 tasks = self.tasks(number)
@@ -75,6 +81,9 @@ class FollowedCopies(Copies):
             for task in tasks.values():
                 if self._has_closed:
                     return
+                if task.id in self._under_way:
+                    continue
+                self._under_way.add(task.id)
                 try:
                     self._bring_up(task)
                     self._errors.pop(task.id, None)
@@ -82,8 +91,15 @@ class FollowedCopies(Copies):
                     if not self._has_closed:
                         self._errors[task.id] = str(error)
                         self._warn(f"task {task.id}", error)
+                finally:
+                    self._under_way.remove(task.id)
+        self._passed_at = self.world.seconds()
 
-    def _check_open(self) -> None:
+    def _between(self) -> None:
+        """Let the other replicas follow while one has more to read."""
+        is_due = self.world.seconds() - self._passed_at >= FOLLOW_SECONDS
+        if is_due and not self._has_closed and len(self._under_way) < _MOST_UNDER_WAY:
+            self._follow()
         if self._has_closed:
             raise StaleStoreError("the replicas were closed")
 
@@ -103,7 +119,7 @@ class FollowedCopies(Copies):
                 self.application, task.id, self.log, self._directory / task.id, stores=own, world=self.world
             )
         began, before = self.world.seconds(), self._shown.get(task.id)
-        caught_up = replica.catch_up(self._check_open)
+        caught_up = replica.catch_up(self._between)
         is_same = before is not None and before.version == replica.version and before.saved == replica.saved
         if before is not None and is_same:
             if caught_up:

@@ -23,6 +23,7 @@ from penstock.plugins.applications.replay import (
     refuses_other_than_inputs,
     replay,
 )
+from penstock.plugins.console.letters import _latest
 from penstock.plugins.logs.local import LocalLog
 from penstock.program.serdes import resolve_serde
 from penstock.record import Headers, OutputBatch, Record, RecordBatch, TopicPartition
@@ -337,3 +338,30 @@ def test_more_kinds_than_can_be_remembered_are_an_error_that_says_what_to_do() -
     assert values(log, "a") == []
     replay(log, "dead", Selection())
     assert len(values(log, "a")) == 200
+
+
+class Read(FaultyLog):
+    """A log that notes what is read of the dead letters: from which offset to which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stretches: list[tuple[int, int]] = []
+
+    def fetch(self, partition: TopicPartition, start: int, end: int, max_bytes: int) -> list[RecordBatch]:
+        if partition == PLACE:
+            self.stretches.append((start, end))
+        return super().fetch(partition, start, end, max_bytes)
+
+
+def test_of_many_letters_only_those_that_are_wanted_are_read() -> None:
+    """A page of 50 old letters read all 20,000 behind them, and so did the replay of one."""
+    log = Read()
+    for name in ("a", "b", "dead"):
+        log.create_topic(name, 1)
+    for number in range(300):
+        letter(log, number, 0, "a", ERRORS[0])
+    assert [each.offset for each in _latest(log, "dead", Selection(), 100)[0]] == list(range(50, 100))
+    assert [each.offset for each in read_letters(log, "dead", Selection(first=7, last=9))] == [7, 8, 9]
+    replay(log, "dead", Selection(first=120, last=120))
+    assert values(log, "a") == [120]
+    assert [end for _, end in log.stretches] == [100, 10, 121]

@@ -29,6 +29,8 @@ FAULTS = ("driver", "executor", "workers", "hosts")
 ROWS, KEYS = 40, 7
 """Rows of each file, and keys."""
 CLUSTER = "local-cluster[2,1,1024]"
+_LOST_WORKER = "PythonWorkerFactory.stopWorker"
+"""In what Spark says of an idle worker whose daemon is gone."""
 PATIENCE = 240.0
 """Seconds after which waiting for a condition is a failure, on a usual machine."""
 
@@ -52,6 +54,9 @@ class Pipeline(Marked):
             (self._home / each.name).symlink_to(each)
         (directory / "in").mkdir()
         self.process: subprocess.Popen[bytes] | None = None
+        self.ends = 0
+        """How often Spark ended the query because workers were killed."""
+        self._said_before = 0
 
     def __enter__(self) -> Pipeline:
         return self
@@ -65,6 +70,7 @@ class Pipeline(Marked):
         if self.process is not None and self.process.poll() is None:
             return
         self.starts += 1
+        self._said_before = (self.directory / "driver.log").stat().st_size
         environment = {"SPARK_HOME": str(self._home), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
         arguments = [str(self.directory), "arriving", self._master, *self._options]
         self.process = subprocess.Popen(
@@ -98,22 +104,35 @@ class Pipeline(Marked):
             aside.rename(self.directory / "in" / f"{self.files:04}.json")
             self.files += 1
 
-    def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition while the driver runs."""
-        wait_until(lambda: condition() or self._has_ended(), what, PATIENCE)
-        assert not self._has_ended(), f"the driver ended by itself:\n{self.said()}"
+    def wait(self, condition: Callable[[], bool], what: str, *, workers_killed: bool = False) -> None:
+        """Wait for a condition while the driver runs.
 
-    def wait_for(self, files: int) -> None:
+        `workers_killed`: start a driver again whose query Spark has ended for that, as its operator would. Spark 4.3
+        fails a task for each idle worker whose daemon is gone, and a job after four failures of a task.
+        """
+
+        def holds() -> bool:
+            if self._has_ended() and workers_killed and _LOST_WORKER in self.said(self._said_before):
+                self.ends += 1
+                self.start()
+            assert not self._has_ended(), f"the driver ended by itself:\n{self.said()[-20_000:]}"
+            return condition()
+
+        wait_until(holds, what, PATIENCE)
+
+    def wait_for(self, files: int, *, workers_killed: bool = False) -> None:
         """Wait until the outputs of so many files are there."""
-        self.wait(lambda: self.rows_out() >= files * ROWS, f"{files} files are processed")
+        self.wait(
+            lambda: self.rows_out() >= files * ROWS, f"{files} files are processed", workers_killed=workers_killed
+        )
 
     def rows_out(self) -> int:
         """Return how many rows are committed."""
         return sum(1 for _ in written(self.directory / "out"))
 
-    def said(self) -> str:
-        """Return the last that drivers printed."""
-        return (self.directory / "driver.log").read_text(errors="replace")[-20_000:]
+    def said(self, start: int = 0) -> str:
+        """Return what drivers printed, from a byte on."""
+        return (self.directory / "driver.log").read_bytes()[start:].decode(errors="replace")
 
     def _has_ended(self) -> bool:
         return self.process is None or self.process.poll() is not None
@@ -207,11 +226,15 @@ def run(rounds: int, seed: int, say: Callable[[str], None] = lambda line: None) 
                 pipeline.process.wait()  # its last threads may end after it
             pipeline.write()
             pipeline.start()
-            pipeline.wait_for(pipeline.files)
+            pipeline.wait_for(pipeline.files, workers_killed=kind == "workers")
             tally.verdict = pipeline.judge()
             tally.rows = pipeline.files * ROWS
             tally.faults[kind] += 1
-            say(f"round {number + 1}: killed {len(victims)} ({kind}) after {at - before} of 5 files: {tally.verdict}")
+            ends = f", the query ended {pipeline.ends} times so far" if pipeline.ends else ""
+            say(
+                f"round {number + 1}: killed {len(victims)} ({kind}) after {at - before} of 5 files: "
+                f"{tally.verdict}{ends}"
+            )
             if not tally.verdict.is_good:
                 break
     return tally

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from penstock import ConfigError, StoreUnavailableError, TopicPartition, run
 from penstock.client import AsyncClient, Client, Entry, QueryError
-from penstock.plugins.queries.http import service
+from penstock.plugins.queries.http import service, writing
 from penstock.plugins.queries.http.guard import Address
 from penstock.plugins.queries.http.server import ServerOptions, open_socket
 from penstock.queries import Queries
@@ -282,3 +283,23 @@ def test_replicas_are_served_on_any_machine(counts: Queries, tmp_path: Path) -> 
     ):
         at_least = {TopicPartition("in", each): 1 for each in range(4)}
         assert client.store("counts", at_least=at_least, wait="30s").get("k299") == Entry("k299", 2)
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET /v1/stores HTTP/1.1\r\nhost: x", b"GET /v1/"])
+@pytest.mark.parametrize("after_a_request", [False, True])
+def test_a_connection_without_a_whole_request_is_closed(
+    counts: Queries, sent: bytes, after_a_request: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted for ever, and 2,000 of them left no room for others. Between two requests uvicorn's limit holds."""
+    monkeypatch.setattr(writing, "HEAD_SECONDS", 0.2)
+    with (
+        served(counts) as url,
+        socket.create_connection((urlsplit(url).hostname or "", urlsplit(url).port or 0), timeout=60) as connection,
+    ):
+        if after_a_request:
+            connection.sendall(f"GET /v1/stores HTTP/1.1\r\nhost: {urlsplit(url).netloc}\r\n\r\n".encode())
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+        if sent or not after_a_request:
+            connection.sendall(sent)
+            assert connection.recv(1) == b"", "the server closes it"
+        assert ask(url, "/v1/stores")[0] == 200

@@ -13,13 +13,44 @@ with needed("the server of queries", "serve"):
 
 _MOST_BYTES = 65_536
 """So much is sent at once, without waiting for more."""
+HEAD_SECONDS = 30.0
+"""After which a connection is closed whose client has sent no request, or half of one's head."""
 
 
 class OneWriteProtocol(HttpToolsProtocol):
-    """uvicorn's protocol; head and body of an answer are one call of the system, which takes as long as the answer."""
+    """uvicorn's protocol; head and body of an answer are one call of the system, which takes as long as the answer.
+
+    It waits for the head of a request for `HEAD_SECONDS`, and uvicorn for the next request of a connection.
+    """
+
+    _head: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(Gathering(transport, self.loop))  # type: ignore[arg-type]
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if is_idle and self.timeout_keep_alive_task is None and not self.transport.is_closing():
+            self._await_head()
+
+    def on_headers_complete(self) -> None:
+        self._end_of_head()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_of_head()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        if self._head is None:
+            self._head = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _end_of_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
 
 
 class Gathering:
