@@ -69,7 +69,7 @@ class WindowedOperator(UpdatingOperator):
 
     def _emitter(self, context: ProcessorContext) -> Run:
         forward, updates_to = context.send, self.updates_to
-        return forward if updates_to is None else lambda record: forward(record, updates_to)
+        return self._announcing(context, forward if updates_to is None else lambda record: forward(record, updates_to))
 
     def bind(self, context: ProcessorContext) -> Run:
         time = self._time = WindowTime(context, self._wait_ms)
