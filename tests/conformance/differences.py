@@ -168,7 +168,7 @@ class DeletedSelfJoins(Difference):
     )
 
     def may_be_in(self, case: Case) -> bool:
-        return case["topology"] == "table_self_join" and case["params"]["type"] == "inner"
+        return bool(case["topology"] == "table_self_join" and case["params"]["type"] == "inner")
 
     def explains(self, case: Case, got: Played, replay: Replay) -> bool:
         """All else is as recorded."""
