@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..record import Headers, Record
+from ..support.own_copy import own_copy
 
 _ENTRY_BYTES = 200
 """Bytes of an entry beside its key and value."""
@@ -38,6 +39,41 @@ class RecordContext(NamedTuple):
     headers: Headers = ()
     source: SourceRecord | None = None
     """None in a punctuator."""
+
+
+class Forwarding:
+    """The update of a store that the nodes below are processing: `before` has the key and its old value.
+
+    The store has been written by then, so a node that the update reaches on two ways finds the new row before it got
+    the update on both. Here it finds the old one.
+    """
+
+    __slots__ = ("before",)
+
+    def __init__(self) -> None:
+        self.before: tuple[Any, Any] | None = None
+
+    def announcing(self, send: Callable[[Any], Any]) -> Callable[[Any], None]:
+        """Return `send` for the store's processor, whose records have Changes with old values; it sets `before`.
+
+        A subclass of Change is an update that leaves the latest row as it is.
+        """
+
+        def announced(record: Any) -> None:
+            if type(record[1]) is Change:
+                self.send(send, record, record[1][1])
+            else:
+                send(record)
+
+        return announced
+
+    def send(self, send: Callable[[Any], Any], record: Any, old: Any) -> None:
+        """Call `send` with a record of which `old` was the value before."""
+        outer, self.before = self.before, (record[0], own_copy(old))
+        try:
+            send(record)
+        finally:
+            self.before = outer
 
 
 FlushListener = Callable[[Record], None]

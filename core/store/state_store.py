@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkab
 from ..record import Headers
 from .calls import StoreCalls
 from .context import BytesStore, StoreContext
-from .record_cache import RecordCache
+from .record_cache import Forwarding, RecordCache
 
 K_co = TypeVar("K_co", covariant=True)
 V_co = TypeVar("V_co", covariant=True)
@@ -34,6 +34,8 @@ class StateStore(ABC):
     """How often the store was asked for single entries; None: it does not count."""
     record_cache: RecordCache | None = None
     """The cache of updates that a store has if it was declared with one."""
+    forwarding: Forwarding | None = None
+    """The update that the store's processor forwards, if a processor below asked for it."""
 
     def flush(self) -> None:
         """Serialize what is kept as objects into the BytesStore below; called before a commit."""

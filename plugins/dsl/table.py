@@ -194,4 +194,4 @@ class KTable(TableStateless[K, V], TableJoins[K, V]):
         step = suppress_step(step_name, store, self.flow, options, logged=logged, topic_config=topic_config)
         self.recorder.add(step, self.flow.step)
         flow = Flow(step, self.flow.serdes, self.flow.sources)
-        return self._table_of(flow, SuppressedTable(store, flow.serdes, self.source), None)
+        return self._table_of(flow, SuppressedTable(step, store, flow.serdes, self.source), None)

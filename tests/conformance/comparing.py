@@ -19,14 +19,16 @@ from penstock.plugins.dsl import StreamsBuilder
 from penstock.plugins.dsl.graph.step import Step
 from penstock.plugins.dsl.operators.foreign_key.messages import compile_hash
 from penstock.plugins.dsl.operators.foreign_key.steps import ForeignKeyResolve
+from penstock.plugins.dsl.operators.reading import TableSource
 from penstock.plugins.dsl.operators.stateless.user_step import UserStep
+from penstock.plugins.dsl.operators.table_join import joined_table
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.driver_log import Waiting
 from penstock.program.nodes import SinkNode, SourceNode, TaskId, decorate
 from penstock.program.program import Program
 from penstock.record import TopicPartition
 
-from .differences import OptimisedSelfJoins
+from .differences import DeletedSelfJoins, OptimisedSelfJoins
 from .recording import recorded
 from .runner import BUILDERS, Case, TestDriver, application_of, check, check_description
 
@@ -163,6 +165,14 @@ def _processes(case: Case) -> bool:
     )
 
 
+def _joins_tables(case: Case) -> bool:
+    return any(step["op"] == "join" and "diff" not in step and "fk" not in step for step in case["params"]["steps"])
+
+
+def _nowhere(table: TableSource, step: Step) -> bool:
+    return False
+
+
 def _joins_by_foreign_key(case: Case) -> bool:
     return any("fk" in step and step["type"] == "inner" for step in case["params"]["steps"])
 
@@ -170,6 +180,7 @@ def _joins_by_foreign_key(case: Case) -> bool:
 EXCUSES = (
     Excuse(ORDER, here="in one task"),
     Excuse(STALE_ANSWERS, _joins_by_foreign_key, here="dropping stale answers"),
+    Excuse(DeletedSelfJoins.reason, _joins_tables, here="reading new rows"),
     Excuse(SEGMENTS, config={"store_type": "in_memory"}),
     Excuse(OptimisedSelfJoins.reason, _joins_itself, {"optimize": False}),
     Excuse(BEHIND_PROCESS, _processes, {"optimize": False}),
@@ -251,5 +262,8 @@ def _difference_of_answers(case: Case, answer: Answer, here: Collection[str] = (
     bind = ForeignKeyResolve.bind
     changed = _dropping_stale_answers(bind) if "dropping stale answers" in here else bind
     driver = TestDriverInOneTask if "in one task" in here else TestDriver
-    with patch.object(ForeignKeyResolve, "bind", changed):
+    with (
+        patch.object(ForeignKeyResolve, "bind", changed),
+        patch.object(joined_table, "_is_above", _nowhere if "reading new rows" in here else joined_table._is_above),
+    ):
         return check({**case, "expected": answer["expected"]}, driver).difference

@@ -11,7 +11,7 @@ import pytest
 from penstock.plugins.embedded.engine import stepping_embedded
 
 from .comparing import BEHIND_PROCESS, ORDER, REFUSED, SEGMENTS, STALE_ANSWERS, compared
-from .differences import OptimisedSelfJoins
+from .differences import DeletedSelfJoins, OptimisedSelfJoins
 from .fuzz import Step, generated_case, main
 from .language import mapper, settings_for
 from .log_driver import CaseDriver
@@ -79,6 +79,17 @@ LISTED: list[tuple[tuple[str, ...], bool, list[Step]]] = [
     ((BEHIND_PROCESS,), True, [STREAM, REKEYED, {"op": "process", "of": 1}, COUNT | {"of": 2}, COUNT | {"of": 1}]),
     ((SEGMENTS,), False, SELF_JOIN),
     ((OptimisedSelfJoins.reason,), True, SELF_JOIN),
+    (
+        (DeletedSelfJoins.reason,),
+        False,
+        [
+            {"op": "table", "topic": "in"},
+            {"op": "map_values", "of": 0, "fn": "upper"},
+            {"op": "join", "of": [0, 1], "type": "inner"},
+            {"op": "to_stream", "of": 2},
+            {"op": "to", "of": 3, "topic": "out"},
+        ],
+    ),
     (
         (STALE_ANSWERS,),
         False,

@@ -7,16 +7,16 @@ import math
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pydantic.v1
 import pytest
 from hypothesis import strategies as st
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from penstock import ConfigError, ProductionError, SerdeError, Topology
 from penstock.plugins.serdes.of import of
@@ -348,6 +348,22 @@ def fields(**kinds: Any) -> Any:
     return dataclass(type("Row", (), {"__annotations__": annotations, **defaults}))
 
 
+def model(**kinds: Any) -> Any:
+    """A pydantic model with fields of these types."""
+    make: Any = pydantic.create_model
+    return make("Row", **{name: (kind, ...) for name, kind in kinds.items()})
+
+
+def matching(pattern: str) -> Any:
+    """Text that has to match, for dataclasses and for models."""
+    return Annotated[str, Meta(pattern=pattern), pydantic.Field(pattern=pattern)]
+
+
+def keyed(kind: Any) -> Any:
+    """A dict with keys of a type."""
+    return dict[kind, int]
+
+
 class Pair(NamedTuple):
     x: int
 
@@ -402,6 +418,13 @@ FITS: list[tuple[Any, Any]] = [
     (Node, Node),
     (Point, Renamed),
     (fields(a=date), fields(a=str)),
+    (fields(a=dict[date, int]), fields(a=dict[str, int])),
+    (fields(a=dict[int, int]), fields(a=dict[float, int])),
+    (fields(a=dict[Literal["x"], int]), fields(a=dict[Literal["x", "y"], int])),
+    (fields(a=matching("^a")), fields(a=str)),
+    (fields(a=matching("^a")), fields(a=matching("^a"), b=(dict[int, int] | None, None))),
+    (model(a=dict[int, int]), model(a=dict[float, int])),
+    (model(a=matching("^a")), model(a=matching("^a"))),
 ]
 DIFFERS: list[tuple[Any, Any, str]] = [
     (fields(a=int, b=str), fields(a=int), "field 'b' is gone"),
@@ -427,6 +450,18 @@ DIFFERS: list[tuple[Any, Any, str]] = [
     (Payment | Refund, Payment, "field 'type' can no longer be 'Refund'"),
     (fields(a=Line | None, b=Line | None), fields(a=Order | None, b=Order | None), "field 'b.sku' is gone"),
     (Customer, Visit, "field 'at' is new"),
+    (fields(a=dict[str, int]), fields(a=dict[date, int]), "field 'a (keys)' was string and is date"),
+    (fields(a=dict[str, int]), fields(a=dict[int, int]), "field 'a (keys)' was string and is integer"),
+    (fields(a=dict[int, int]), fields(a=dict[str, int]), "field 'a (keys)' was integer and is string"),
+    (fields(a=list[dict[str, int]]), fields(a=list[dict[UUID, int]]), "field 'a[] (keys)' was string and is uuid"),
+    (fields(a=dict[str, dict[str, int]]), fields(a=dict[str, dict[Status, int]]), "field 'a[...] (keys)' was string"),
+    (dict[Literal["x", "y"], int], dict[Literal["x"], int], "field '(keys)' can no longer be 'y'"),
+    (model(a=dict[str, int]), model(a=dict[int, int]), "field 'a (keys)' was string and is integer"),
+    (model(a=dict[Decimal, int]), model(a=dict[date, int]), "field 'a (keys)' was string and is date"),
+    (fields(a=str), fields(a=matching("^a")), "field 'a' has the pattern '^a' and had none"),
+    (fields(a=matching("^a")), fields(a=matching("^b")), "field 'a' has the pattern '^b' and had '^a'"),
+    (fields(a=dict[str, int]), fields(a=keyed(matching("^a"))), "field 'a (keys)' has the pattern '^a'"),
+    (model(a=str), model(a=matching("^a")), "field 'a' has the pattern '^a' and had none"),
 ]  # fmt: skip
 
 
@@ -438,6 +473,64 @@ def test_rows_of_a_type_that_was_extended_are_read(before: Any, now: Any) -> Non
 @pytest.mark.parametrize(("before", "now", "expected"), DIFFERS)
 def test_what_older_rows_do_not_follow_is_said(before: Any, now: Any, expected: str) -> None:
     assert expected in of(now).unreadable(of(before).written_form())
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        (fields(a=matching("^a")), '{"properties":{"a":{"type":"string"}},"required":["a"],"type":"object"}'),
+        (dict[date, int], '{"additionalProperties":{"type":"integer"},"type":"object"}'),
+        (keyed(matching("^a")), '{"additionalProperties":{"type":"integer"},"propertyNames":{},"type":"object"}'),
+        (model(a=matching("^a")), '{"properties":{"a":{"type":"string"}},"required":["a"],"type":"object"}'),
+        (
+            model(a=dict[int, int]),
+            '{"properties":{"a":{"additionalProperties":{"type":"integer"},"type":"object"}},"required":["a"],'
+            '"type":"object"}',
+        ),
+        (
+            model(a=dict[date, int]),
+            '{"properties":{"a":{"additionalProperties":{"type":"integer"},"propertyNames":{"format":"date"},'
+            '"type":"object"}},"required":["a"],"type":"object"}',
+        ),
+    ],
+)
+def test_forms_that_older_versions_saved_of_a_type_are_those_of_the_type(kind: Any, form: str) -> None:
+    assert of(kind).unreadable(f"of({form})") == ""
+
+
+KEYS: list[tuple[Any, list[Any], str]] = [
+    (date, [date(2024, 2, 29), date(2023, 1, 1)], '{"2023-01-01":0,"2024-02-29":0}'),
+    (datetime, [datetime(2024, 2, 29, 1, tzinfo=UTC)], '{"2024-02-29T01:00:00Z":0}'),
+    (int, [10, -2, 2**70], '{"-2":0,"10":0,"1180591620717411303424":0}'),
+    (float, [1.5], '{"1.5":0}'),
+    (Decimal, [Decimal("1.50")], '{"1.50":0}'),
+    (UUID, [UUID(int=1)], '{"00000000-0000-0000-0000-000000000001":0}'),
+    (Status, [Status.PAID, Status.OPEN], '{"open":0,"paid":0}'),
+    (bytes, [b"x"], '{"eA==":0}'),
+    (Literal[1, 2], [2, 1], '{"1":0,"2":0}'),
+    (str, ["b", "a"], '{"a":0,"b":0}'),
+]
+
+
+@pytest.mark.parametrize(("kind", "keys", "data"), KEYS, ids=[str(kind) for kind, _, _ in KEYS])
+def test_keys_of_a_dict_have_any_type_that_has_a_text(kind: Any, keys: list[Any], data: str) -> None:
+    serde = of(dict[kind, int])
+    assert json.loads(data) == json.loads(serde.serialize(dict.fromkeys(keys, 0)))
+    for order in (keys, keys[::-1]):
+        assert serde.serialize(dict.fromkeys(order, 0)) == data.encode()
+    found = serde.deserialize(data.encode())
+    assert found == dict.fromkeys(keys, 0)
+    assert {type(each) for each in found} == {type(each) for each in keys}
+    row = fields(a=dict[kind, list[dict[kind, int]]])
+    value = row({key: [{key: 1}] for key in keys})
+    assert of(row).deserialize(of(row).serialize(value)) == value
+
+
+@pytest.mark.parametrize("kind", [tuple[int, str], bool, None, Point, frozenset[int]], ids=str)
+def test_keys_that_have_no_text_are_refused_at_once(kind: Any) -> None:
+    for outer in (dict[kind, int], fields(a=list[dict[kind, int]])):
+        with pytest.raises(ConfigError, match="the keys of a dict are text in JSON, so they cannot be"):
+            of(outer)
 
 
 class _Wrapped(WrappingSerde[Any]):

@@ -7,14 +7,53 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import ProcessorContext, SessionStore, ValueAndTimestamp, ValueTimestampHeaders
+from penstock import ProcessorContext, SessionStore, StateStore, ValueAndTimestamp, ValueTimestampHeaders
+from penstock.store.record_cache import Forwarding
+from penstock.support.own_copy import own_copy
 
+from ..graph.keys import is_same_key
 from ..graph.materialized import Materialized
 from ..graph.serdes import Serdes
-from ..graph.step import ProcessorStep
+from ..graph.step import ProcessorStep, Step
 
 Get = Callable[[Any], ValueAndTimestamp | None]
 """Returns the value of a key and its timestamp, or None."""
+
+
+class RowsBefore:
+    """Lets a getter read the rows as they were before the updates that are being forwarded."""
+
+    def __init__(self) -> None:
+        self._is_on = False
+        self._forwardings: list[Forwarding] = []
+
+    def read(self, get: Get, key: Any, found: ValueAndTimestamp | None) -> ValueAndTimestamp | None:
+        """Return the value that `get`, which was opened with this, had for a key, with any timestamp.
+
+        `found` is what it has now.
+        """
+        if all(each.before is None for each in self._forwardings):
+            return found
+        self._is_on = True
+        try:
+            return get(key)
+        finally:
+            self._is_on = False
+
+    def of_store(self, store: StateStore, get: Get) -> Get:
+        """Return the `get` of a store, which this switches."""
+        if store.forwarding is None:
+            store.forwarding = Forwarding()
+        forwarding = store.forwarding
+        self._forwardings.append(forwarding)
+
+        def switched(key: Any) -> ValueAndTimestamp | None:
+            before = forwarding.before if self._is_on else None
+            if before is None or not is_same_key(before[0], key):
+                return get(key)
+            return None if before[1] is None else ValueAndTimestamp(own_copy(before[1]), -1)
+
+        return switched
 
 
 class ValueGetter(ABC):
@@ -29,11 +68,12 @@ class ValueGetter(ABC):
         """The stores that a processor must be connected to."""
 
     @abstractmethod
-    def open(self, context: ProcessorContext, *, sent: bool = False) -> Get:
+    def open(self, context: ProcessorContext, *, sent: bool = False, before: RowsBefore | None = None) -> Get:
         """Return the function that reads the table in one task.
 
         With `sent`, updates that wait in a record cache do not count. Joins of tables read so: if both rows change
         between two commits, each change then finds the other row as it was joined before, and old values are right.
+        `before` is for joins of tables that one update may reach on two ways: it switches to the rows before.
         """
 
     @property
@@ -62,6 +102,10 @@ class TableSource(ABC):
         """Whether some updates may be older than the latest one of their key, and are marked as such (KIP-914)."""
         return False
 
+    @abstractmethod
+    def writers(self) -> tuple[Step, ...]:
+        """Return the steps whose processors write the stores by which the table is read."""
+
     @property
     @abstractmethod
     def expiring(self) -> str | None:
@@ -83,11 +127,11 @@ class StoreGetter(ValueGetter):
     def history_ms(self) -> int | None:
         return self.kept_ms
 
-    def open(self, context: ProcessorContext, *, sent: bool = False) -> Get:
+    def open(self, context: ProcessorContext, *, sent: bool = False, before: RowsBefore | None = None) -> Get:
         """Return the store's own `get`: its entries begin with value and timestamp, whatever its kind."""
         store = context.get_store(self.store)
         get: Get = store.record_cache.sent if sent and store.record_cache is not None else store.get
-        return get
+        return get if before is None else before.of_store(store, get)
 
     def open_as_of(self, context: ProcessorContext) -> Callable[[Any, int], ValueAndTimestamp | None]:
         get: Callable[[Any, int], ValueAndTimestamp | None] = context.get_store(self.store).get
@@ -116,6 +160,9 @@ class WrittenTable(TableSource):
     @property
     def is_versioned(self) -> bool:
         return self._getter.history_ms is not None
+
+    def writers(self) -> tuple[Step, ...]:
+        return self._steps
 
     @property
     def expiring(self) -> str | None:
@@ -151,6 +198,9 @@ class TopicTable(TableSource):
     def is_versioned(self) -> bool:
         return self._materialized.is_versioned
 
+    def writers(self) -> tuple[Step, ...]:
+        return (self._step,)
+
     @property
     def expiring(self) -> str | None:
         return self._materialized.expiring
@@ -179,15 +229,16 @@ class WindowGetter(ValueGetter):
     def stores(self) -> tuple[str, ...]:
         return (self.store,)
 
-    def open(self, context: ProcessorContext, *, sent: bool = False) -> Get:
+    def open(self, context: ProcessorContext, *, sent: bool = False, before: RowsBefore | None = None) -> Get:
         store = context.get_store(self.store)
         cache = store.record_cache if sent else None
         if isinstance(store, SessionStore):
             find = store.fetch_session
-            return _session((lambda windowed: find(*windowed)) if cache is None else cache.sent)
-        fetch = store.fetch
-        read: Get = (lambda windowed: fetch(windowed[0], windowed[1])) if cache is None else cache.sent
-        return read
+            read: Get = _session((lambda windowed: find(*windowed)) if cache is None else cache.sent)
+        else:
+            fetch = store.fetch
+            read = (lambda windowed: fetch(windowed[0], windowed[1])) if cache is None else cache.sent
+        return read if before is None else before.of_store(store, read)
 
 
 def _session(find: Callable[[Any], Any]) -> Get:

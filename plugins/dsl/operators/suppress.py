@@ -33,7 +33,7 @@ from ..graph.serdes import Serdes, WindowedKey, key_of_store, value_of_store
 from ..graph.step import Flow, ProcessorStep, Step
 from ..graph.writer import Writer
 from .own_time import IdleClock, OwnTime, forget_idle_time
-from .reading import Get, TableSource, ValueGetter
+from .reading import Get, RowsBefore, TableSource, ValueGetter
 from .updates import LATE
 from .waiting import headers_at, headers_bytes, part_at, sized
 
@@ -149,11 +149,12 @@ class Suppress(Operator):
     def _compile_let_go(self, context: ProcessorContext) -> Any:
         """Return the function that removes the first update, and forwards it."""
         store = context.get_store(self.store)
-        forward, places, drops_tombstones, key_of = (
+        forward, places, drops_tombstones, key_of, forwarding = (
             context.send,
             self._places,
             self.drops_tombstones,
             self.keys.deserialize,
+            store.forwarding,
         )
 
         def let_go() -> None:
@@ -163,7 +164,11 @@ class Suppress(Operator):
             self._bytes -= self._sizes.pop(raw)
             if entry.new is not None or not drops_tombstones:
                 change = new(Change, (entry.new, entry.old))
-                forward((key_of(raw), change, entry.timestamp, entry.headers))
+                record = (key_of(raw), change, entry.timestamp, entry.headers)
+                if forwarding is None:
+                    forward(record)
+                else:
+                    forwarding.send(forward, record, entry.prior)
 
         return let_go
 
@@ -301,12 +306,16 @@ def suppress_step(name: str, store: str, table: Flow, options: Mapping[str, Any]
 class SuppressedTable(TableSource):
     """A table whose updates are kept back; a key that waits has the value that it had before."""
 
+    step: Step
     buffer: str
     serdes: Serdes
     parent: TableSource
 
     def getter(self) -> ValueGetter:
         return SuppressedGetter(self.buffer, self.serdes, self.parent.getter())
+
+    def writers(self) -> tuple[Step, ...]:
+        return (self.step, *self.parent.writers())
 
     @property
     def expiring(self) -> str | None:
@@ -329,8 +338,9 @@ class SuppressedGetter(ValueGetter):
     def stores(self) -> tuple[str, ...]:
         return (self.store, *self.parent.stores)
 
-    def open(self, context: ProcessorContext, *, sent: bool = False) -> Get:
-        waiting, get = context.get_store(self.store).get, self.parent.open(context)
+    def open(self, context: ProcessorContext, *, sent: bool = False, before: RowsBefore | None = None) -> Get:
+        buffer, get = context.get_store(self.store), self.parent.open(context, before=before)
+        waiting = buffer.get
         settings: Any = SimpleNamespace(**context.config)
         key_serde = key_of_store(self.serdes.key, settings)
         what = f"store {self.store!r}: key_serde"
@@ -342,7 +352,7 @@ class SuppressedGetter(ValueGetter):
                 return get(key)
             return None if entry.prior is None else ValueAndTimestamp(entry.prior, -1)
 
-        return read
+        return read if before is None else before.of_store(buffer, read)
 
 
 def grace_above(step: Step) -> int:

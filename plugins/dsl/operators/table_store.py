@@ -68,7 +68,12 @@ class TableOperator(Operator):
 
     def _emitter(self, context: ProcessorContext) -> Run:
         """Return the function that sends a record to the children of the table."""
-        return context.send
+        return self._announcing(context, context.send)
+
+    def _announcing(self, context: ProcessorContext, send: Run) -> Run:
+        """Return the function that sends, beside which joins of the table with itself may read the row before."""
+        forwarding = None if self.store is None else context.get_store(self.store).forwarding
+        return send if forwarding is None else forwarding.announcing(send)
 
     def compile_get(self, context: ProcessorContext) -> Callable[[Any], Any]:
         """Return the `get` of the table's store, whose entries begin with value and timestamp."""
@@ -80,7 +85,7 @@ class TableOperator(Operator):
         """Return the function that puts an update in the store, if there is one, and forwards it."""
         if self.store is None:
             return _forwarding(context)
-        return _putting(context, context.get_store(self.store))
+        return _putting(context.get_store(self.store), self._emitter(context))
 
 
 def _forwarding(context: ProcessorContext) -> Update:
@@ -92,10 +97,10 @@ def _forwarding(context: ProcessorContext) -> Update:
     return update
 
 
-def _putting(context: ProcessorContext, store: Any) -> Update:
+def _putting(store: Any, send: Run) -> Update:
     if isinstance(store, VersionedKeyValueStore):
-        return _putting_versions(context, store)
-    put, forward = store.put, context.send if store.record_cache is None else waiting
+        return _putting_versions(store, send)
+    put, forward = store.put, send if store.record_cache is None else waiting
     if isinstance(store, HeadersKeyValueStore):
 
         def update(key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
@@ -110,8 +115,8 @@ def _putting(context: ProcessorContext, store: Any) -> Update:
     return update
 
 
-def _putting_versions(context: ProcessorContext, store: Any) -> Update:
-    put, forward = store.put, context.send
+def _putting_versions(store: Any, forward: Run) -> Update:
+    put = store.put
 
     def update(key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
         valid_to = put(key, value, timestamp)

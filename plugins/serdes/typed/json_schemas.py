@@ -11,27 +11,49 @@ _LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties
 _UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _SAME = ("format", "contentEncoding", "uniqueItems", "multipleOf")
 _ONE_OF = ("anyOf", "oneOf")
-_PARTS = ("items", "additionalProperties", "propertyNames")
+_PARTS = ("items", "additionalProperties", "propertyNames", "keys")
 _BY_NAME = ("properties", "$defs")
 _VALUES = frozenset({"default", "const", "enum", "examples"})
-_KEPT = frozenset({"type", "enum", "const", "required", "$ref", *_LOWER, *_UPPER, *_SAME})
+_KEPT = frozenset({"type", "enum", "const", "required", "pattern", "$ref", *_LOWER, *_UPPER, *_SAME})
+_PATTERNS, _KEYS = "$patterns", "$keys"
+"""Marks an essence that has the patterns of its texts, which older versions left out. And: by their paths, the types
+of the keys of dicts, where the schema of the whole type has nothing about them."""
 
 
-def essence(schema: Schema) -> dict[str, Any]:
-    """Return the keywords of a schema that say which values fit: no titles, descriptions or defaults."""
+def essence(schema: Schema, keys: Mapping[str, Schema] | None = None) -> dict[str, Any]:
+    """Return the keywords of a schema that say which values fit: no titles, descriptions or defaults.
+
+    `keys` are the schemas of keys of dicts, by paths as `changes` names them. The keyword `keys` of an object is that
+    of the dict's keys, too.
+    """
+    made = _essence(schema)
+    if keys:
+        made[_KEYS] = {path: _essence(each) for path, each in keys.items()}
+    if _has_text(made):
+        made[_PATTERNS] = True
+    return made
+
+
+def _has_text(part: Any) -> bool:
+    if isinstance(part, Mapping):
+        return part.get("type") == "string" or any(map(_has_text, part.values()))
+    return isinstance(part, list) and any(map(_has_text, part))
+
+
+def _essence(schema: Schema) -> dict[str, Any]:
     made: dict[str, Any] = {name: each for name, each in schema.items() if name in _KEPT}
     for name in _BY_NAME:
         if name in schema:
-            made[name] = {each: essence(inner) for each, inner in schema[name].items()}
+            made[name] = {each: _essence(inner) for each, inner in schema[name].items()}
     for name in (*_ONE_OF, "prefixItems"):
         if name in schema:
-            made[name] = [essence(inner) for inner in schema[name]]
+            made[name] = [_essence(inner) for inner in schema[name]]
     for part, inner in zip(made.get("prefixItems", ()), schema.get("prefixItems", ()), strict=True):
         if "title" in inner:  # the name of a NamedTuple's field
             part["title"] = inner["title"]
     for name in _PARTS:
         if name in schema:
-            made[name] = essence(schema[name]) if isinstance(schema[name], Mapping) else schema[name]
+            made[name] = _essence(schema[name]) if isinstance(schema[name], Mapping) else schema[name]
     for name in ("required", "enum"):
         if name in made:
             made[name] = sorted(made[name], key=repr)
@@ -72,7 +94,7 @@ def changes(before: Schema, now: Schema) -> list[str]:
     >>> changes(old, {"type": "object", "properties": {"a": {"type": "number"}, "b": {}}, "required": ["a"]})
     []
     """
-    return list(dict.fromkeys(_Comparison(before, now).of("", before, now)))
+    return list(dict.fromkeys(_Comparison(before, now).of_all(before, now)))
 
 
 class _Comparison:
@@ -82,6 +104,15 @@ class _Comparison:
         self._before = before.get("$defs", {})
         self._now = now.get("$defs", {})
         self._inside: set[tuple[str, str]] = set()
+        self._knows_patterns = _PATTERNS in before
+
+    def of_all(self, before: Schema, now: Schema) -> Iterator[str]:
+        """Yield each change."""
+        yield from self.of("", before, now)
+        keys = now.get(_KEYS, {})
+        for path, each in before.get(_KEYS, {}).items():
+            if path in keys:
+                yield from self.of(path, each, keys[path])
 
     def of(self, path: str, before: Schema, now: Schema) -> list[str]:
         """Return each change at `path` and below."""
@@ -131,6 +162,9 @@ class _Comparison:
             for name in names:
                 if name in now and (name not in before or is_tighter(float(now[name]), float(before[name]))):
                     yield f"{_field(path)} has {name} {now[name]} and had {before.get(name, 'none')}"
+        if self._knows_patterns and now.get("pattern") not in (None, before.get("pattern")):
+            had = repr(before["pattern"]) if "pattern" in before else "none"
+            yield f"{_field(path)} has the pattern {now['pattern']!r} and had {had}"
         if becomes == "object":
             yield from self._of_object(path, before, now)
         elif becomes == "array":
@@ -142,21 +176,22 @@ class _Comparison:
             values = _part(now, "additionalProperties")
             for each in (had or {"": _part(before, "additionalProperties")}).values():
                 yield from self.of(f"{path}[...]", each, values)
-            yield from self.of(f"{path} (keys)", _part(before, "propertyNames"), _part(now, "propertyNames"))
+            name = "keys" if "keys" in before and "keys" in now else "propertyNames"
+            yield from self.of(keys_of(path), _part(before, name), _part(now, name))
             return
         if had is None:
             yield f"{_field(path)} was a dict and has fields"
             return
         for name, each in had.items():
             if name in has:
-                yield from self.of(_below(path, name), each, has[name])
+                yield from self.of(below(path, name), each, has[name])
             else:
-                yield f"{_field(_below(path, name))} is gone: keep it, with a default if nothing sets it any more"
+                yield f"{_field(below(path, name))} is gone: keep it, with a default if nothing sets it any more"
         for name in now.get("required", ()):
             if name not in had:
-                yield f"{_field(_below(path, name))} is new and has no default: give it one"
+                yield f"{_field(below(path, name))} is new and has no default: give it one"
             elif name not in before.get("required", ()):
-                yield f"{_field(_below(path, name))} had a default, which older rows may need: give it one"
+                yield f"{_field(below(path, name))} had a default, which older rows may need: give it one"
 
     def _of_array(self, path: str, before: Schema, now: Schema) -> Iterator[str]:
         had, has = before.get("prefixItems"), now.get("prefixItems")
@@ -172,6 +207,11 @@ class _Comparison:
                 yield f"{_field(f'{path}[{index}]')} was {name!r} and is {now_name!r}: rows have the fields in order"
         for index, (each, other) in enumerate(zip(had, has, strict=False)):
             yield from self.of(f"{path}[{index}]", each, other)
+
+
+def keys_of(path: str) -> str:
+    """Return the path of the keys of a dict."""
+    return f"{path} (keys)".lstrip()
 
 
 def _resolved(schema: Schema, definitions: Schema) -> Schema:
@@ -201,7 +241,8 @@ def _is_base64(schema: Schema) -> bool:
     return "base64" in schema.get("contentEncoding", schema.get("format", ""))
 
 
-def _below(path: str, name: str) -> str:
+def below(path: str, name: str) -> str:
+    """Return the path of a field."""
     return f"{path}.{name}" if path else name
 
 

@@ -9,11 +9,12 @@ from penstock import ConfigError
 from penstock.support.packages import check_installed, needed
 
 from .base import TypedSerde, kind_name
-from .json_schemas import Schema
+from .json_schemas import Schema, essence
 
 check_installed("a serde of Pydantic models", "pydantic", "pydantic")  # its version, too
 with needed("a serde of Pydantic models", "pydantic"):
     from pydantic import PydanticUserError, TypeAdapter, ValidationError
+    from pydantic.json_schema import GenerateJsonSchema
 
 T = TypeVar("T")
 
@@ -52,6 +53,17 @@ class ModelSerde(TypedSerde[T]):
 
     def json_schema(self) -> Schema:
         return self._adapter.json_schema(by_alias=True)
+
+    def _essence(self) -> Schema:
+        return essence(self._adapter.json_schema(by_alias=True, schema_generator=_WithKeys))
+
+
+class _WithKeys(GenerateJsonSchema):
+    """Adds the schema of a dict's keys: JSON's own keyword for them has no numbers."""
+
+    def dict_schema(self, schema: Any) -> dict[str, Any]:
+        keys = self.generate_inner(schema["keys_schema"]) if "keys_schema" in schema else {}
+        return {**super().dict_schema(schema), "keys": keys}
 
 
 def _path(location: tuple[int | str, ...]) -> str:

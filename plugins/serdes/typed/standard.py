@@ -14,12 +14,38 @@ from msgspec import inspect
 from penstock import ConfigError
 
 from .base import TypedSerde, kind_name
-from .json_schemas import Schema, essence
+from .json_schemas import Schema, below, essence, keys_of
 
 T = TypeVar("T")
 _NATURAL = (bytes, date, datetime, time, timedelta, Decimal)
 """Types whose values a row has as they are."""
 _CACHE = "__msgspec_cache__"
+_KEYS: Mapping[type[inspect.Type], Schema] = {
+    inspect.AnyType: {},
+    inspect.StrType: {"type": "string"},
+    inspect.IntType: {"type": "integer"},
+    inspect.FloatType: {"type": "number"},
+    inspect.DecimalType: {"type": "string", "format": "decimal"},
+    inspect.BytesType: {"type": "string", "contentEncoding": "base64"},
+    inspect.DateTimeType: {"type": "string", "format": "date-time"},
+    inspect.DateType: {"type": "string", "format": "date"},
+    inspect.TimeType: {"type": "string", "format": "time"},
+    inspect.TimeDeltaType: {"type": "string", "format": "duration"},
+    inspect.UUIDType: {"type": "string", "format": "uuid"},
+    inspect.EnumType: {},
+    inspect.LiteralType: {},
+}
+"""The types that the keys of a dict may have, since their values have a text, and the schemas of these texts."""
+_LIMITS = {
+    "pattern": "pattern",
+    "min_length": "minLength",
+    "max_length": "maxLength",
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
 _AT = re.compile(r"(.*?)(?: - at (?:key in )?`\$\.?(.*)`)?$", re.DOTALL)
 
 
@@ -32,7 +58,15 @@ class StandardSerde(TypedSerde[T]):
             for each in _inside(self._info, set()):
                 if isinstance(each, msgspec.inspect.CustomType):  # msgspec itself says so when a value is read
                     raise TypeError(f"JSON has nothing for {kind_name(each.cls)}")
+                if hasattr(each, "key_type") and not any(type(key) in _KEYS for key in _types(each.key_type)):
+                    shown = type(each.key_type).__name__.removesuffix("Type")
+                    raise TypeError(f"the keys of a dict are text in JSON, so they cannot be {shown} values")
             self._encoder = msgspec.json.Encoder(order="deterministic")
+            # The encoder puts keys in order only if all of them are text.
+            self._has_other_keys = any(
+                not isinstance(getattr(each, "key_type", None), inspect.StrType | None)
+                for each in _inside(self._info, set())
+            )
             self._decoder = msgspec.json.Decoder(kind)
             super().__init__(kind, refuses_extra=refuses_extra)
         except (TypeError, NameError, AttributeError) as error:
@@ -56,6 +90,8 @@ class StandardSerde(TypedSerde[T]):
         return [None if data is None else decode(data) for data in column]
 
     def _write(self, value: T) -> bytes:
+        if self._has_other_keys:
+            return self._encoder.encode(msgspec.to_builtins(value, str_keys=True, order="deterministic"))
         return self._encoder.encode(value)
 
     def _read(self, data: bytes) -> T:
@@ -90,7 +126,7 @@ class StandardSerde(TypedSerde[T]):
                 items = schema.get("$defs", {}).get(each.cls.__name__, {}).get("prefixItems", ())
                 for item, field in zip(items, each.fields, strict=False):
                     item["title"] = field.name
-        return essence(schema)
+        return essence(schema, dict(_keys(self._info, "")))
 
     def json_schema(self) -> Schema:
         schema = msgspec.json.schema(self.value_type)
@@ -166,3 +202,42 @@ def _fits(info: inspect.Type, raw: Any) -> bool:
             return bool(raw.get(info.tag_field) == info.tag)
         return isinstance(info, _WITH_FIELDS | inspect.DictType | inspect.AnyType)
     return isinstance(info, inspect.NamedTupleType | inspect.TupleType | inspect.CollectionType | inspect.AnyType)
+
+
+def _types(info: inspect.Type) -> tuple[inspect.Type, ...]:
+    return info.types if isinstance(info, inspect.UnionType) else (info,)
+
+
+def _keys(info: inspect.Type, path: str, inside: tuple[type, ...] = ()) -> Iterator[tuple[str, Schema]]:
+    """Yield the path and the schema of the keys of each dict in a type, whose own schema says nothing about them."""
+    kind = getattr(info, "cls", None)
+    if kind is not None and kind in inside:
+        return
+    inside = inside if kind is None else (*inside, kind)
+    parts: list[tuple[str, inspect.Type]] = []
+    if hasattr(info, "key_type") and hasattr(info, "value_type"):
+        yield keys_of(path), _key_schema(info.key_type)
+        parts = [(f"{path}[...]", info.value_type)]
+    elif isinstance(info, inspect.UnionType):
+        parts = [(path, each) for each in info.types]
+    elif isinstance(info, _WITH_FIELDS):
+        parts = [(below(path, field.encode_name), field.type) for field in info.fields]
+    elif isinstance(info, inspect.NamedTupleType):
+        parts = [(f"{path}[{index}]", field.type) for index, field in enumerate(info.fields)]
+    elif isinstance(info, inspect.TupleType):
+        parts = [(f"{path}[{index}]", each) for index, each in enumerate(info.item_types)]
+    elif isinstance(info, inspect.CollectionType):
+        parts = [(f"{path}[]", info.item_type)]
+    for name, each in parts:
+        yield from _keys(each, name, inside)
+
+
+def _key_schema(info: inspect.Type) -> Schema:
+    if isinstance(info, inspect.UnionType):
+        return {"anyOf": [_key_schema(each) for each in info.types]}
+    if isinstance(info, inspect.EnumType):
+        return {"enum": [each.value for each in info.cls]}
+    if isinstance(info, inspect.LiteralType):
+        return {"enum": list(info.values)}
+    limits = {name: getattr(info, limit, None) for limit, name in _LIMITS.items()}
+    return {**_KEYS.get(type(info), {}), **{name: limit for name, limit in limits.items() if limit is not None}}

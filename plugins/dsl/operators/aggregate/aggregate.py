@@ -83,7 +83,7 @@ class Aggregate(UpdatingOperator):
 
     def _bind_versioned(self, context: ProcessorContext) -> Run:
         """Return the function for a versioned store: what its history no longer takes is not forwarded."""
-        store, forward, sends_old = context.get_store(self.store), context.send, self.sends_old
+        store, forward, sends_old = context.get_store(self.store), self._emitter(context), self.sends_old
         initial, take, drop = self.fold.initial, self.fold.compile_take(context.node), context.metrics.drop
 
         def run(record: Record) -> None:

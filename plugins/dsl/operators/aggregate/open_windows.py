@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from penstock import ProcessorContext
@@ -12,13 +12,16 @@ from ..own_time import WindowTime
 
 NEVER = 2**63 - 1
 _NEXT, _SENT = "next_end", "closed_to"
+_FEW = 64
 
-Ends = Iterable[tuple[int, Any]]
-"""The end of a window, and what tells it apart from others with this end."""
+Note = tuple[int, Any, Any]
+"""The end of a window (ms), what tells it apart from all others and orders those of one end, and the key it is of."""
 
 
 class OpenWindows:
-    """The windows to be emitted when they close. `next_end` is the earliest end of one: before it nothing is due.
+    """The windows to be emitted when they close: one note of each. Before `next_end` nothing is due.
+
+    A session that grows keeps its note, so a note may have an earlier end than its window.
 
     It is known in memory alone. When the task was opened, it is read from the store by `scan`, which gets the time up
     to which windows were sent before; but only when one may be due. If the program before sent updates (`on_close`
@@ -27,12 +30,13 @@ class OpenWindows:
     """
 
     def __init__(
-        self, context: ProcessorContext, time: WindowTime, scan: Callable[[int], Ends], *, on_close: bool
+        self, context: ProcessorContext, time: WindowTime, scan: Callable[[int], Iterable[Note]], *, on_close: bool
     ) -> None:
         self._values = context.saved_numbers
         self._scan = scan
-        self._ends: list[int] = []
-        self._by_end: dict[int, list[Any]] = {}
+        self._notes: dict[Any, tuple[int, Any]] = {}
+        self._order: list[tuple[int, Any]] = []
+        """A heap of the end and the name of each note, and of some that are gone."""
         self._is_complete = False
         if on_close and _NEXT not in self._values and time.now >= 0:
             # Updates were sent of all that has closed so far.
@@ -42,47 +46,59 @@ class OpenWindows:
         if not on_close and not self.has_unsent:
             self._values.pop(_NEXT, None)
 
-    def add(self, end: int, window: Any) -> None:
-        """Add a window that was made."""
-        windows = self._by_end.get(end)
-        if windows is not None:
-            windows.append(window)
+    def add(self, end: int, which: Any, key: Any = None) -> None:
+        """Add a window that was put into the store. One that has a note keeps it."""
+        if which in self._notes:
             return
-        self._by_end[end] = [window]
-        heappush(self._ends, end)
+        self._notes[which] = end, key
+        heappush(self._order, (end, which))
         if end < self.next_end:
             self.next_end = self._values[_NEXT] = end
 
-    def add_once(self, end: int, window: Any) -> None:
-        """Add a window, if it is not there."""
-        windows = self._by_end.get(end)
-        if windows is None or window not in windows:
-            self.add(end, window)
+    def merge(self, merged: Iterable[Any], end: int, which: Any, key: Any) -> None:
+        """Add a window that replaces others, with the earliest end that one of them was noted with.
 
-    def take(self, until: int) -> list[tuple[int, Any]]:
-        """Remove and return the windows that end at `until` or before, by their ends."""
+        Without `which`, nothing replaces them.
+        """
+        notes = self._notes
+        ends = [notes.pop(each)[0] for each in merged if each in notes]  # one of before the opening may have none
+        if which is not None:
+            self.add(min(ends, default=end), which, key)
+        if len(self._order) > 2 * len(notes) + _FEW:
+            self._order = [(noted, each) for each, (noted, _) in notes.items()]
+            heapify(self._order)
+
+    def take(self, until: int) -> list[Note]:
+        """Remove and return the windows that were noted with an end of `until` or before, in order."""
         if not self._is_complete:
             self._read()
-        due: list[tuple[int, Any]] = []
-        while self._ends and self._ends[0] <= until:
-            end = heappop(self._ends)
-            due.extend((end, window) for window in self._by_end.pop(end))
+        due: list[Note] = []
+        notes, order = self._notes, self._order
+        while order:
+            end, which = order[0]
+            noted, key = notes.get(which, (None, None))
+            if noted == end:
+                if end > until:
+                    break
+                del notes[which]
+                due.append((end, which, key))
+            heappop(order)
         self._values[_SENT] = until
-        self.next_end = self._values[_NEXT] = self._ends[0] if self._ends else NEVER
+        self.next_end = self._values[_NEXT] = order[0][0] if order else NEVER
         return due
 
-    def take_unsent(self) -> list[tuple[int, Any]]:
-        """Return all windows that are open, by their ends; from now on none is remembered."""
+    def take_unsent(self) -> list[Note]:
+        """Return all windows that are open, in order; from now on none is remembered."""
         self._read()
         del self._values[_NEXT]
         self.has_unsent = False
-        return [(end, window) for end in sorted(self._by_end) for window in self._by_end[end]]
+        return [(end, which, self._notes[which][1]) for end, which in sorted(self._order)]
 
     def _read(self) -> None:
-        self._ends.clear()
-        self._by_end.clear()
+        self._notes.clear()
+        self._order.clear()
         sent_to = self._values.get(_SENT, -1)
-        for end, window in self._scan(sent_to):
+        for end, which, key in self._scan(sent_to):
             if end > sent_to:
-                self.add(end, window)
+                self.add(end, which, key)
         self._is_complete = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from penstock.support.own_copy import own_copy
 
 from ..own_time import WindowTime
 from ..updates import LATE
-from .open_windows import Ends, OpenWindows
+from .open_windows import Note, OpenWindows
 from .windowed_operator import Send, Take, WindowedOperator, bytes_of_keys
 from .windows import SessionWindows
 
@@ -40,7 +41,8 @@ class SessionAggregate(WindowedOperator):
         find, put, remove, drop = store.find_sessions, store.put, store.remove, context.metrics.drop
         gap, on_close, keeps_headers = self.windows.gap_ms, self.on_close, self.keeps_headers
         fold, take_value = self.fold, self.fold.compile_take(context.node)
-        update = self._compile_update(context, store)
+        update, emit = self._compile_update(context, store), self._emitter(context)
+        key_bytes = bytes_of_keys(self.key_serde, context)
 
         def take(record: Record) -> bool:
             key, value, timestamp, headers = record
@@ -64,29 +66,34 @@ class SessionAggregate(WindowedOperator):
             if keeps_headers and aggregate is not None:
                 kept = new(ValueTimestampHeaders, (aggregate, end, headers))
             put(new(Windowed, (key, start, end)), kept)
-            if on_close:
-                open_windows.add(end, (start, key))
+            if on_close and (kept is None or len(found) != 1 or found[0][0][1] != start):
+                raw = key_bytes(key)
+                merged = [(session[1], raw) for session, _ in found]
+                open_windows.merge(merged, end, None if kept is None else (start, raw), key)
             update(key, start, end, aggregate, None, end, headers)
             return True
 
-        key_bytes, emit = bytes_of_keys(self.key_serde, context), self._emitter(context)
-
-        def send(due: list[tuple[int, Any]], headers: Headers) -> None:
-            keys = {(end, start, key_bytes(key)): key for end, (start, key) in due}
-            for end, start, raw in sorted(keys):
-                key = keys[end, start, raw]
-                entry = store.fetch_session(key, start, end)
-                if entry is not None:  # else it has grown into another one
-                    value, of_window = (entry[0], entry[2]) if keeps_headers else (entry, headers)
-                    session = new(Windowed, (key, start, end))
-                    emit((session, new(Change, (value, None)), end, of_window))
+        def send(due: list[Note], headers: Headers) -> None:
+            closed: dict[tuple[int, int, bytes], tuple[Any, Any]] = {}
+            for _, (start, raw), key in due:
+                with find(key, start, start) as rows:
+                    for (_, _, end), entry in rows:
+                        if on_close and end > time.closed:  # it has grown since it was noted
+                            open_windows.add(end, (start, raw), key)
+                        else:
+                            closed[end, start, raw] = key, entry
+            for end, start, raw in sorted(closed):
+                key, entry = closed[end, start, raw]
+                value, of_window = (entry[0], entry[2]) if keeps_headers else (entry, headers)
+                emit((new(Windowed, (key, start, end)), new(Change, (value, None)), end, of_window))
 
         return take, send
 
-    def _read_open(self, store: Any, after: int) -> Ends:
-        """Return (end, (start, key)) of the sessions in the store that end later than `after`."""
+    def _read_open(self, context: ProcessorContext, after: int) -> Iterable[Note]:
+        """Return (end, (start, bytes of the key), key) of the sessions in the store that end later than `after`."""
+        key_bytes, store = bytes_of_keys(self.key_serde, context), context.get_store(self.store)
         with store.find_sessions_range(None, None, after + 1, 2**63 - 1) as rows:
-            return [(end, (start, key)) for (key, start, end), _ in rows]
+            return [(end, (start, key_bytes(key)), key) for (key, start, end), _ in rows]
 
     def _listener(self, context: ProcessorContext) -> FlushListener:
         emit, sends_old, keeps_headers = self._emitter(context), self.sends_old, self.keeps_headers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from penstock.support.own_copy import own_copy, own_record
 
 from ..own_time import WindowTime
 from ..updates import LATE
-from .open_windows import NEVER, Ends, OpenWindows
+from .open_windows import NEVER, Note, OpenWindows
 from .windowed_operator import Send, Take, WindowedOperator, bytes_of_keys
 from .windows import SlidingWindows
 
@@ -48,10 +48,11 @@ class SlidingAggregate(WindowedOperator):
         difference, on_close = self.windows.difference_ms, self.on_close
         put, fetch, drop, stored = store.put, store.fetch, context.metrics.drop, self._stored
         initial, take_value = self.fold.initial, self.fold.compile_take(context.node)
-        update = self._compile_update(context, store)
+        update, emit = self._compile_update(context, store), self._emitter(context)
+        key_bytes, keeps_headers = bytes_of_keys(self.key_serde, context), self.keeps_headers
         sends_old = self.sends_old and not on_close and store.record_cache is None
 
-        taken = False
+        taken, known = False, set[int]()
 
         def write(record: Record, start: int, entry: Any) -> None:
             nonlocal taken
@@ -66,35 +67,33 @@ class SlidingAggregate(WindowedOperator):
             before = own_copy(old) if sends_old else None  # it is handed over, and the entry may be used again
             aggregate = take_value(key, value, own_copy(old))
             put(key, stored(aggregate, at, headers), start)
-            if on_close:
-                open_windows.add(start + difference, (start, key))
+            if on_close and aggregate is not None and start not in known:
+                open_windows.add(start + difference, (start, key_bytes(key)), key)
             update(key, start, start + difference, aggregate, before, at, headers)
 
         def copy(record: Record, start: int, entry: Any) -> None:
             key = record[0]
             put(key, entry, start)
             if on_close:
-                open_windows.add(start + difference, (start, key))
+                open_windows.add(start + difference, (start, key_bytes(key)), key)
             update(own_copy(key), start, start + difference, own_copy(entry[0]), None, entry[1], record[3])
 
         def take(record: Record) -> bool:
-            nonlocal taken
+            nonlocal taken, known
             taken, timestamp = False, record[2]
             if timestamp + difference <= time.closed:
                 drop(LATE)
                 return False
             with fetch(record[0], max(0, timestamp - 2 * difference), timestamp + 1) as rows:
                 windows = list(rows)
+            if on_close:
+                known = {start for start, _ in windows}
             work = _early if timestamp < difference else _in_order
             work(record, windows, difference, write, copy)
             return taken
 
-        key_bytes, emit, keeps_headers = self._order(context), self._emitter(context), self.keeps_headers
-
-        def send(due: list[tuple[int, Any]], headers: Headers) -> None:
-            keys = {(start, key_bytes(key)): key for _, (start, key) in due}
-            for start, raw in sorted(keys):
-                key = keys[start, raw]
+        def send(due: list[Note], headers: Headers) -> None:
+            for _, (start, _), key in due:
                 entry = fetch(key, start)
                 if entry is not None:
                     of_window = entry[2] if keeps_headers else headers
@@ -103,13 +102,11 @@ class SlidingAggregate(WindowedOperator):
 
         return take, send
 
-    def _order(self, context: ProcessorContext) -> Callable[[Any], bytes]:
-        return bytes_of_keys(self.key_serde, context)
-
-    def _read_open(self, store: Any, after: int) -> Ends:
-        """Return (end, (start, key)) of the windows in the store that end later than `after`."""
-        with store.fetch_all(max(0, after - self.windows.difference_ms), NEVER) as rows:
-            return [(start + self.windows.difference_ms, (start, key)) for (key, start, _), _ in rows]
+    def _read_open(self, context: ProcessorContext, after: int) -> Iterable[Note]:
+        """Return (end, (start, bytes of the key), key) of the windows in the store that end later than `after`."""
+        key_bytes, difference = bytes_of_keys(self.key_serde, context), self.windows.difference_ms
+        with context.get_store(self.store).fetch_all(max(0, after - difference), NEVER) as rows:
+            return [(start + difference, (start, key_bytes(key)), key) for (key, start, _), _ in rows]
 
 
 def _in_order(record: Record, windows: list[Any], difference: int, write: Put, copy: Copy) -> None:

@@ -12,7 +12,7 @@ from penstock.support.own_copy import IMMUTABLE, own_copy
 
 from ..own_time import WindowTime
 from ..updates import LATE
-from .open_windows import NEVER, Ends, OpenWindows
+from .open_windows import NEVER, Note, OpenWindows
 from .windowed_operator import Send, Take, WindowedOperator
 from .windows import TimeWindows
 
@@ -66,13 +66,13 @@ class WindowAggregate(WindowedOperator):
                 aggregate = take_value(key, value, old)
                 put(key, stored(aggregate, at, headers), start)
                 if on_close:
-                    open_windows.add_once(end, start)
+                    open_windows.add(end, start)
                 elif sends_updates:
                     emit((new(Windowed, (key, start, end)), new(Change, (aggregate, before)), at, headers))
             return taken
 
-        def send(due: list[tuple[int, Any]], headers: Headers) -> None:
-            ends = {start: end for end, start in due}
+        def send(due: list[Note], headers: Headers) -> None:
+            ends = {start: end for end, start, _ in due}
             for (key, start, _), entry in _rows(store, sorted(ends)):
                 of_window = entry[2] if keeps_headers else headers
                 change = new(Change, (entry[0], None))
@@ -80,12 +80,12 @@ class WindowAggregate(WindowedOperator):
 
         return take, send
 
-    def _read_open(self, store: Any, after: int) -> Ends:
-        """Return (end, start) of the windows in the store that end later than `after`."""
-        with store.fetch_all(max(0, after - self.windows.size_ms), NEVER) as rows:
+    def _read_open(self, context: ProcessorContext, after: int) -> Iterable[Note]:
+        """Return (end, start, None) of the windows in the store that end later than `after`."""
+        with context.get_store(self.store).fetch_all(max(0, after - self.windows.size_ms), NEVER) as rows:
             starts = {windowed.start for windowed, _ in rows}
         ends = [(start, self.windows.end_of(start)) for start in starts]
-        return sorted((end, start) for start, end in ends if end is not None)
+        return [(end, start, None) for start, end in ends if end is not None]
 
 
 def _rows(store: Any, starts: list[int]) -> Iterable[tuple[Windowed, Any]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from penstock import Change, Headers, ProcessorContext, Record, StateStore, Windowed
@@ -14,11 +15,11 @@ from penstock.program.serdes import SerdeLike, resolve_serde
 from ..own_time import IdleClock, WindowTime, forget_idle_time
 from ..updates import NULL_KEY, NULL_VALUE, UpdatingOperator
 from .folds import Fold
-from .open_windows import Ends, OpenWindows
+from .open_windows import Note, OpenWindows
 
 Take = Callable[[Record], bool]
 """Handles a record that has a key, after stream time was moved. Returns whether any window took it."""
-Send = Callable[[list[tuple[int, Any]], Headers], None]
+Send = Callable[[list[Note], Headers], None]
 """Emits windows of OpenWindows as they are in the store, with these headers."""
 
 
@@ -63,18 +64,18 @@ class WindowedOperator(UpdatingOperator):
         """Return the functions that take a record and that emit windows."""
 
     @abstractmethod
-    def _read_open(self, store: Any, after: int) -> Ends:
+    def _read_open(self, context: ProcessorContext, after: int) -> Iterable[Note]:
         """Return the windows in the store that end later than `after`, or more."""
 
     def _emitter(self, context: ProcessorContext) -> Run:
         forward, updates_to = context.send, self.updates_to
-        return forward if updates_to is None else lambda record: forward(record, updates_to)
+        return self._announcing(context, forward if updates_to is None else lambda record: forward(record, updates_to))
 
     def bind(self, context: ProcessorContext) -> Run:
         time = self._time = WindowTime(context, self._wait_ms)
         forward, late_to = context.send, self.late_to
-        store, on_close = context.get_store(self.store), self.on_close
-        open_windows = OpenWindows(context, time, lambda after: self._read_open(store, after), on_close=on_close)
+        on_close = self.on_close
+        open_windows = OpenWindows(context, time, partial(self._read_open, context), on_close=on_close)
         take, send = self._bind_windows(context, time, open_windows)
 
         def close(headers: Headers) -> None:

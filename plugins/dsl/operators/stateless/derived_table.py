@@ -12,8 +12,8 @@ from penstock.support.callbacks import check_methods
 from penstock.support.own_copy import own_copy
 
 from ...graph.materialized import Materialized
-from ...graph.step import ProcessorStep
-from ..reading import Get, StoreGetter, TableSource, ValueGetter
+from ...graph.step import ProcessorStep, Step
+from ..reading import Get, RowsBefore, StoreGetter, TableSource, ValueGetter
 from .table_values import MappingOperator
 
 Compute = Callable[[Any, Any], Any]
@@ -42,6 +42,9 @@ class DerivedTable(TableSource):
         """Whether its store keeps versions, or without a store, whether the other table's does."""
         return self.kept.is_versioned if self.kept.exists else self.parent.is_versioned
 
+    def writers(self) -> tuple[Step, ...]:
+        return (self.step,) if self.kept.exists else self.parent.writers()
+
     @property
     def expiring(self) -> str | None:
         return self.kept.expiring if self.kept.exists else self.parent.expiring
@@ -68,8 +71,8 @@ class ComputedGetter(ValueGetter):
     def history_ms(self) -> int | None:
         return self.parent.history_ms
 
-    def open(self, context: ProcessorContext, *, sent: bool = False) -> Get:
-        get, compute = self.parent.open(context, sent=sent), self.compute
+    def open(self, context: ProcessorContext, *, sent: bool = False, before: RowsBefore | None = None) -> Get:
+        get, compute = self.parent.open(context, sent=sent, before=before), self.compute
 
         def computed(key: Any) -> ValueAndTimestamp | None:
             found = get(key)
@@ -102,8 +105,8 @@ class TransformedGetter(ValueGetter):
     def stores(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self.parent.stores, *self.used)))
 
-    def open(self, context: ProcessorContext, *, sent: bool = False) -> Get:
-        get = self.parent.open(context, sent=sent)
+    def open(self, context: ProcessorContext, *, sent: bool = False, before: RowsBefore | None = None) -> Get:
+        get = self.parent.open(context, sent=sent, before=before)
         transformer = self.transformer(**self.arguments)
         transformer.init(transformer_context(context))
 

@@ -10,12 +10,14 @@ from penstock import ProcessorContext, Record, ValueAndTimestamp
 from penstock.operator import Operator, Run, new
 from penstock.support.own_copy import IMMUTABLE, own_copy
 
+from ...graph.keys import is_same_key
 from ...graph.materialized import Materialized
 from ...graph.recorder import Recorder
+from ...graph.repartition import RepartitionStep
 from ...graph.serdes import Serdes
-from ...graph.step import Flow, ProcessorStep
+from ...graph.step import Flow, ProcessorStep, Step
 from ..joins import Joiner, JoinKind, TableSide
-from ..reading import Get, StoreGetter, TableSource, ValueGetter, keep
+from ..reading import Get, RowsBefore, StoreGetter, TableSource, ValueGetter, keep
 from ..table_store import NotLatest, TableOperator
 
 if TYPE_CHECKING:
@@ -34,11 +36,12 @@ def record_tables_join(
     """Add the steps of a join of two tables by key; return the flow of its result and how that is read."""
     names, join = recorder.names, joiner.of_key_and_values
     merge = ProcessorStep(names.step("KTABLE-MERGE-", name), TableMerge, {"sends_old": False})
-    if kind.keeps_left:
-        left.source.send_old_values(force=True)
-    if kind.keeps_right:
-        right.source.send_old_values(force=True)
     get_left, get_right = left.source.getter(), right.source.getter()
+    are_related = _is_above(left.source, right.flow.step) or _is_above(right.source, left.flow.step)
+    if kind.keeps_left or are_related:
+        left.source.send_old_values(force=True)
+    if kind.keeps_right or are_related:
+        right.source.send_old_values(force=True)
 
     # A side needs its own row unless the other side's is enough for a result.
     needs_left, needs_right = not kind.keeps_right, not kind.keeps_left
@@ -54,6 +57,9 @@ def record_tables_join(
         _side(names.suffixed(name, "-join-other", "KTABLE-JOINOTHER-"), of_right, right, get_left),
     )
     serdes = kept.serdes(Serdes(left.flow.serdes.key))
+    if are_related:
+        for step in (*sides, merge):
+            step.options["of_related"] = True
     keep(merge, kept, serdes)
     recorder.add(sides[0], left.flow.step)
     recorder.add(sides[1], right.flow.step)
@@ -62,6 +68,19 @@ def record_tables_join(
     recorder.copartition(sources)
     view = JoinedGetter(get_left, get_right, join, needs_left, needs_right)
     return Flow(merge, serdes, sources), JoinedTable((left.source, right.source), (*sides, merge), kept, view)
+
+
+def _is_above(table: TableSource, step: Step) -> bool:
+    """Return whether an update of a store by which the table is read may reach a step in one go, without a topic."""
+    pending, seen, writers = [step], set[int](), table.writers()
+    while pending:
+        each = pending.pop()
+        if each in writers:
+            return True
+        if id(each) not in seen and not isinstance(each, RepartitionStep):
+            seen.add(id(each))
+            pending.extend(each.parents)
+    return False
 
 
 def _side(name: str, options: dict[str, Any], side: TableSide, other: ValueGetter) -> ProcessorStep:
@@ -86,6 +105,10 @@ class JoinedTable(TableSource):
     @property
     def is_versioned(self) -> bool:
         return self.kept.is_versioned
+
+    def writers(self) -> tuple[Step, ...]:
+        left, right = self.parents
+        return (self.steps[-1],) if self.kept.exists else (*left.writers(), *right.writers())
 
     @property
     def expiring(self) -> str | None:
@@ -114,8 +137,9 @@ class JoinedGetter(ValueGetter):
     def stores(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self.left.stores, *self.right.stores)))
 
-    def open(self, context: ProcessorContext, *, sent: bool = False) -> Get:
-        get_left, get_right = self.left.open(context, sent=sent), self.right.open(context, sent=sent)
+    def open(self, context: ProcessorContext, *, sent: bool = False, before: RowsBefore | None = None) -> Get:
+        get_left = self.left.open(context, sent=sent, before=before)
+        get_right = self.right.open(context, sent=sent, before=before)
         joiner, needs_left, needs_right = self.joiner, self.needs_left, self.needs_right
 
         def joined(key: Any) -> ValueAndTimestamp | None:
@@ -135,6 +159,9 @@ class TableJoin(Operator):
 
     `needs_this`, `needs_other`: whether a result needs the row of this table, or of the other one. The result has the
     timestamp of the later row. `ignores_older`: this table keeps versions, and only its latest ones count (KIP-914).
+
+    `of_related`: one update may reach both sides, one after the other, and the first one finds the other row changed
+    already. So the old result is made of the rows before, and it is deleted where the other row has just gone.
     """
 
     joiner: Callable[[Any, Any, Any], Any]
@@ -143,8 +170,11 @@ class TableJoin(Operator):
     needs_other: bool
     ignores_older: bool = False
     sends_old: bool = False
+    of_related: bool = False
 
     def bind(self, context: ProcessorContext) -> Run:
+        if self.of_related:
+            return self._bind_related(context)
         forward, drop, joiner = context.send, context.metrics.drop, self.joiner
         get = self.other.open(context, sent=True)
         needs_this, needs_other, sends_old = self.needs_this, self.needs_other, self.sends_old
@@ -179,12 +209,55 @@ class TableJoin(Operator):
 
         return run
 
+    def _bind_related(self, context: ProcessorContext) -> Run:
+        forward, drop, joiner = context.send, context.metrics.drop, self.joiner
+        before = RowsBefore()
+        get = self.other.open(context, sent=True, before=before)
+        needs_this, needs_other, sends_old = self.needs_this, self.needs_other, self.sends_old
+        ignores_older = self.ignores_older
 
+        def has_result(mine: Any, other: Any) -> bool:
+            is_lacking = (mine is None and needs_this) or (other is None and needs_other)
+            return not is_lacking and (mine is not None or other is not None)
+
+        def run(record: Record) -> None:
+            key, change, timestamp, headers = record
+            if key is None:
+                drop("null_key")
+                return
+            if ignores_older and type(change) is NotLatest:
+                drop("not_latest")
+                return
+            value, old = change[0], change[1]
+            found = get(key)
+            found_before = before.read(get, key, found)
+            other, other_before = (None if each is None else each[0] for each in (found, found_before))
+            had_result = has_result(old, other_before)
+            if other is None and (needs_other or (value is None and old is None)) and not had_result:
+                return
+            if found is not None and found[1] > timestamp:
+                timestamp = found[1]
+            of_old = own_copy(other_before) if had_result and sends_old else None
+            joined = joiner(key, value, other) if has_result(value, other) else None
+            joined_old = joiner(key, old, of_old) if had_result and sends_old else None
+            forward((key, new(type(change), (joined, joined_old)), timestamp, headers))
+
+        return run
+
+
+@dataclass(kw_only=True, eq=False)
 class TableMerge(TableOperator):
-    """Forwards the results of both sides of a join, from its store if it has one."""
+    """Forwards the results of both sides of a join, from its store if it has one.
+
+    `of_related`: one update may have two results, and the second one then has the first as its old value.
+    """
+
+    of_related: bool = False
 
     def bind(self, context: ProcessorContext) -> Run:
-        forward, sends_old = context.send, self.sends_old
+        forward, sends_old = self._emitter(context), self.sends_old
+        if self.of_related and sends_old:
+            return self._bind_related(context)
         if self.store is not None:
             update = self.compile_update(context)
 
@@ -199,5 +272,18 @@ class TableMerge(TableOperator):
         def run(record: Record) -> None:
             key, change, timestamp, headers = record
             forward((key, new(type(change), (change[0], None)), timestamp, headers))
+
+        return run
+
+    def _bind_related(self, context: ProcessorContext) -> Run:
+        update = self.compile_update(context)
+        latest_key = latest = None
+
+        def run(record: Record) -> None:
+            nonlocal latest_key, latest
+            key, change, timestamp, headers = record
+            old = latest if is_same_key(latest_key, key) else change[1]
+            latest_key, latest = own_copy(key), own_copy(change[0])
+            update(key, change[0], old, timestamp, headers)
 
         return run
