@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from .context import ProcessorContext
 from .processor import Processor
 from .record import Record
+from .support.callbacks import bound
 
 __all__ = ["Operator", "Run", "new"]
 
@@ -61,5 +62,5 @@ class Operator(Processor):
     def process(self, record: Record) -> None:
         """Handle one record; the engine calls the function that `bind` returned instead."""
         if self._run is None:
-            self._run = self.bind(self.context)
+            self._run = bound(self, self.context)
         self._run(record)

@@ -11,18 +11,20 @@ from .support.callbacks import check_plain
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "_penstock_visitor"
-_ARGUMENTS = {("self", "key", "value", "argument"): True, ("self", "key", "value"): False}
+_WITHOUT_ARGUMENT = ("self", "key", "value")
+_WITH_ARGUMENT = (*_WITHOUT_ARGUMENT, "argument")
 
 
 class Visitor(NamedTuple):
     """What `visitor` says of a method.
 
     `store`: the store that it visits; None: the only one that its node is connected to. `takes_argument`: it is called
-    with the argument of the visit, too.
+    with the argument of the visit, too. `needs_argument`: it cannot be called without one.
     """
 
     store: str | None
     takes_argument: bool
+    needs_argument: bool
 
 
 def visitor(store: str | None = None) -> Callable[[F], F]:
@@ -30,9 +32,11 @@ def visitor(store: str | None = None) -> Callable[[F], F]:
 
     `penstock visit` asks for it, also while the application runs. Each task then goes through its part of the store in
     portions between records, in the order of the keys as bytes, and calls `method(key, value)`, or `method(key, value,
-    argument)`. As in a punctuator, there is no record; the method may forward, and put and delete in any store of the
-    node. It all counts with the task's commits, and so does how far the visit is: each key that is there when the visit
-    begins, and is not deleted before its turn, is visited once. Keys of window and session stores are `Windowed`.
+    argument)`. A visit that is asked for without an argument has the default of the method's fourth parameter; without
+    a default it is refused. As in a punctuator, there is no record; the method may forward, and put and delete in any
+    store of the node. It all counts with the task's commits, and so does how far the visit is: each key that is there
+    when the visit begins, and is not deleted before its turn, is visited once. Keys of window and session stores are
+    `Windowed`.
 
     `store` names a store that the node is connected to; None: its only one. Raises TopologyError for a method that does
     not take these arguments. Semantics: goka's visitors.
@@ -54,23 +58,24 @@ def visitor(store: str | None = None) -> Callable[[F], F]:
     def mark(method: F) -> F:
         name = getattr(method, "__qualname__", repr(method))
         check_plain("visitor", name, method)
-        setattr(method, _MARK, Visitor(store, _takes_argument(name, method)))
+        signature = inspect.signature(method)
+        takes, needs = _takes(signature, _WITH_ARGUMENT), not _takes(signature, _WITHOUT_ARGUMENT)
+        if needs and not takes:
+            raise TopologyError(
+                f"visitor {name}: it is called with (key, value), or with (key, value, argument), and takes {signature}"
+            )
+        setattr(method, _MARK, Visitor(store, takes, needs))
         return method
 
     return mark
 
 
-def _takes_argument(name: str, method: Callable[..., Any]) -> bool:
-    signature = inspect.signature(method)
-    for arguments, takes_argument in _ARGUMENTS.items():
-        try:
-            signature.bind(*arguments)
-        except TypeError:
-            continue
-        return takes_argument
-    raise TopologyError(
-        f"visitor {name}: it is called with (key, value), or with (key, value, argument), and takes {signature}"
-    )
+def _takes(signature: inspect.Signature, arguments: tuple[str, ...]) -> bool:
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def visitors_of(kind: type) -> Mapping[str, Visitor]:

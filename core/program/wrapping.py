@@ -8,7 +8,7 @@ from typing import Any
 from ..context import ProcessorContext, ValueTransformerContext
 from ..processor import Processor, ValueTransformer
 from ..record import Record
-from ..support.callbacks import watched
+from ..support.callbacks import bound, watched
 
 
 class WrappingProcessor(Processor):
@@ -33,7 +33,7 @@ class WrappingProcessor(Processor):
 
     def bind(self, context: ProcessorContext) -> Callable[[Record], Any]:
         """Return the function for each record: `process` of a subclass, or the one that the inner processor binds."""
-        self._run = watched(self.inner.bind(context))
+        self._run = watched(bound(self.inner, context))
         return self._run if type(self).process is WrappingProcessor.process else self.process
 
     def process(self, record: Record) -> None:

@@ -89,6 +89,18 @@ def check_called_with(
         ) from error
 
 
+def bound(processor: Any, context: Any) -> Callable[[Any], Any]:
+    """Return the function that a processor's `bind` returns. Raises TopologyError, naming the node, if it is none."""
+    process = processor.bind(context)
+    if not callable(process):
+        raise TopologyError(
+            f"node {getattr(context, 'node', None)!r}: bind of {type(processor).__name__} returned {process!r}, "
+            "expected the function that gets each record: end bind with `return self.process`, or with another function"
+        )
+    made: Callable[[Any], Any] = process
+    return made
+
+
 def watched(process: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return `process`, or if its code returns something, what calls it and refuses a record that it returns.
 

@@ -21,7 +21,7 @@ from ..support.own_copy import IMMUTABLE, own_record
 from .context import NodeContext, Shared, TransformerContext
 from .failures import RECORD_ERRORS, SKIPPED, Failures, no_child
 from .input_queue import InputQueue
-from .making import init_processor, make_processor
+from .making import bind_processor, init_processor, make_processor
 from .outputs import Outputs
 from .schedules import Schedules
 from .visits import Visits
@@ -133,7 +133,7 @@ class Nodes:
             return run
         context = self._contexts[node.name] = NodeContext(self._shared, node, metrics, forward, send)
         self._shared.timers.add(node.name, self._shared.stores, processor.on_timer, node.advice.timers)
-        process = processor.bind(context)
+        process = bind_processor(f"node {node.name!r} in task {self._shared.task_id}", processor, context)
         if not processor.takes_tuples:
             process = watched(process)
         if any(self._shared.stores[store].record_cache is not None for store in node.stores):

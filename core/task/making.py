@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..context import ProcessorContext
 from ..errors import PenstockError, ProcessingError, TopologyError
 from ..hooks import registry
 from ..processor import Processor, ValueTransformer
 from ..program.nodes import ProcessorNode
 from ..program.wrapping import ProcessorWrapper
-from ..support.callbacks import check_methods
+from ..record import Record
+from ..support.callbacks import bound, check_methods
 from ..support.user_line import at_user_line
 from .describing import describe_error, no_context
 from .failures import RECORD_ERRORS
@@ -43,6 +45,18 @@ def make_processor(node: ProcessorNode, wrapper: ProcessorWrapper | None = None)
     wrapped = _wrapped(node.name, made, wrapper)
     check_methods(f"node {node.name!r}", wrapped)
     return wrapped
+
+
+def bind_processor(where: str, processor: Processor, context: ProcessorContext) -> Callable[[Record], Any]:
+    """Return the function that `bind` returns. Raises ProcessingError if it fails, TopologyError if it returns none."""
+    try:
+        return bound(processor, context)
+    except PenstockError:
+        raise
+    except RECORD_ERRORS as error:
+        early = ": it is called before init: use its argument `context`, not self.context"
+        text = f" {describe_error(error)}" if no_context(error) is None else early
+        raise ProcessingError(f"{where}: bind raised{text}") from error
 
 
 def init_processor(where: str, processor: Any, context: object, forwarded: Callable[[], Sequence[int]]) -> None:

@@ -132,7 +132,8 @@ class Visits:
     ) -> bytes | None:
         """Visit entries; return where the next portion begins, None at the end."""
         progress, method = self._progress, found.method
-        more = (visit.argument,) if found.visitor.takes_argument else ()
+        is_given = visit.argument is not None or found.visitor.needs_argument
+        more = (visit.argument,) if found.visitor.takes_argument and is_given else ()
         prefix, done = b"", 0
         for row, key, value in entries:
             if done and row[:_PREFIX] != prefix and (done >= self._portion or progress.must_end):

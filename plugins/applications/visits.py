@@ -67,8 +67,8 @@ def ask_for_visit(application: Application, log: Log, visitor: str, now_ms: int,
     """Ask for a visit by NODE.METHOD, or by METHOD where one node alone has it; return it.
 
     A run reads the note within some seconds, and so does each later run. Visits that are over in all tasks are dropped
-    from it. `argument` is JSON data. Raises ConfigError for a visitor that the program does not have, and for an
-    argument that it does not take.
+    from it. `argument` is JSON data. Raises ConfigError for a visitor that the program does not have, for an argument
+    that it does not take, and where there is none that it needs.
     """
     known = program_visitors(application)
     name = _full_name(application, visitor, list(known))
@@ -76,6 +76,11 @@ def ask_for_visit(application: Application, log: Log, visitor: str, now_ms: int,
     if argument is not None and not found.takes_argument:
         raise ConfigError(
             f"visitor {name!r} takes no argument: write its method with (self, key, value, argument) to get one"
+        )
+    if argument is None and found.needs_argument:
+        raise ConfigError(
+            f"visitor {name!r} takes an argument, and the visit has none: give one other than null (`penstock visit "
+            f"MODULE:ATTR {name} --argument JSON`), or write `argument=DEFAULT` in its method"
         )
     over = _over(application, log)
     states = _states(application, log, resolve(application, log).tasks)

@@ -74,7 +74,8 @@ class TakesOrders(ABC):
         """Have a visitor called with every key of its store, in all tasks, and run everything that it causes.
 
         `visitor` is NODE.METHOD, or METHOD where one node alone has it; `argument` is JSON data. Raises ConfigError
-        for a visitor that the program does not have, and whatever the program raises.
+        for a visitor that the program does not have, for an argument that does not fit it, and whatever the program
+        raises.
         """
         ask_for_visit(self.application, self.log, visitor, self._clock.now_ms(), argument)
         self._call_what_is_due()

@@ -160,7 +160,31 @@ class LooksInInit(Total):
         self.totals = self.context.get_store("totals")
 
 
-OPENED: list[tuple[type[Processor], type[Exception], list[str]]] = [
+class BindsNothing(Total):
+    def bind(self, context: Any) -> Any:
+        self.fast = self.process
+
+
+class BindsLate(Total):
+    def bind(self, context: Any) -> Any:
+        totals = self.context.get_store("totals")
+        return lambda record: totals.put(record.key, 1)
+
+
+def wrapped(processor: type[Processor]) -> Any:
+    """Return what makes a processor inside a wrapper that has a `process` of its own."""
+
+    class Wrapped(WrappingProcessor):
+        def process(self, record: Record) -> None:
+            super().process(record)
+
+    return lambda: Wrapped(processor())
+
+
+OPENED: list[tuple[Any, type[Exception], list[str]]] = [
+    (BindsNothing, TopologyError, ["node 'total': bind of BindsNothing returned None, expected the function that gets each record", "`return self.process`"]),
+    (wrapped(BindsNothing), TopologyError, ["node 'total': bind of BindsNothing returned None"]),
+    (BindsLate, ProcessingError, ["node 'total' in task 0_0: bind raised: it is called before init", "its argument `context`"]),
     (SchedulesAsync, TopologyError, ["node 'total': the punctuator " + ASYNC]),
     (BecomesAsync, TopologyError, ["node 'total': process of BecomesAsync " + ASYNC]),
     (ForwardsInInit, TopologyError, ["node 'total' in task 0_0: init forwards a record, when", "forward in process, or schedule a punctuator"]),
@@ -169,7 +193,7 @@ OPENED: list[tuple[type[Processor], type[Exception], list[str]]] = [
 
 
 @pytest.mark.parametrize(("processor", "error", "parts"), OPENED, ids=[case[0].__name__ for case in OPENED])
-def test_what_shows_when_a_task_is_opened(processor: type[Processor], error: type[Exception], parts: list[str]) -> None:
+def test_what_shows_when_a_task_is_opened(processor: Any, error: type[Exception], parts: list[str]) -> None:
     with pytest.raises(error) as caught:
         TopologyTestDriver(totals(processor)).pipe("orders", "ann", "1")
     says(caught.value, *parts)

@@ -68,7 +68,7 @@ def test_a_visit_of_a_key_value_store(reopen_tasks: bool, options: dict[str, Any
         driver.visit("scale", 10)
         driver.visit("keep.show")
         assert sorted(shown(driver)) == sorted((f"k{number}", number * 10) for number in range(12))
-        driver.visit("scale")
+        driver.visit("scale", 0)
         driver.visit("show")
         assert shown(driver) == []
 
@@ -153,10 +153,26 @@ def test_what_cannot_be_asked_for() -> None:
             driver.visit("shwo")
         with pytest.raises(ConfigError, match=r"visitor 'keep.show' takes no argument"):
             driver.visit("show", 1)
+        with pytest.raises(ConfigError, match=r"'keep.scale' takes an argument, .* has none: .* --argument JSON"):
+            driver.visit("scale")
     twice = topology().add_processor("too", Keeps, "in", stores=["kept"])
     several = "several nodes have a visitor 'show': name one of keep.show, too.show"
     with TopologyTestDriver(twice, **SERDES) as driver, pytest.raises(ConfigError, match=several):
         driver.visit("show")
+
+
+class HasADefault(Keeps):
+    @visitor("kept")
+    def add(self, key: Any, value: int, argument: int = 5) -> None:
+        self.store.put(key, value + argument)
+
+
+def test_a_visit_without_an_argument_has_the_default_of_the_method() -> None:
+    with TopologyTestDriver(topology(HasADefault), **SERDES) as driver:
+        driver.pipe("in", "k", 1)
+        driver.visit("add")
+        driver.visit("add", 100)
+        assert driver.store("kept").get("k") == 106
 
 
 class Fails(Keeps):

@@ -30,6 +30,7 @@ from penstock.plugins.upgrade.coverage import Coverage
 from penstock.plugins.upgrade.epoch import EpochCheck
 from penstock.program.layouts import Layouts
 from penstock.task.saved_schedules import SavedSchedules
+from penstock.task.task import Task
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,10 @@ PLANTED = {
     ),
     "a schedule that was made outside init is not saved": Planted(
         "schedules", (Change(SavedSchedules, "end", 'if "/" in text:', "if False:"),)
+    ),
+    "stream time is saved as the time of the last record": Planted(
+        "stream times",
+        (Change(Task, "_times_and_values", '"stream": self.stream_time', '"stream": self.progress.last_timestamp'),),
     ),
     "the names of versions drift": Planted(
         "counts, another program",

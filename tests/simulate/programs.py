@@ -53,6 +53,14 @@ class Repeats(Keeps):
         self.context.forward(record)
 
 
+class StreamTimes(Keeps):
+    """Answers each record with the stream time, and keeps the last one of its key."""
+
+    def process(self, record: Record) -> None:
+        self.store.put(record.key, record.value)
+        self.context.forward(record.with_value(self.context.current_stream_time_ms()))
+
+
 class Tries(Counts):
     """Counts, with the help of something outside that fails at first for some values."""
 
@@ -392,6 +400,12 @@ def two_topics(random: Random) -> Mapping[str, Sequence[Record]]:
     return {"in": some_records(random), "prices": some_records(random)}
 
 
+def late_records(random: Random) -> list[Record]:
+    """Return `some_records`, every third of which is late, by up to two seconds."""
+    late = (0, 0, 0, 0, 500, 2_000)
+    return [each._replace(timestamp=max(0, each.timestamp - random.choice(late))) for each in some_records(random)]
+
+
 def many_records(random: Random) -> list[Record]:
     return [record for _ in range(4) for record in some_records(random)]
 
@@ -561,6 +575,9 @@ CONTRACTS = {
     "suppressed": contract("Suppressed", program=suppressed, options={"statestore_cache_max_bytes": 0}),
     "groups in another order": contract("Groups", program=counts_of_groups(of(Group))),
     "regrouped by groups in another order": contract("RegroupedGroups", program=regrouped_by_groups, compared="latest"),
+    "stream times": contract(
+        "StreamTimesOfLate", program=lambda: topology(StreamTimes, key_value_store("kept")), records=late_records
+    ),
 }
 IN_FILES = (
     "expiring",

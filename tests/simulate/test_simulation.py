@@ -15,7 +15,8 @@ from penstock.clock import ManualClock
 from penstock.log import Log
 from penstock.plugins.testing.contracts.log import LogContract
 from penstock.plugins.testing.contracts.other_process import run_elsewhere
-from penstock.plugins.testing.simulation.log import HostLog, SimulatedLog
+from penstock.plugins.testing.simulation.host_log import HostLog
+from penstock.plugins.testing.simulation.log import SimulatedLog
 from penstock.plugins.testing.simulation.soak import soak
 from penstock.testing.simulation import SimulationContract, SimulationFailure
 
@@ -44,6 +45,7 @@ FOUND = {
     "nobody notices that the log has lost positions": 4,
     "a task works on that its own commit has closed": 48,
     "a schedule that was made outside init is not saved": 12,
+    "stream time is saved as the time of the last record": 33,
     "the names of versions drift": 3,
     "the default of a serde changes": 4,
     "a store that left the changelog and came back has what it had before": 14,
@@ -68,6 +70,19 @@ MENDED = {"counts, three hosts": 802459, "lru": 809607, "regrouped, in files": 3
 @pytest.mark.parametrize("name", list(MENDED))
 def test_a_history_that_failed_once_is_right(name: str) -> None:
     CONTRACTS[name].play(MENDED[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        ("counts, global store", 832),
+        ("counts, changelog beside the log", 6806994),
+        ("counts, another program, changelog in a directory", 6826118),
+    ],
+)
+def test_answers_before_a_reset_do_not_count_after_it_though_a_dead_host_hid_them(name: str, seed: int) -> None:
+    """A host wakes while the application is reset, sends records ahead of a commit, and dies."""
+    CONTRACTS[name].play(seed)
 
 
 @pytest.mark.parametrize("name", of_today(list(CONTRACTS), 3))

@@ -18,8 +18,9 @@ from penstock.plugins.runtime.task_worker import TaskWorker
 from ..topic_reader import TopicReader
 from .history import Fault, History, Step
 from .host import with_state_in
+from .host_log import HostLog
 from .host_world import HostWorld
-from .log import TRANSACTION_SECONDS, HostLog, SimulatedLog
+from .log import TRANSACTION_SECONDS, SimulatedLog
 from .simulation import Simulation
 from .tool_host import ToolHost
 

@@ -15,9 +15,10 @@ from .driver_host import DriverHost
 from .failure import HostDied, SimulatedOutage
 from .host import BatchHost, ContinuousHost, Host, with_state_in
 from .host_files import HostFiles
+from .host_log import HostLog
 from .host_world import HostWorld
 from .local_state import LocalState
-from .log import HostLog, SimulatedLog
+from .log import SimulatedLog
 from .replica_host import ReplicaHost, StandbyHost
 from .rows import Contents
 from .timeline import Timeline

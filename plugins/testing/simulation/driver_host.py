@@ -11,8 +11,8 @@ from penstock.plugins.runs.planning.planner import BatchPlanner
 from penstock.plugins.runs.planning.run_plan import Plan
 
 from .host import Host, Planned
+from .host_log import HostLog
 from .host_world import HostWorld
-from .log import HostLog
 
 _LEASE_MS = 15_000
 

@@ -39,8 +39,8 @@ from penstock.task.visits import Visit
 
 from .failure import HostDied, SimulatedDiskError, SimulatedOutage, described
 from .host_files import HostFiles
+from .host_log import HostLog
 from .host_world import HostWorld
-from .log import HostLog
 
 
 def with_state_in(application: Application, directory: Path) -> Application:

@@ -10,8 +10,8 @@ from penstock import Application, LeaseTakenError, Log, PenstockError, World
 from .cluster import Cluster
 from .history import Step
 from .host import Host
+from .host_log import HostLog
 from .host_world import HostWorld
-from .log import HostLog
 
 LEASE_SECONDS = 15.0
 

@@ -12,8 +12,8 @@ from penstock.plugins.replicas.standbys import Standbys
 
 from .failure import HostDied
 from .host import Host
+from .host_log import HostLog
 from .host_world import HostWorld
-from .log import HostLog
 
 
 class ReplicaHost(Host):

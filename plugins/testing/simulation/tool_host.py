@@ -11,8 +11,8 @@ from penstock import Application, PenstockError
 
 from .host import Host
 from .host_files import HostFiles
+from .host_log import HostLog
 from .host_world import HostWorld
-from .log import HostLog
 
 _TURN_SECONDS = 0.25
 """So long a process waits, in all, before others act."""

@@ -17,7 +17,7 @@ from penstock import (
 )
 from penstock.operator import Run
 from penstock.program.provided import provided_stores, saved_with
-from penstock.support.callbacks import watched
+from penstock.support.callbacks import bound, watched
 from penstock.support.names import function_name, timer_store_name
 from penstock.support.own_copy import IMMUTABLE, own_copy
 
@@ -87,7 +87,7 @@ class FixedKey(WrappingProcessor):
     def bind(self, context: ProcessorContext) -> Run:
         """Bind the processor with a `forward` that refuses another key; return the function that gets each record."""
         self._checked = checked = _FixedKeyContext(context)
-        inner = watched(self.inner.bind(cast(ProcessorContext, checked)))
+        inner = watched(bound(self.inner, cast(ProcessorContext, checked)))
 
         def run(record: Record) -> None:
             key = record[0]
