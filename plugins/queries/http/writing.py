@@ -36,6 +36,7 @@ class OneWriteProtocol(HttpToolsProtocol):
             self._await_head()
 
     def on_headers_complete(self) -> None:
+        """Answer the request whose head has come."""
         self._end_of_head()
         super().on_headers_complete()
 
