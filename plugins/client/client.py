@@ -8,7 +8,7 @@ import json
 import ssl
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import partial
@@ -304,7 +304,12 @@ class AsyncStore:
         # Waiting takes a thread for as long as the stream lasts: a few would use up those that asyncio has for all.
         thread = ThreadPoolExecutor(1, "penstock-changes")
         try:
-            found = await loop.run_in_executor(thread, partial(self.store.changes, key, **given))
+            opening = thread.submit(self.store.changes, key, **given)
+            try:
+                found = await asyncio.wrap_future(opening)
+            except asyncio.CancelledError:
+                opening.add_done_callback(_close)
+                raise
             try:
                 while (entry := await loop.run_in_executor(thread, next, found, None)) is not None:
                     yield entry
@@ -316,6 +321,11 @@ class AsyncStore:
     async def lags(self) -> dict[str, int]:
         """Return how many versions the copy of each task is behind."""
         return await asyncio.to_thread(self.store.lags)
+
+
+def _close(opening: Future[Changes]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _take(found: Iterator[Entry]) -> list[Entry]:
