@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from ..errors import ConfigError
 from ..record import Headers
 from .calls import StoreCalls
 from .context import BytesStore, StoreContext
@@ -168,3 +169,14 @@ class StoreBuilder(Protocol):
     def build(self, bytes_store: BytesStore, context: StoreContext) -> StateStore:
         """Return the store that a processor sees, on top of `bytes_store`."""
         ...
+
+
+def built_store(builder: StoreBuilder, bytes_store: BytesStore, context: StoreContext) -> StateStore:
+    """Return the store that `builder` builds. Raises ConfigError, naming it, if that is no StateStore."""
+    store: object = builder.build(bytes_store, context)
+    if not isinstance(store, StateStore):
+        raise ConfigError(
+            f"store {builder.name!r}: {type(builder).__name__} built {store!r}, expected a StateStore: let "
+            "its `build`, or the function of its kind, return the store that it makes"
+        )
+    return store

@@ -35,6 +35,7 @@ from penstock.store.kept_store import KeptStore
 from penstock.store.kinds.timers import TimerStore
 from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.store.specs import declared_serdes
+from penstock.store.state_store import built_store
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.kinds.plain import PlainStore
 from penstock.stores.kinds.session import BucketSessionStore
@@ -148,7 +149,7 @@ def store_over(
         Repeats(lambda: wall_clock),
         settings.of_plugins,
     )
-    return store.build(CommitBuffer(backend, store.name), context)
+    return built_store(store, CommitBuffer(backend, store.name), context)
 
 
 def entries_of(store: StateStore, key: Any, first: int = 0, last: int = LATEST) -> Iterator[Entry]:

@@ -29,6 +29,7 @@ from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
 from penstock.program.serdes import DEFAULTS
 from penstock.store.kinds.timers import TimerStoreSpec
 from penstock.store.record_cache import CacheBudget, RecordCache, RecordContext
+from penstock.store.state_store import built_store
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 from penstock.support.callbacks import check_methods
@@ -131,7 +132,7 @@ class MockProcessorContext:
             RecordCache(builder.name, self._cache_budget),
             Repeats(lambda: self.wall_clock),
         )
-        return builder.build(CommitBuffer(backend, builder.name), context)
+        return built_store(builder, CommitBuffer(backend, builder.name), context)
 
     def start(self, processor: Any) -> Any:
         """Call `init` and return the processor."""

@@ -6,7 +6,9 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 
@@ -209,3 +211,147 @@ class TestTags(StateStoreContract):
         st.tuples(st.just("get"), st.sampled_from(["a", "b", "é"])),
         st.tuples(st.just("keys")),
     )
+
+
+# ---------------------------------------------------------------- what varies around a store
+
+
+class KeepsWhatItFlushed(Tags):
+    """Also where the commit fails that it was flushed for."""
+
+    def __init__(self, below: BytesStore, context: StoreContext) -> None:
+        super().__init__(below, context)
+        self._known: dict[str, list[str]] = {}
+
+    def get(self, key: str) -> list[str]:
+        return list(self._known[key]) if key in self._known and key not in self._waiting else super().get(key)
+
+    def flush(self) -> None:
+        self._known.update(self._waiting)
+        super().flush()
+
+
+class KnowsWhatIsNotThere(Tags):
+    """As long as it does not put it itself."""
+
+    def __init__(self, below: BytesStore, context: StoreContext) -> None:
+        super().__init__(below, context)
+        self._absent: set[str] = set()
+
+    def get(self, key: str) -> list[str]:
+        if key in self._absent and key not in self._waiting:
+            return []
+        found = super().get(key)
+        if not found and key not in self._waiting:
+            self._absent.add(key)
+        return found
+
+    def add(self, key: str, tag: str) -> bool:
+        added = super().add(key, tag)
+        self._absent.discard(key)
+        return added
+
+
+class CountsInAByte(Tags):
+    """How many tags a row has."""
+
+    def add(self, key: str, tag: str) -> bool:
+        self._waiting[key] = [*self.get(key), tag]
+        return True
+
+    def _written(self, tags: list[str]) -> bytes | None:
+        return bytes([len(tags) % 128]) + "\n".join(tags).encode() if tags else None
+
+    def _read(self, found: bytes) -> list[str]:
+        return found[1:].decode().split("\n")[: found[0]]
+
+
+class WritesTheLocalDay(Tags):
+    def _written(self, tags: list[str]) -> bytes | None:
+        hour = datetime.fromtimestamp(self._context.wall_clock() / 1000).hour
+        return json.dumps([*tags, hour]).encode() if tags else None
+
+    def _read(self, found: bytes) -> list[str]:
+        return list(json.loads(found)[:-1])
+
+
+class RoundsByTheContext(Tags):
+    def _written(self, tags: list[str]) -> bytes | None:
+        return json.dumps([*tags, str(Decimal(len(tags)) / 7)]).encode() if tags else None
+
+    def _read(self, found: bytes) -> list[str]:
+        return list(json.loads(found)[:-1])
+
+
+class AnswersInTheOrderOfHashes(Tags):
+    def keys(self) -> Iterator[str]:
+        yield from set(super().keys())
+
+
+class RowsOfText(Tags):
+    """Which a changelog would give back as text, or refuse."""
+
+    def flush(self) -> None:
+        for key, tags in self._waiting.items():
+            self._below.put(key, json.dumps(tags) if tags else None)  # type: ignore[arg-type]
+        self._waiting.clear()
+
+    def get(self, key: str) -> list[str]:
+        return list(self._waiting[key]) if key in self._waiting else json.loads(self._below.get(key) or "[]")  # type: ignore[arg-type]
+
+    def keys(self) -> Iterator[str]:
+        return iter(())
+
+
+class RowsThatChange(Tags):
+    """A buffer that it fills again."""
+
+    def __init__(self, below: BytesStore, context: StoreContext) -> None:
+        super().__init__(below, context)
+        self._buffer = bytearray()
+
+    def _written(self, tags: list[str]) -> bytes | None:
+        self._buffer[:] = json.dumps(tags).encode()
+        return self._buffer if tags else None  # type: ignore[return-value]
+
+
+class ForgetsWhenItExpires(Tags):
+    """Tags of a key go a day after the last one, if the store was not opened again."""
+
+    def __init__(self, below: BytesStore, context: StoreContext) -> None:
+        super().__init__(below, context)
+        self._until: dict[str, int] = {}
+
+    def get(self, key: str) -> list[str]:
+        return [] if self._context.stream_time() > self._until.get(key, 2**63) else super().get(key)
+
+    def add(self, key: str, tag: str) -> bool:
+        added = super().add(key, tag)
+        self._until[key] = self._context.stream_time() + 86_400_000
+        return added
+
+
+class TimesInFourBytes(Tags):
+    """Seconds would do until 2106; these are milliseconds."""
+
+    def _written(self, tags: list[str]) -> bytes | None:
+        return self._context.stream_time().to_bytes(4, "big") + json.dumps(tags).encode() if tags else None
+
+    def _read(self, found: bytes) -> list[str]:
+        return list(json.loads(found[4:]))
+
+
+class IteratesOverItsDict(Tags):
+    """To see at its end whether something waits."""
+
+    def keys(self) -> Iterator[str]:
+        waiting = iter(self._waiting)
+        yield from super().keys()
+        any(not key for key in waiting)
+
+
+class BuildsNothingSpec(StoreSpec):
+    """Forgets to return its store."""
+
+    def build(self, bytes_store: BytesStore, context: StoreContext) -> Any:
+        Tags(bytes_store, context)

@@ -10,14 +10,19 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from penstock import ConfigError, DeadLetter, Retry, Setting
+from penstock import ConfigError, DeadLetter, Processor, Record, Retry, Setting, Topology
 from penstock.handlers import fail, skip
 from penstock.hooks import registry
 from penstock.plugins.testing.contracts.handler import HandlerContract
+from penstock.plugins.testing.contracts.processor import ProcessorContract
 from penstock.plugins.testing.contracts.renderer import RendererContract
+from penstock.plugins.testing.contracts.serde import SerdeContract
 from penstock.plugins.testing.contracts.setting import SettingContract, VocabularyContract
 from penstock.plugins.testing.contracts.state_store import StateStoreContract
-from penstock.plugins.testing.contracts.store_kinds import CALLS, SPECS
+from penstock.plugins.testing.contracts.store_backend import StoreBackendContract
+from penstock.plugins.testing.contracts.store_kinds import CALLS, SPECS, StoreKindsContract
+from penstock.plugins.testing.driver import TopologyTestDriver
+from penstock.plugins.testing.mock_context import MockProcessorContext
 from penstock.settings.names import NoCounterpartError
 from penstock.settings.types import SettingType, expecting, optional, whole_number
 
@@ -71,6 +76,17 @@ KINDS: list[tuple[str, str]] = [
     ("WritesTheTime", "in another process"),
     ("WritesWhereItReads", "is of the reading half, and wrote"),
     ("BreaksWhereItWrites", "one that was never closed"),
+    ("KeepsWhatItFlushed", "one that was never closed"),
+    ("KnowsWhatIsNotThere", "one that was never closed"),
+    ("CountsInAByte", "one that was never closed"),
+    ("ForgetsWhenItExpires", "one that was never closed"),
+    ("TimesInFourBytes", "int too big"),
+    ("WritesTheLocalDay", "other hashes, time zone and decimal context"),
+    ("RoundsByTheContext", "other hashes, time zone and decimal context"),
+    ("AnswersInTheOrderOfHashes", r"\('keys',\) answers"),
+    ("RowsOfText", "store 'tags'.* rows are bytes, and no text"),
+    ("RowsThatChange", "rows are bytes, and no text"),
+    ("IteratesOverItsDict", "must not fail where the store is changed"),
 ]
 
 
@@ -92,6 +108,56 @@ def test_a_planted_kind_is_found_by_calls_with_any_text() -> None:
     calls = st.tuples(st.just("add"), texts, texts) | st.tuples(st.sampled_from(["clear", "get"]), texts)
     attributes = {"spec": kinds.TagsSpec("tags", variant="KeepsWhatItRead"), "calls": calls, "shrinks": False}
     check_found(type("Suite", (StateStoreContract,), attributes)(), "one that was never closed")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "rule"),
+    [
+        ({"calls": st.just(("get", "a"))}, "no `calls` left a row in store 'tags' .TagsSpec."),
+        ({"calls": st.just(("put", "a", 1))}, "'put', and the store 'tags' .Tags. has no such method"),
+        ({"calls": st.just(("add", "a"))}, "Tags.add takes other arguments: missing a required argument: 'tag'"),
+        (
+            {"spec": kinds.BuildsNothingSpec("tags")},
+            "store 'tags': BuildsNothingSpec built None, expected a StateStore",
+        ),
+    ],
+)
+def test_a_wrong_suite_of_a_kind_is_refused(attributes: dict[str, Any], rule: str) -> None:
+    check_found(type("Suite", (TestTags,), {"examples": 5, "shrinks": False, **attributes})(), rule)
+
+
+class Idle(Processor):
+    def process(self, record: Record) -> None:
+        pass
+
+
+def test_a_kind_that_builds_nothing_is_named() -> None:
+    spec = kinds.BuildsNothingSpec("tags")
+    topology = Topology().add_source("in", "in").add_processor("p", Idle, "in", stores=[spec])
+    rule = "store 'tags': BuildsNothingSpec built None, expected a StateStore: let its `build`"
+    with pytest.raises(ConfigError, match=rule), TopologyTestDriver(topology) as driver:
+        driver.pipe("in", "key", "value")
+    with pytest.raises(ConfigError, match=rule):
+        MockProcessorContext(spec)
+
+
+CONTRACTS: list[tuple[type, str]] = [
+    (StateStoreContract, "spec"),
+    (StateStoreContract, "calls"),
+    (StoreBackendContract, "open"),
+    (StoreKindsContract, "open"),
+    (ProcessorContract, "program"),
+    (ProcessorContract, "reference"),
+    (SerdeContract, "serde"),
+    (SerdeContract, "values"),
+]
+
+
+@pytest.mark.parametrize(("contract", "attribute"), CONTRACTS)
+def test_a_suite_without_an_attribute_says_so(contract: type, attribute: str) -> None:
+    with pytest.raises(AssertionError, match=f"Mine: a .*Contract without `{attribute}`: set it in the class; it is"):
+        getattr(type("Mine", (contract,), {})(), attribute)
+    assert not hasattr(type("Mine", (contract,), {}), attribute)
 
 
 HANDLERS: list[tuple[type[handlers.Right], str]] = [

@@ -146,3 +146,15 @@ def test_a_program_without_topics_by_name_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="writes topics by name"):
         Suite().test_it_answers_as_the_reference()
+
+
+@pytest.mark.parametrize("answer", [3, "text", ("alone",), None])
+def test_a_reference_that_returns_bare_values_is_refused(answer: Any) -> None:
+    class Suite(ProcessorContract):
+        program = staticmethod(lambda: counting(Sum))
+        reference = staticmethod(lambda records: [answer for _ in records])
+        records = LATE
+        shrinks = False
+
+    with pytest.raises(ConfigError, match=rf"the reference of Suite returned {re.escape(repr(answer))} among its outp"):
+        Suite().test_it_answers_as_the_reference()

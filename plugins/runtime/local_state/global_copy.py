@@ -24,6 +24,7 @@ from penstock import (
 from penstock.hooks import registry
 from penstock.store.kept_store import KeptStore
 from penstock.store.record_cache import CacheBudget, RecordCache
+from penstock.store.state_store import built_store
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.support.file_lock import FileLock
 from penstock.support.names import index_name
@@ -95,7 +96,7 @@ class Copy:
             Repeats(lambda: self.progress.wall_clock),
             application.settings.of_plugins,
         )
-        self.store: StateStore = spec.store.build(self.buffer, context)
+        self.store: StateStore = built_store(spec.store, self.buffer, context)
         self.progress = Progress(0)
         """The clocks by which entries expire: stream time is the highest timestamp that was read from the topic."""
         self._version: str | None = None

@@ -21,6 +21,7 @@ from penstock import (
 )
 from penstock.program.nodes import ReadOnlyStore
 from penstock.store import Changes
+from penstock.store.state_store import built_store
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.support.names import index_name
 from penstock.support.repeats import Repeats
@@ -67,7 +68,7 @@ class Refill:
         name = self.spec.store.name
         buffer = CommitBuffer(backend, name)
         index = CommitBuffer(backend, index_name(name)) if self.spec.store.traits.has_index else None
-        store = self.spec.store.build(buffer, make_context(name, index))
+        store = built_store(self.spec.store, buffer, make_context(name, index))
         starts = self.log.start_offsets(list(self.ends))
         below = self.application.program.subtopology(self.task_id.subtopology).children[self.spec.processor.name]
         positions = {each: min(starts[each], end) for each, end in self.ends.items()}

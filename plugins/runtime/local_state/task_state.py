@@ -29,6 +29,7 @@ from penstock.plugins.upgrade.older import check_commit
 from penstock.program.layouts import Layouts
 from penstock.store import Change, Changes
 from penstock.store.record_cache import CacheBudget, RecordCache
+from penstock.store.state_store import built_store
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.support.names import index_name
 from penstock.support.repeats import Repeats
@@ -150,7 +151,7 @@ class TaskState:
             index = CommitBuffer(backend, index_name(builder.name)) if kept.has_index else None
             if index is not None:
                 self._indexes[builder.name] = index
-            store = self.stores[builder.name] = builder.build(buffer, self._context(builder.name, index))
+            store = self.stores[builder.name] = built_store(builder, buffer, self._context(builder.name, index))
             if store.calls is not None:
                 buffer.count(store.calls, self._world.seconds)
 

@@ -11,6 +11,32 @@ from typing import Any
 _LONGEST = 200
 
 
+class _UndeclaredError(AssertionError, AttributeError):
+    """A suite lacks an attribute."""
+
+
+class Declared:
+    """An attribute that each suite has to set; until then, reading it raises an error that says so."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, suite: object, kind: type) -> Any:
+        contracts = [each.__name__ for each in kind.__mro__[1:] if each.__name__.endswith("Contract")]
+        raise _UndeclaredError(
+            f"{kind.__name__}: a {next(iter(contracts), 'contract')} without `{self._name}`: set it in the class; it "
+            f"is {self._what}"
+        )
+
+
+def declared(what: str) -> Any:
+    """Return the default of an attribute that each suite has to set; `what` says in words what it is."""
+    return Declared(what)
+
+
 def expect(found: object, expected: object, rule: str = "") -> None:
     """Raise AssertionError with the rule, and where the two differ first, unless they are equal.
 

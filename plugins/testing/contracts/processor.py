@@ -16,6 +16,7 @@ from penstock.plugins.runtime.temporary import TemporaryDirectory
 
 from ..driver import TopologyTestDriver
 from ..strategies import streams
+from .expectations import declared
 from .growth import check_growth
 from .program_runs import (
     Ends,
@@ -66,9 +67,13 @@ class ProcessorContract:
     Needs pytest and hypothesis (`pip install 'penstock-streams[testing]'`).
     """
 
-    program: Callable[[], Topology | TopologyBuilder | Application]
+    program: Callable[[], Topology | TopologyBuilder | Application] = declared(
+        "a function that makes the topology, as a staticmethod"
+    )
     """Makes the program, as a `staticmethod`."""
-    reference: Callable[[list[Any]], Iterable[Any]]
+    reference: Callable[[list[Any]], Iterable[Any]] = declared(
+        "a function from the records of a partition to the outputs, as a staticmethod"
+    )
     """Returns the outputs for the records of one partition, in their order, as a `staticmethod`: each a Record, a tuple
     (key, value) or a tuple (key, value, timestamp). What a tuple leaves out is not compared. Where the program reads
     several topics, it gets pairs (topic, record), and where it writes several, it returns pairs (topic, output)."""
@@ -318,10 +323,21 @@ class ProcessorContract:
 
     def _reference(self, part: list[Any]) -> list[Any]:
         try:
-            return list(type(self).reference(part))
+            answers = list(type(self).reference(part))
         except Exception as error:
             error.add_note(f"Raised by the reference for {part}. {_WRONG_INPUT}")
             raise
+        several = len(self._ends.sinks) > 1
+        for answer in answers:
+            output = answer[1] if several and isinstance(answer, tuple | list) and len(answer) == 2 else answer
+            if not isinstance(output, tuple | list) or not 2 <= len(output) <= len(Record._fields):
+                outputs = "a Record, a tuple (key, value) or a tuple (key, value, timestamp)"
+                wanted = f"pairs (topic, output), each output {outputs}" if several else outputs
+                raise ConfigError(
+                    f"ProcessorContract: the reference of {type(self).__name__} returned {answer!r} among its outputs, "
+                    f"expected {wanted}"
+                )
+        return answers
 
 
 def _cuts(events: list[Event]) -> st.SearchStrategy[list[list[Event]]]:

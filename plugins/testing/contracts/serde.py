@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from penstock import Serde, SerdeError
 from penstock.plugins.serdes.of import typed_serde
 
+from .expectations import declared
 from .serde_child import in_another_process
 
 ANY_TEXT = st.text(st.characters(), max_size=40)
@@ -45,9 +46,9 @@ class SerdeContract:
     Needs pytest and hypothesis (`pip install 'penstock-streams[testing]'`).
     """
 
-    serde: Callable[[], Serde[Any]]
+    serde: Callable[[], Serde[Any]] = declared("the serde's class, or a staticmethod that makes it")
     """Makes the serde: its class, or a `staticmethod`."""
-    values: ClassVar[st.SearchStrategy[Any]]
+    values: ClassVar[st.SearchStrategy[Any]] = declared("a hypothesis strategy of values that it holds")
     """Values that it holds and gives back as they were."""
     refused: ClassVar[Sequence[Any]] = (object(),)
     """Values that it must refuse with a SerdeError."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pickle
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -20,15 +20,26 @@ from penstock.hooks import registry
 from penstock.program.serdes import resolve_serde
 from penstock.stores.memory import MemoryBackend
 
-from .expectations import shown
+from .expectations import declared, shown
 from .other_process import run_elsewhere
 from .serde import same_value, spoil
-from .store_under_test import StoreUnderTest
+from .store_under_test import MisuseError, StoreUnderTest
 
 Call = tuple[Any, ...]
 """The name of a method, and its arguments."""
 
-_STEPS = ("commit", "fail", "open again", "move")
+_STEPS = ("commit", "fail", "open again", "move", "flush", "fail in a commit", "another commits")
+"""What happens between calls, as a task and the copy of a global store do it."""
+_WAITS = {
+    "a second later": 1_000,
+    "an hour later": 3_600_000,
+    "a day later": 86_400_000,
+    "a year later": 31_536_000_000,
+    "in the year 2026": 1_767_225_600_000,
+}
+"""How much time passes, in ms."""
+_TIMES = 300
+"""How often a call is made in a row."""
 
 
 class StateStoreContract:
@@ -42,9 +53,9 @@ class StateStoreContract:
     Needs pytest and hypothesis (`pip install 'penstock-streams[testing]'`).
     """
 
-    spec: ClassVar[StoreSpec]
+    spec: ClassVar[StoreSpec] = declared("a declared store of the kind")
     """A declared store of the kind."""
-    calls: ClassVar[st.SearchStrategy[Call]]
+    calls: ClassVar[st.SearchStrategy[Call]] = declared("a hypothesis strategy of tuples (method, *arguments)")
     """What a processor calls: tuples of a method's name and its arguments."""
     examples: ClassVar[int] = 60
     """How many random histories are tried."""
@@ -62,27 +73,116 @@ class StateStoreContract:
         """The same, where calls meet: their first arguments are the first two of each type that are drawn."""
         self._try(_of_two_keys(self.calls, 20, 40), self._compare)
 
+    def test_any_history_of_years(self) -> None:
+        """The same, where seconds, days and years pass between calls: what was to expire has expired."""
+        waits = (*_STEPS, *_WAITS, *_WAITS)
+        self._try(_of_two_keys(self.calls, 20, 40, waits), self._compare)
+
+    def test_a_long_history(self) -> None:
+        """The same, where some calls are made hundreds of times: of one key there is much."""
+
+        def repeated(history: Sequence[Any], places: Sequence[int]) -> list[Any]:
+            many = {place % len(history) for place in places}
+            each = [step for at, step in enumerate(history) if not isinstance(step, str) and step not in history[:at]]
+            long = list[Any]()
+            for place, step in enumerate(history):
+                long.append(step)
+                if place in many and not isinstance(step, str):
+                    long += [*[step] * _TIMES, "commit", "open again", *each]
+            return long
+
+        histories = _of_two_keys(self.calls, 20, 40, ("commit", "open again", "flush"))
+        self._try(
+            st.builds(repeated, histories, st.lists(st.integers(0, 80), min_size=3, max_size=6)), self._compare, 10
+        )
+
+    def test_its_calls_write_rows(self) -> None:
+        """Suites whose calls change nothing compare nothing."""
+        written: list[int] = []
+
+        def check(calls: Sequence[Call]) -> None:
+            with ExitStack() as stack:
+                store = self._replayed(list(enumerate(calls)), _directory(stack))
+                store.commit()
+                written.append(len(store.rows()))
+                store.close()
+
+        self._try(st.lists(self.calls, min_size=20, max_size=40), check)
+        assert any(written), (
+            f"{type(self).__name__}: no `calls` left a row in store {self.spec.name!r} ({type(self.spec).__name__}): "
+            "have methods among them that change it; a store writes what it keeps to the BytesStore below, by `flush` "
+            "at the latest"
+        )
+
+    def test_iterators_beside_changes(self) -> None:
+        """A processor may change the store between two steps of what a method iterates over: it never fails."""
+
+        def check(calls: Sequence[Call]) -> None:
+            with ExitStack() as stack:
+                store = StoreUnderTest(self.spec, MemoryBackend, _directory(stack))
+                begun: list[tuple[Call, Iterator[Any]]] = []
+                for store.now, call in enumerate(calls):
+                    try:
+                        answer = store.begin(*deepcopy(call))
+                    except MisuseError:
+                        raise
+                    except Exception:
+                        continue
+                    if isinstance(answer, Iterator):
+                        begun = [*begun[-3:], (call, answer)]
+                    if store.now % 7 == 6:
+                        store.commit()
+                    for each, iterator in begun:
+                        _next(iterator, each, 1, calls[: store.now + 1])
+                for each, iterator in begun:
+                    _next(iterator, each, 10_000, calls)
+                store.close()
+
+        self._try(_of_two_keys(self.calls, 20, 40, ()), check)
+
     def _compare(self, history: Sequence[Any]) -> None:
         with ExitStack() as stack:
             store, model = (StoreUnderTest(self.spec, MemoryBackend, _directory(stack)) for _ in range(2))
             done: list[tuple[int, Call]] = []
             committed = 0
+            now = 0
             for number, step in enumerate(history):
-                store.now = model.now = number
+                now += _WAITS.get(step, 1) if isinstance(step, str) else 1
+                store.now = model.now = now
                 if step == "commit":
                     store.commit()
+                    committed = len(done)
+                elif step == "flush":
+                    store.store.flush()
+                elif step == "another commits":
+                    other = store.beside()
+                    self._replay(other, done[committed:])
+                    other.now = now
+                    # And one more call, of which this object never learns.
+                    call = next((each for each in history[number:] if not isinstance(each, str)), None)
+                    if call is not None:
+                        done.append((now, call))
+                        _answer(other, call)
+                        _answer(model, call)
+                    other.commit()
+                    other.close()
+                    store.fail()
                     committed = len(done)
                 elif step in _STEPS:
                     if step == "move":
                         store.move(_directory(stack))
+                    elif step == "open again":
+                        store.open_again()
                     else:
-                        store.fail() if step == "fail" else store.open_again()
+                        if step == "fail in a commit":
+                            store.store.flush()
+                        store.fail()
                     del done[committed:]
                     model.close()
                     model = self._replayed(done, _directory(stack))
-                    store.now = model.now = number
-                else:
-                    done.append((number, step))
+                    store.now = model.now = now
+                elif not isinstance(step, str):
+                    done.append((now, step))
                     found, expected = _answer(store, step), _answer(model, step)
                     assert same_value(found, expected), (
                         f"step {number}, {shown(step)}, after {shown(history[:number])}: the store answers "
@@ -94,9 +194,14 @@ class StateStoreContract:
 
     def _replayed(self, done: Sequence[tuple[int, Call]], directory: str) -> StoreUnderTest:
         store = StoreUnderTest(self.spec, MemoryBackend, directory)
-        for store.now, call in done:
-            _answer(store, call)
+        self._replay(store, done)
         return store
+
+    def _replay(self, store: StoreUnderTest, done: Sequence[tuple[int, Call]]) -> list[Any]:
+        answers = []
+        for store.now, call in done:
+            answers.append(_answer(store, call))
+        return answers
 
     def test_tasks_are_apart(self) -> None:
         """Two tasks of one process have stores of their own: nothing is kept in a class or a module."""
@@ -143,22 +248,20 @@ class StateStoreContract:
         self._try(st.lists(self.calls, min_size=8, max_size=20), check)
 
     def test_equal_histories_have_equal_rows(self) -> None:
-        """In every process: rows are restored and compared elsewhere, so no clock, hash or random number is in them."""
+        """And equal answers: no clock, hash, random number, time zone or decimal context of a process is in them."""
         found: list[list[Call]] = []
         self._try(st.lists(self.calls, min_size=5, max_size=20), found.append)
         histories = found[:20]
-        here = []
-        for history in histories:
-            with ExitStack() as stack:
-                store = self._replayed(list(enumerate(history)), _directory(stack))
-                store.commit()
-                here.append(store.rows())
-                store.close()
+        here = _done((self.spec, histories))
         for seed in ("1", "2"):
-            for history, one, other in zip(histories, here, rows_elsewhere(self.spec, histories, seed), strict=True):
-                assert one == other, (
-                    f"after {shown(history)} the rows are {shown(one)} here, and {shown(other)} in another process"
-                )
+            elsewhere = run_elsewhere(_done, (self.spec, histories), seed, "a store")
+            for history, (answers, rows), (others, other) in zip(histories, here, elsewhere, strict=True):
+                where = f"in another process, with other hashes, time zone and decimal context, after {shown(history)}"
+                assert rows == other, f"the rows are {shown(rows)} here, and {shown(other)} {where}"
+                for call, one, answer in zip(history, answers, others, strict=True):
+                    assert same_value(one, answer), (
+                        f"{shown(call)} answers {shown(one)} here, and {shown(answer)} {where}"
+                    )
 
     def test_reading_changes_nothing(self) -> None:
         """Tasks read a global store by the methods of its reading half: these write nothing."""
@@ -252,9 +355,9 @@ class StateStoreContract:
             assert store.store.name == self.spec.name, f"a store's name is that of its spec, not {store.store.name!r}"
             store.close()
 
-    def _try(self, histories: st.SearchStrategy[Any], check: Any) -> None:
+    def _try(self, histories: st.SearchStrategy[Any], check: Any, most: int = 1_000_000) -> None:
         @settings(
-            max_examples=self.examples,
+            max_examples=min(self.examples, most),
             deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
@@ -267,12 +370,14 @@ class StateStoreContract:
         each()
 
 
-def _of_two_keys(calls: st.SearchStrategy[Call], least: int, most: int) -> st.SearchStrategy[list[Any]]:
+def _of_two_keys(
+    calls: st.SearchStrategy[Call], least: int, most: int, steps: Sequence[str] = _STEPS
+) -> st.SearchStrategy[list[Any]]:
     """Return a strategy of calls with steps between them, whose first arguments are few.
 
     They are keys in most kinds of stores, and keys that are drawn from all texts would hardly ever be equal.
     """
-    between = st.sampled_from((*[""] * 8, *_STEPS))
+    between = st.sampled_from((*[""] * 8, *steps))
 
     def met(drawn: list[tuple[Call, int, str]]) -> list[Any]:
         found: list[Any] = []
@@ -294,11 +399,24 @@ def _answer(store: StoreUnderTest, call: Call) -> Any:
     method, *given = deepcopy(call)
     try:
         answer = store.call(method, *given)
+    except MisuseError:
+        raise
     except Exception as error:
         return type(error).__name__
     for each in given:
         spoil(each)
     return answer
+
+
+def _next(iterator: Iterator[Any], call: Call, count: int, calls: Sequence[Call]) -> None:
+    try:
+        for _ in islice(iterator, count):
+            pass
+    except Exception as error:
+        raise AssertionError(
+            f"what {shown(call)} iterates over must not fail where the store is changed between two steps, and raised "
+            f"{error!r}, after {shown(calls)}"
+        ) from error
 
 
 def _directory(stack: ExitStack) -> str:
@@ -308,24 +426,24 @@ def _directory(stack: ExitStack) -> str:
     return name
 
 
-def rows_elsewhere(spec: Any, histories: Sequence[Sequence[Any]], seed: str) -> list[dict[bytes, bytes]]:
-    """Return the rows after each history, made in a process whose hashes begin with `seed`."""
-    found: list[dict[bytes, bytes]] = run_elsewhere(_rows, (spec, histories), seed, "a store")
-    return found
-
-
-def _rows(cargo: Any) -> list[dict[bytes, bytes]]:
+def _done(cargo: tuple[Any, Sequence[Sequence[Call]]]) -> list[tuple[list[Any], dict[bytes, bytes]]]:
+    """Return the answers of each history, as far as they can be pickled, and its rows."""
     spec, histories = cargo
     found = []
     for history in histories:
-        with tempfile.TemporaryDirectory() as directory:
-            store = StoreUnderTest(spec, MemoryBackend, directory)
-            for store.now, (method, *given) in enumerate(history):
-                try:
-                    store.call(method, *given)
-                except Exception:
-                    pass
+        with ExitStack() as stack:
+            store = StoreUnderTest(spec, MemoryBackend, _directory(stack))
+            answers = []
+            for store.now, call in enumerate(history):
+                answers.append(_sendable(_answer(store, call)))
             store.commit()
-            found.append(store.rows())
+            found.append((answers, store.rows()))
             store.close()
     return found
+
+
+def _sendable(answer: Any) -> Any:
+    try:
+        return pickle.loads(pickle.dumps(answer))
+    except Exception:
+        return type(answer).__name__

@@ -22,6 +22,7 @@ from penstock import (
 )
 from penstock.stores.memory import MemoryBackend
 
+from .expectations import declared
 from .store_under_test import StoreUnderTest
 
 _SERDES: dict[str, Any] = {"key_serde": "str", "value_serde": "int"}
@@ -106,7 +107,7 @@ class StoreKindsContract:
     Needs pytest and hypothesis (`pip install 'penstock-streams[testing]'`).
     """
 
-    open: StoreBackendFactory
+    open: StoreBackendFactory = declared("the backend's class or function, as a staticmethod")
     """The backend: its class or function, as a `staticmethod`."""
     examples: ClassVar[int] = 40
     """How many random histories are tried for each kind of store."""

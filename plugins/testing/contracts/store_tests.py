@@ -15,7 +15,7 @@ from penstock.store import Changes
 
 from . import store_children
 from .child import CleanChildren, children_for
-from .expectations import expect, shown
+from .expectations import declared, expect, shown
 from .histories import applied
 from .store_children import STORES
 
@@ -33,7 +33,7 @@ NOTHING: Committed = (None, {store: {} for store in STORES})
 class StoreTests:
     """The settings of `StoreBackendContract`."""
 
-    open: StoreBackendFactory
+    open: StoreBackendFactory = declared("the backend's class or function, as a staticmethod")
     """The backend: its class or function, as a `staticmethod`. Other processes import it."""
     in_one_process: ClassVar[bool] = False
     """Whether the state ends with the process; tests that need a second process are then skipped."""
@@ -47,6 +47,12 @@ class StoreTests:
     def opened(self, directory: Path, stores: Sequence[str] = STORES) -> closing[StoreBackend]:
         """Open the backend for a `with` block."""
         return closing(type(self).open(directory, stores))
+
+    def check_destroyed(self, directory: Path, after: str, stores: Sequence[str] = STORES) -> None:
+        """Open and destroy: check that no file is left, in the directory or beside it."""
+        type(self).open(directory, stores).destroy()
+        left = sorted(str(file.relative_to(directory)) for file in directory.rglob("*") if not file.is_dir())
+        assert not left, f"destroy, after {after}, must delete all files, and left {left[:9]}"
 
 
 def committed(before: Committed, changes: Changes, version: str) -> Committed:
