@@ -120,9 +120,13 @@ class _Writer:
         self.extension: Callable[[int, bytes], bytes] = plain.pack_ext_type
         self.array_header: Callable[[int], bytes] = plain.pack_array_header
 
-    def _first_inside(self, value: Any) -> bytes:
+    def check_depth(self) -> None:
+        """Raise SerdeError where a tuple or set is too deep inside of others."""
         if self._depth > _DEPTH:
             raise SerdeError(f"serde 'msgpack': tuples and sets nest more than {_DEPTH} deep; flatten the value")
+
+    def _first_inside(self, value: Any) -> bytes:
+        self.check_depth()
         self.inside = _Writer(self._depth + 1, self._unicode_errors).pack
         return self.inside(value)
 
@@ -143,6 +147,8 @@ _Extension = tuple[int, bytes]
 def _write_set(code: int, writer: _Writer, value: frozenset[Any]) -> _Extension:
     """Write the elements as a MessagePack array (as for a tuple), in order of their bytes."""
     elements = sorted([writer.inside(element) for element in value])
+    if not elements:
+        writer.check_depth()
     return code, writer.array_header(len(elements)) + b"".join(elements)
 
 

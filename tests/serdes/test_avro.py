@@ -75,6 +75,7 @@ def address(served: SchemaRegistry) -> Iterator[None]:
 
 class TestAvro(SerdeContract):
     serde = staticmethod(lambda: AvroSerde(WIDER))
+    ignores_the_rest = True  # as Confluent's deserializers
     values = st.builds(
         lambda user, amount, note: {"user": user, "amount": amount, "note": note},
         st.text(max_size=5),
@@ -110,6 +111,7 @@ TYPED = record(
 
 class TestAvroOfDataclass(SerdeContract):
     serde = staticmethod(lambda: AvroSerde(TYPED, Order, subject="typed"))
+    ignores_the_rest = True  # as Confluent's deserializers
     values = st.builds(
         Order,
         st.text(max_size=5),
@@ -259,6 +261,8 @@ class TestBytesAlone(SerdeContract):
     serde = staticmethod(lambda: AvroSerde('"bytes"', subject="bytes"))
     values = st.binary(min_size=1, max_size=9)
     refused = (1, None)
+    # Confluent's deserializer takes a value of no bytes for no message at all.
+    test_the_ends_of_ranges_come_back_or_are_refused = None  # type: ignore[assignment]
 
 
 def test_first_and_later_values_have_the_same_bytes_as_confluents(registry: SchemaRegistry) -> None:

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from penstock.errors import SerdeError
-from penstock.plugins.testing.contracts.serde import same_value
+from penstock.plugins.testing.contracts.serde_tests import same_value
 from penstock.program.serdes import resolve_serde
 from penstock.serde import Serde
 

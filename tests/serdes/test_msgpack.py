@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import SerdeError
 from penstock.plugins.serdes.msgpack import MsgpackSerde
-from penstock.plugins.testing.contracts.serde import same_value
+from penstock.plugins.testing.contracts.serde_tests import same_value
 
 serde = MsgpackSerde()
 
@@ -184,6 +184,16 @@ def test_tuples_and_sets_nest_32_deep(wrap: Any) -> None:
     deeper = msgpack.packb(msgpack.ExtType(1, b"\x91" + written))
     with pytest.raises(SerdeError, match="tuples and sets nest more than 32 deep"):
         serde.deserialize(deeper)
+
+
+@pytest.mark.parametrize("empty", [(), set(), frozenset()])
+def test_what_is_empty_nests_no_deeper(empty: Any) -> None:
+    value = empty
+    for _ in range(31):
+        value = (value,)
+    assert serde.deserialize(serde.serialize(value)) == value
+    with pytest.raises(SerdeError, match="tuples and sets nest more than 32 deep; flatten the value"):
+        serde.serialize((value,))
 
 
 def test_lists_nest_500_deep() -> None:

@@ -63,6 +63,7 @@ def _orders(kind: Any) -> st.SearchStrategy[Any]:
 
 
 class TestJsonSchema(SerdeContract):
+    keeps_order = True
     serde = staticmethod(lambda: JsonSchemaSerde(SCHEMA, registry="mock://contract", subject="orders"))
     in_one_process = True  # so is the mock registry
     values = st.builds(lambda user, cents: {"user": user, "cents": cents}, st.text(max_size=5), st.integers(0, 2**53))

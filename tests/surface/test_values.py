@@ -19,7 +19,7 @@ from penstock.plugins.console.store_views import StoreViews
 from penstock.plugins.queries.http.answers import Answers
 from penstock.plugins.replicas.keys import KeyTasks
 from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.testing.contracts.serde import same_value
+from penstock.plugins.testing.contracts.serde_tests import same_value
 from penstock.program.serdes import resolve_serde
 from penstock.queries import Queries
 from penstock.support.text_form import from_json, to_json

@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import json
-import math
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
-from datetime import datetime
 from decimal import Decimal
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Serde, SerdeError
 from penstock.plugins.serdes.of import typed_serde
 
-from .expectations import declared
 from .serde_child import in_another_process
+from .serde_ends import BUILT_IN, EndsTests
+from .serde_surroundings import SurroundingsTests
+from .serde_tests import SerdeTests, same_value, spoil
 
-ANY_TEXT = st.text(st.characters(), max_size=40)
-"""Text with every code point, lone surrogates included."""
-
-_BUILT_IN: Mapping[type, st.SearchStrategy[Any]] = {
-    str: ANY_TEXT,
-    int: st.integers() | st.integers(-(2**70), 2**70),
-    float: st.floats(),
-    bool: st.booleans(),
-    bytes: st.binary(max_size=100),
-}
+_EACH, _FEW = SerdeTests._each, SerdeTests._few
 
 
-class SerdeContract:
+class SerdeContract(EndsTests, SurroundingsTests):
     """The contract of a serde, as tests; run them in a test class of yours.
 
     >>> from penstock.serde import StrSerde
@@ -46,36 +37,7 @@ class SerdeContract:
     Needs pytest and hypothesis (`pip install 'penstock-streams[testing]'`).
     """
 
-    serde: Callable[[], Serde[Any]] = declared("the serde's class, or a staticmethod that makes it")
-    """Makes the serde: its class, or a `staticmethod`."""
-    values: ClassVar[st.SearchStrategy[Any]] = declared("a hypothesis strategy of values that it holds")
-    """Values that it holds and gives back as they were."""
-    refused: ClassVar[Sequence[Any]] = (object(),)
-    """Values that it must refuse with a SerdeError."""
-    foreign: ClassVar[st.SearchStrategy[bytes]] = st.binary(max_size=64)
-    """Bytes that others wrote: each is read as something, or refused with a SerdeError."""
-    in_one_process: ClassVar[bool] = False
-    """Whether other processes cannot read it (True where a registry is a mock in this process)."""
-    for_keys: ClassVar[bool] = True
-    """Whether equal values have equal bytes in every process, as keys of stores need (False: the serde says so)."""
-
-    @staticmethod
-    def same(one: Any, other: Any) -> bool:
-        """Return whether two values are the same to the serde's users; by default equal and of one type all through."""
-        return same_value(one, other)
-
-    def made(self) -> Serde[Any]:
-        """Return a new serde."""
-        return type(self).serde()
-
-    # Each class that inherits these tests is an executor of its own, and that is the point of them.
-    # Not at random: what the suite finds, it finds always.
-    _each = settings(
-        suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow], deadline=None, derandomize=True
-    )
-    _few = settings(_each, max_examples=25)
-
-    @settings(_each, max_examples=_each.max_examples * 5 // 2)
+    @settings(_EACH, max_examples=_EACH.max_examples * 5 // 2)
     @given(st.data())
     def test_a_value_comes_back_as_it_was(self, data: st.DataObject) -> None:
         """Bytes, exactly; and the value, its type included."""
@@ -86,7 +48,7 @@ class SerdeContract:
         read = serde.deserialize(written)
         assert self.same(read, value), f"{value!r} came back as {read!r}"
 
-    @_few
+    @_FEW
     @given(st.data())
     def test_a_value_always_has_the_same_bytes(self, data: st.DataObject) -> None:
         """Stores are ordered and looked up by bytes, so they must not depend on earlier calls, also failed ones."""
@@ -102,18 +64,19 @@ class SerdeContract:
                 f"{value!r} was written as {written!r} and later as {again!r}: always the same bytes"
             )
 
-    @_few
+    @_FEW
     @given(st.data())
     def test_equal_values_have_equal_bytes(self, data: st.DataObject) -> None:
         """Whichever of their parts are one object, and whatever values equal to them were written before."""
         value = data.draw(self.values)
         written = self.made().serialize(value)
         if self.for_keys:
-            for other in (_rebuilt(value, None), _rebuilt(value, {})):
+            for other in (_rebuilt(value, None), _rebuilt(value, {}), *([] if self.keeps_order else [_turned(value)])):
                 again = self.made().serialize(other)
                 assert again == written, (
                     f"{value!r} was written as {written!r}, and an equal value made of other objects as {again!r}: "
-                    "equal keys must have equal bytes (or say so, and set for_keys = False in this suite)"
+                    "equal keys must have equal bytes (or say so, and set for_keys = False in this suite, or "
+                    "keeps_order = True where only the order of a dict's entries changes them)"
                 )
         for twin in islice(_twins(value), 8):
             serde = self.made()
@@ -135,7 +98,7 @@ class SerdeContract:
             read = serde.deserialize(written)
             assert self.same(read, value), f"{written!r} is read as {read!r}, not {value!r}, after {twin!r} was written"
 
-    @_few
+    @_FEW
     @given(st.data())
     def test_values_are_not_changed(self, data: st.DataObject) -> None:
         """What is written may still be used by the program."""
@@ -165,7 +128,7 @@ class SerdeContract:
                 for found, what in ((again, "is written again"), (own, "is written there")):
                     assert found in (None, written), f"{rule} {value!r} {what} as {found!r}, and was {written!r} here"
 
-    @_few
+    @_FEW
     @given(st.data())
     def test_it_survives_pickling(self, data: st.DataObject) -> None:
         """Serdes travel to Spark's executors with the topology."""
@@ -176,7 +139,7 @@ class SerdeContract:
         assert sent.serialize(value) == written, f"{value!r} is written in other bytes after pickling the serde"
         assert self.same(sent.deserialize(written), value), f"{written!r} is read as another value after pickling"
 
-    @_few
+    @_FEW
     @given(st.data())
     def test_what_it_reads_is_not_shared(self, data: st.DataObject) -> None:
         """Changing what was read changes no later answer."""
@@ -187,7 +150,7 @@ class SerdeContract:
         read = serde.deserialize(written)
         assert self.same(read, value), f"{written!r} is read as {read!r} after what was read before was changed"
 
-    @_each
+    @_EACH
     @given(st.data())
     def test_foreign_bytes_are_read_or_refused(self, data: st.DataObject) -> None:
         """Only SerdeError, which the deserialization handler expects, and the serde works afterwards."""
@@ -207,7 +170,7 @@ class SerdeContract:
             with pytest.raises(SerdeError, match=r"\w"):
                 self.made().serialize(value)
 
-    @_each
+    @_EACH
     @given(st.data())
     def test_immutable_types_never_fail(self, data: st.DataObject) -> None:
         """A store serializes such values only at the next commit, when it is too late to refuse them."""
@@ -217,7 +180,7 @@ class SerdeContract:
             read = serde.deserialize(serde.serialize(value))
             assert same_value(read, value), f"immutable_types has {kind.__name__}: {value!r} came back as {read!r}"
 
-    @_each
+    @_EACH
     @given(st.data())
     def test_checked_types_come_back_or_fail(self, data: st.DataObject) -> None:
         """A store may return such a value as the object that was put, after `serialize` accepted it."""
@@ -242,7 +205,7 @@ class SerdeContract:
                 except SerdeError as error:
                     raise AssertionError(f"value_type is {kind!r}, of which {value!r} is none: {error}") from error
 
-    @_few
+    @_FEW
     @given(st.data())
     def test_a_column_is_read_as_its_values_are(self, data: st.DataObject) -> None:
         """A list of the same length, None for None, and no object twice that could be changed."""
@@ -279,7 +242,7 @@ class SerdeContract:
                 f"deserialize returns {expected!r}"
             )
 
-    @_few
+    @_FEW
     @given(st.data())
     def test_a_column_has_nothing_that_is_refused(self, data: st.DataObject) -> None:
         """Where `deserialize` raises, `deserialize_column` raises, too: the engine then reads value by value."""
@@ -298,7 +261,7 @@ class SerdeContract:
                     f"deserialize refuses {foreign!r}, but deserialize_column({column!r}) returned {read!r}"
                 ) from None
 
-    @_few
+    @_FEW
     @given(st.data())
     def test_the_fast_function_writes_the_same_bytes(self, data: st.DataObject) -> None:
         """Or it raises, and then `serialize` is called; it always raises for what `serialize` refuses."""
@@ -321,7 +284,7 @@ class SerdeContract:
                 continue
             raise AssertionError(f"serialize refuses {wrong!r}, but serializer()({wrong!r}) returned {written!r}")
 
-    @_few
+    @_FEW
     @given(st.data())
     def test_bound_to_a_topic_it_is_a_serde(self, data: st.DataObject) -> None:
         """`bind` returns the serde for one topic's keys or values."""
@@ -331,26 +294,39 @@ class SerdeContract:
             read = bound.deserialize(bound.serialize(value))
             assert self.same(read, value), f"bound to a topic, {value!r} came back as {read!r}"
 
-    @_few
+    @_FEW
     @given(st.data())
     def test_binding_changes_nothing_but_the_answer(self, data: st.DataObject) -> None:
         """One serde may be that of several topics, of keys and of values: each has its own from `bind`."""
         value = data.draw(self.values)
         serde = self.made()
         alone = _outcome(serde, value)
-        first = serde.bind("orders", is_key=True)
-        before = _outcome(first, value)
-        form = first.written_form()
-        serde.bind("others", is_key=False)
-        for again, expected, what in (
-            (_outcome(serde, value), alone, "the serde itself"),
-            (_outcome(first, value), before, "what was bound to another topic before"),
-            (first.written_form(), form, "the written form of what was bound before"),
-            (_outcome(self.made().bind("orders", is_key=True), value), before, "a new serde bound to that topic"),
-        ):
-            assert again == expected, f"bind must not change {what}: {value!r} was {expected!r} and is {again!r}"
+        places = [(topic, is_key) for topic in ("orders", "others") for is_key in (True, False)]
+        bound = [serde.bind(topic, is_key=is_key) for topic, is_key in places]
+        before = [_outcome(each, value) for each in bound]
+        self._check_unchanged(serde, value, alone, "bind")
+        for (topic, is_key), each, expected in zip(places, bound, before, strict=True):
+            sent = pickle.loads(pickle.dumps(each))
+            for again, what in (
+                (_outcome(each, value), "what was bound to another topic before"),
+                (_outcome(self.made().bind(topic, is_key=is_key), value), "a new serde bound to that topic alone"),
+                (_outcome(sent, value), "what was bound and then pickled"),
+            ):
+                assert again[0] == expected[0], (
+                    f"bind must not change {what}: {value!r} was {expected[0]!r} for {'keys' if is_key else 'values'} "
+                    f"of {topic}, and is {again[0]!r}"
+                )
+                assert again[1] == expected[1], (
+                    f"bind must not change the written form of {what}: {again[1]!r}, expected {expected[1]!r}"
+                )
+        assert isinstance(serde.configure({}), Serde), "configure must return the serde to use"
+        self._check_unchanged(serde, value, alone, "configure")
 
-    @_few
+    def _check_unchanged(self, serde: Serde[Any], value: Any, before: tuple[object, str], method: str) -> None:
+        again = _outcome(serde, value)
+        assert again == before, f"{method} must not change the serde itself: {value!r} was {before!r} and is {again!r}"
+
+    @_FEW
     @given(st.data())
     def test_its_text_form_is_the_value(self, data: st.DataObject) -> None:
         """Tools and queries show and take values in this form of JSON; a value that has none is refused."""
@@ -376,66 +352,11 @@ class SerdeContract:
             foreign = "of.nobody.knows.Serde(0123abcd)"
             assert other.unreadable(foreign), f"unreadable must say why a form is not read that nobody knows: {foreign}"
 
-    def _samples(self, count: int) -> list[Any]:
-        """Return some values, always the same."""
-        found: list[Any] = []
-
-        @settings(self._each, max_examples=count, phases=[Phase.generate])
-        @given(self.values)
-        def collect(value: Any) -> None:
-            found.append(value)
-
-        collect()
-        return found
-
     def _of_type(self, kind: type, declared: str) -> st.SearchStrategy[Any]:
         assert kind.__hash__ is not None, (
             f"{declared} has {kind.__name__}, whose values can be changed: stores keep them as objects"
         )
-        return _BUILT_IN.get(kind, self.values.filter(lambda value: type(value) is kind))
-
-
-def same_value(one: Any, other: Any) -> bool:
-    """Return whether two values are equal and of one type, all through, with nan the same as nan and -0.0 not as 0.0.
-
-    >>> same_value((1, [2]), (1, [2])), same_value((1,), [1]), same_value({1: 0.0}, {True: -0.0})
-    (True, False, False)
-    """
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, float):
-        return (math.isnan(one) and math.isnan(other)) or (
-            one == other and math.copysign(1, one) == math.copysign(1, other)
-        )
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same_value, one, other))
-    if isinstance(one, dict):
-        # In any order: a serde may sort the keys.
-        return same_value(set(map(_Pair, one.items())), set(map(_Pair, other.items())))
-    if isinstance(one, set | frozenset):
-        left = list(other)
-        for each in one:
-            found = next((index for index, candidate in enumerate(left) if same_value(each, candidate)), None)
-            if found is None:
-                return False
-            del left[found]
-        return not left
-    if isinstance(one, Decimal):
-        return str(one) == str(other)
-    if isinstance(one, datetime):
-        return (one.isoformat(), one.fold, one.tzinfo, one.tzname()) == (
-            other.isoformat(), other.fold, other.tzinfo, other.tzname(),
-        )  # fmt: skip
-    if isinstance(one, _Pair):
-        return same_value(one.pair, other.pair)
-    return bool(one == other)
-
-
-class _Pair:
-    """An entry of a dict, as a member of a set."""
-
-    def __init__(self, pair: tuple[Any, Any]) -> None:
-        self.pair = pair
+        return BUILT_IN.get(kind, self.values.filter(lambda value: type(value) is kind))
 
 
 def _rebuilt(value: Any, shared: dict[Any, Any] | None) -> Any:
@@ -457,6 +378,13 @@ def _rebuilt(value: Any, shared: dict[Any, Any] | None) -> Any:
     if shared is None or kind not in (str, bytes, int):
         return made
     return shared.setdefault((kind, made), made)
+
+
+def _turned(value: Any) -> Any:
+    """Return an equal value, the entries of whose dicts have the opposite order."""
+    if type(value) is dict:
+        return {key: _turned(each) for key, each in reversed(value.items())}
+    return type(value)(map(_turned, value)) if type(value) in (list, tuple) else value
 
 
 def _twins(value: Any) -> Iterator[Any]:
@@ -482,12 +410,14 @@ def _twins(value: Any) -> Iterator[Any]:
             yield from ({**value, key: twin} for twin in _twins(each))
 
 
-def _outcome(serde: Serde[Any], value: Any) -> object:
-    """Return the bytes of a value, or the type of the error: some serdes need a topic."""
+def _outcome(serde: Serde[Any], value: Any) -> tuple[object, str]:
+    """Return the bytes of a value, or the type of the error (some serdes need a topic); and the written form."""
+    written: object
     try:
-        return serde.serialize(value)
+        written = serde.serialize(value)
     except SerdeError as error:
-        return type(error)
+        written = type(error)
+    return written, serde.written_form()
 
 
 def _cut(data: bytes) -> st.SearchStrategy[bytes]:
@@ -501,20 +431,3 @@ def _cut(data: bytes) -> st.SearchStrategy[bytes]:
         | byte.map(lambda more: data + more)
         | st.tuples(place, byte).map(lambda change: data[: change[0]] + change[1] + data[change[0] + 1 :])
     )
-
-
-def spoil(value: Any) -> None:
-    """Change what can be changed in a value."""
-    if isinstance(value, list):
-        for each in value:
-            spoil(each)
-        value.append("spoiled")
-    elif isinstance(value, tuple):
-        for each in value:
-            spoil(each)
-    elif isinstance(value, dict):
-        for each in value.values():
-            spoil(each)
-        value["spoiled"] = True
-    elif isinstance(value, set):
-        value.add("spoiled")

@@ -22,7 +22,7 @@ from penstock.stores.memory import MemoryBackend
 
 from .expectations import declared, shown
 from .other_process import run_elsewhere
-from .serde import same_value, spoil
+from .serde_tests import same_value, spoil
 from .store_under_test import MisuseError, StoreUnderTest
 
 Call = tuple[Any, ...]
