@@ -95,7 +95,25 @@ def _too_old(extra: str | None, package: str) -> str | None:
 
 def _numbers(version: str) -> list[int]:
     found = re.match(r"\d+(\.\d+)*", version)
-    return [int(each) for each in found[0].split(".")] if found else []
+    return [int(each) for each in re.sub(r"(\.0+)+$", "", found[0]).split(".")] if found else []
+
+
+def later_version(requirements: Iterable[str]) -> str | None:
+    """Return that one of a distribution's requirements which asks for a later penstock; None if none does.
+
+    >>> later_version(["penstock-streams >= 99.1", "click"]), later_version(["penstock-streams>=0.1"])
+    ('penstock-streams >= 99.1', None)
+    """
+    now = installed_version(DISTRIBUTION)
+    for each in requirements:
+        named, _, marker = each.partition(";")
+        name = re.match(r"[\w.-]+", named)
+        least = re.search(r"(>=|~=|==|>)\s*([\d.]+)", named)
+        if not now or not name or not least or "extra" in marker or re.sub(r"[-_.]+", "-", name[0]) != DISTRIBUTION:
+            continue
+        if _numbers(least[2]) > _numbers(now) or (least[1] == ">" and _numbers(least[2]) == _numbers(now)):
+            return named.strip()
+    return None
 
 
 def importable(module: str, names: Iterable[str]) -> list[str]:

@@ -22,7 +22,19 @@ from typing import Any
 
 import click
 
-from penstock import DeltaChangelog, LogChangelog, PenstockError, PluginError, Serde, Setting, StoreBackend, Topology
+from penstock import (
+    DeltaChangelog,
+    Log,
+    LogChangelog,
+    MetricsReporter,
+    PenstockError,
+    PluginError,
+    Serde,
+    Setting,
+    StateStore,
+    StoreBackend,
+    Topology,
+)
 from penstock.hooks import GROUP, KINDS, MARK, Component
 from penstock.hooks.registry import plugin_code
 from penstock.hooks.rules import normal_name
@@ -30,7 +42,7 @@ from penstock.plugins.runs.engine import Engine
 from penstock.program.checks import OF_NODES, check_builder, check_class, try_supplier
 from penstock.program.provided import check_provider, provided_stores
 from penstock.settings.names import Vocabulary
-from penstock.support.packages import DISTRIBUTION, IMPORT_NAME
+from penstock.support.packages import DISTRIBUTION, IMPORT_NAME, installed_version, later_version
 from penstock.support.private_files import temporary_top
 
 _OF_PYTHON = frozenset({"console_scripts", "gui_scripts"})
@@ -41,7 +53,7 @@ def check_component(component: Component) -> None:
     found = component.load()
     try:
         with plugin_code():
-            wrong = _CHECKS[component.kind](found)
+            wrong = _of_another_kind(component.kind, found) or _CHECKS[component.kind](found)
     except PenstockError as error:
         wrong = str(error)
     except Exception as error:
@@ -85,14 +97,23 @@ def misplaced_plugins() -> Iterator[tuple[str, str]]:
             )
 
 
-def plugins_of_another_project() -> Iterator[tuple[str, str]]:
-    """Yield (plugin, what is wrong with it) for each package of plugins that requires the other project `penstock`."""
+def plugins_for_another_version() -> Iterator[tuple[str, str]]:
+    """Yield (plugin, what is wrong with it) for each package of plugins that requires a later penstock.
+
+    Or one that requires the other project `penstock`.
+    """
     packages = {id(distribution): distribution for _, distribution, point in _entry_points() if point.group == GROUP}
     for distribution in packages.values():
         if _requires(distribution, IMPORT_NAME):
             yield (
                 f"{distribution.name} {distribution.version}",
                 f"it requires the distribution {IMPORT_NAME!r}, which is another project: require {DISTRIBUTION!r}",
+            )
+        if (later := later_version(distribution.requires or ())) is not None:
+            yield (
+                f"{distribution.name} {distribution.version}",
+                f"it requires {later}, and {installed_version(DISTRIBUTION)} is installed: install that version of "
+                f"{DISTRIBUTION}, or an earlier version of {distribution.name}",
             )
 
 
@@ -123,6 +144,22 @@ def _has_hooks(point: EntryPoint) -> bool:
 
 
 # ---------------------------------------------------------------- by kind: what is wrong, or None
+
+
+_BASES: Mapping[str, type] = {
+    "serde": Serde,
+    "store backend": StoreBackend,
+    "store kind": StateStore,
+    "log": Log,
+    "metrics reporter": MetricsReporter,
+}
+
+
+def _of_another_kind(kind: str, found: Any) -> str | None:
+    base = _BASES.get(kind)
+    if base is None or not isinstance(found, type) or issubclass(found, base):
+        return None
+    return f"class {found.__name__} is not derived from penstock.{base.__name__}"
 
 
 def _processor(found: Any) -> str | None:
@@ -166,8 +203,6 @@ def _serde(found: Any) -> str | None:
 
 
 def _store_backend(found: Any) -> str | None:
-    if isinstance(found, type) and not issubclass(found, StoreBackend):
-        return f"class {found.__name__} is not derived from penstock.StoreBackend"
     wrong = _abstract(found) or _takes(found, "directory", ["store"], read_only=True)
     if wrong or isinstance(found, type):
         return wrong

@@ -45,7 +45,7 @@ def plugins(ctx: click.Context, kind: str | None, check: bool, as_json: bool) ->
     from penstock.hooks import KINDS, registry
     from penstock.support.packages import DISTRIBUTION, other_distribution
 
-    from .plugin_checks import check_component, costly_plugins, misplaced_plugins, plugins_of_another_project
+    from .plugin_checks import check_component, costly_plugins, misplaced_plugins, plugins_for_another_version
 
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"--kind {kind!r}: expected one of {', '.join(map(repr, KINDS))}")
@@ -82,7 +82,7 @@ def plugins(ctx: click.Context, kind: str | None, check: bool, as_json: bool) ->
             broken.append({"plugin": DISTRIBUTION, "error": other})
         broken += (
             {"plugin": which, "error": why}
-            for which, why in (*misplaced_plugins(), *plugins_of_another_project(), *costly_plugins())
+            for which, why in (*misplaced_plugins(), *plugins_for_another_version(), *costly_plugins())
         )
     if as_json:
         print_json({"components": components, "broken": broken})

@@ -111,6 +111,18 @@ def makes_text():
 
 a_dictionary = {}
 
+class OfOne:
+    def __init__(self, directory):
+        pass
+
+class OfTwo:
+    def __init__(self, location, settings):
+        pass
+
+class OfThree:
+    def __init__(self, spec, bytes_store, context):
+        pass
+
 class Unpicklable(StrSerde):
     def __init__(self):
         self._encode = lambda value: value.encode()
@@ -328,6 +340,21 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         "acme 1.5 (log acme.log)",
         "log 'acme.log' of package acme 1.5: it cannot be called with (location, settings): too many positional",
     ),
+    "a class of another kind as a serde": (
+        hook("serdes", "{'acme.wrong': 'acme.serdes:OfOne'}"),
+        "acme 1.5 (serde acme.wrong)",
+        "serde 'acme.wrong' of package acme 1.5: class OfOne is not derived from penstock.Serde",
+    ),
+    "a class of another kind as a store kind": (
+        hook("store_kinds", "{'acme.wrong': 'acme.serdes:OfThree'}"),
+        "acme 1.5 (store kind acme.wrong)",
+        "store kind 'acme.wrong' of package acme 1.5: class OfThree is not derived from penstock.StateStore",
+    ),
+    "a class of another kind as a log": (
+        hook("logs", "{'acme.wrong': 'acme.serdes:OfTwo'}"),
+        "acme 1.5 (log acme.wrong)",
+        "log 'acme.wrong' of package acme 1.5: class OfTwo is not derived from penstock.Log",
+    ),
     "a vocabulary that is none": (
         hook("settings_vocabularies", "{'acme': 'acme.serdes:a_dictionary'}"),
         "acme 1.5 (settings vocabulary acme)",
@@ -423,3 +450,15 @@ def test_check_finds_plugins_that_require_another_project(console: Console) -> N
     metadata.write_text(metadata.read_text() + "Requires-Dist: penstock[testing]>=0.1\n")
     _, err = console.apart("plugins", "--check", code=1, environment=environment)
     assert "broken: acme 1.5: it requires the distribution 'penstock', which is another project" in err
+
+
+def test_check_finds_plugins_that_require_a_later_penstock(console: Console) -> None:
+    environment = install(console, "acme", hook("serdes", "{'acme.fine': 'acme.serdes:Fine'}"), serdes=SERDES)
+    metadata = console.directory / "site" / "acme-1.5.dist-info" / "METADATA"
+    text = metadata.read_text()
+    for required in ("penstock-streams>=99", "penstock_streams (>= 0.2, != 0.3)"):
+        metadata.write_text(text + f"Requires-Dist: {required}\n")
+        _, err = console.apart("plugins", "--check", code=1, environment=environment)
+        assert f"broken: acme 1.5: it requires {required}, and 0.1" in err
+    metadata.write_text(text + "Requires-Dist: penstock-streams>=0.1.0\n")
+    console.apart("plugins", "--check", environment=environment)
