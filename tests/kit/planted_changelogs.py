@@ -34,6 +34,7 @@ class FileChangelog(MemoryChangelog):
         self._file = Path(location) / application_id / task_id
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._end = 0
+        self._generation = b""
         self._lock = threading.RLock()
 
     def append(self, changes: Changes, previous: str | None, version: str, commit: Commit | None = None) -> None:
@@ -52,7 +53,10 @@ class FileChangelog(MemoryChangelog):
             self._record("delete", deltas, snapshots)
 
     def destroy(self) -> None:
-        self._record("destroy")
+        with self._lock, self._locked() as file:
+            os.ftruncate(file, 0)
+            self._end = 0
+        self._record("destroy", os.urandom(8))
 
     def restore(self, target: str, have: str | None) -> Restore:
         self._read()
@@ -80,6 +84,7 @@ class FileChangelog(MemoryChangelog):
                 os.ftruncate(file, self._end)
                 self._write(file, body)
                 self._sync(file)
+                self._sync_names()
             except OSError as error:
                 raise ChangelogError(f"{self._file}: {error}") from error
             self._read()
@@ -93,9 +98,17 @@ class FileChangelog(MemoryChangelog):
     def _sync(self, file: int) -> None:
         os.fsync(file)
 
+    def _sync_names(self) -> None:
+        for folder in self._file.parents[:3]:
+            handle = os.open(folder, os.O_RDONLY)
+            os.fsync(handle)
+            os.close(handle)
+
     def _read(self) -> None:
         """Read what was recorded since the last time."""
         with self._lock, suppress(FileNotFoundError), open(self._file, "rb") as file:
+            if (generation := file.read(_HEADER)) != self._generation:
+                self._history, self._end, self._generation = _History(), 0, generation
             file.seek(self._end)
             while len(header := file.read(_HEADER)) == _HEADER:
                 size = int.from_bytes(header[:8], "big")
@@ -114,6 +127,9 @@ class FileChangelog(MemoryChangelog):
             raise ChangelogError(f"{self._file}: damaged at byte {self._end}")
 
     def _apply(self, method: str, arguments: Any) -> None:
+        if method == "destroy":
+            self._history.clear()
+            return
         if method != "delete":
             getattr(MemoryChangelog, method)(self, *arguments)
             return

@@ -63,6 +63,9 @@ class TestRight(ChangelogContract):
 
     changelog = planted.FileChangelog
     examples = 5
+    kills = 20
+    test_its_size_is_that_of_its_state = None  # type: ignore[assignment]  # it only ever appends
+    test_a_large_snapshot_is_never_in_memory = None  # type: ignore[assignment]  # its history is
 
 
 @pytest.mark.parametrize(

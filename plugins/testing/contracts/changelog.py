@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
-from collections.abc import Iterator
+import tracemalloc
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -19,12 +22,13 @@ from penstock.store import Changes
 
 from .changelog_content import ContentTests
 from .changelog_damage import DamageTests
+from .changelog_places import PlaceTests
 from .changelog_tests import append_each, clean, commit_of, failing, filled, restored
 from .expectations import expect
 from .histories import State, applied, run_histories
 
 
-class ChangelogContract(ContentTests, DamageTests):
+class ChangelogContract(ContentTests, DamageTests, PlaceTests):
     """The contract of a changelog in a place of its own, as tests; run them in a test class of yours.
 
     >>> from penstock.plugins.changelogs.memory import MemoryChangelog
@@ -90,6 +94,32 @@ class ChangelogContract(ContentTests, DamageTests):
         expect(versions[-1], "1-v", "the version after the last step")
         assert {"0-v", "1-v"} >= set(versions[-2:]), f"a snapshot's last step leads to its version: {versions[-2:]}"
         expect((len(state["a"]), len(state["b"])), (rows, rows - 1), "how many rows were restored of two stores")
+        self._check_plans_beside_one_another(tmp_path, rows)
+
+    def _check_plans_beside_one_another(self, directory: Path, rows: int) -> None:
+        """Two copies are restored at once by one object, and it appends meanwhile."""
+        log = self.open(directory)
+        steps = [log.restore("1-v", None).steps for _ in range(2)]
+        found = [0, 0]
+        for number, (one, other) in enumerate(zip(*steps, strict=True)):
+            for at, (changes, _) in enumerate((one, other)):
+                found[at] += sum(len(each) for each in changes.values())
+            if number < 3:
+                log.append({"b": [(b"more", b"1")]}, f"{number + 1}-v", f"{number + 2}-v")
+        expect(found, [2 * rows + 1] * 2, "rows of two plans of one object, by turns, beside appends")
+        log.close()
+
+    def test_a_large_snapshot_is_never_in_memory(self, tmp_path: Path) -> None:
+        """Of 24 MB, a part at a time: while it is written, and while it is restored."""
+        log = self.open(tmp_path)
+        log.append({}, None, "0-v")
+        count = 3000
+        if not self.in_one_process:
+            rows = (("s", b"%08d" % row, b"%08d" % row * 1000) for row in range(count))
+            peak = _peak_of(lambda: log.snapshot("0-v", rows))
+            assert peak < 16_000_000, f"a snapshot of 24 MB has {peak:,} bytes of it in memory; each row is read once"
+            peak = _peak_of(lambda: deque(self.open(tmp_path).restore("0-v", None).steps, 0))
+            assert peak < 16_000_000, f"a restore of 24 MB has {peak:,} bytes of it in memory"
 
     def test_a_snapshot_that_failed_is_none(self, tmp_path: Path) -> None:
         """The exception is raised unchanged, and a restore uses the files from before."""
@@ -328,6 +358,17 @@ class ChangelogContract(ContentTests, DamageTests):
         log.append({}, None, "0-v")
         log.close()
         log.close()
+
+
+def _peak_of(act: Callable[[], object]) -> int:
+    """Return how many bytes Python had more, at most, while this ran."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        act()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 _keys = st.binary(max_size=3)

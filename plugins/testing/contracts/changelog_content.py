@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import deque
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from penstock import Commit, TopicPartition
+from penstock import ChangelogError, Commit, TopicPartition
 from penstock.store import Changes
 
-from .changelog_tests import ChangelogTests, append_each, clean, restored
+from .changelog_tests import ChangelogTests, append_each, clean, failing, restored
 from .expectations import expect, expect_no_descriptors
 from .histories import State, applied
 
@@ -28,14 +29,18 @@ class ContentTests(ChangelogTests):
         """Every byte, empty keys and values, some megabytes, thousands of rows, and stores of any name."""
         random = Random(1)
         rows: dict[bytes, bytes] = {bytes([byte]): bytes([byte, byte]) for byte in range(256)}
-        rows |= {b"": b"", b"empty": b"", b"\x00" * 300: b"\x00" * 300, b"k" * 10_000: b"long key"}
+        rows |= {b"": b"", b"empty": b"", b"\x00" * 300: b"\x00" * 300, b"k" * 10_000: b"long key", b"K" * 70_000: b""}
         rows |= {b"large%d" % size: random.randbytes(size) for size in (65_535, 65_536, 1 << 20, 5 << 20)}
         rows |= {b"row%06d" % row: b"%d" % row for row in range(10_000)}
         log = self.open(tmp_path)
         first: Changes = {"s": sorted(rows.items()), **{store: [(b"name", store.encode())] for store in _STORES[1:]}}
         second: Changes = {
             "s": [(key, None) for key in sorted(rows)[::3]],
-            **{store: [(b"empty", b""), (b"name", None if store == "S" else b"")] for store in _STORES[1:4]},
+            **{
+                store: [(b"", b""), (b"empty", b""), (b"name", None if store == "S" else b"")] for store in _STORES[1:4]
+            },
+            # A row without content is the last one of all.
+            max(_STORES): [(b"", b""), (b"name", None)],
         }
         log.append(first, None, "0-v")
         log.append(second, "0-v", "1-v")
@@ -158,5 +163,18 @@ class ContentTests(ChangelogTests):
             log.wants_snapshot()
             log.close()
 
+        def fail_and_clean() -> None:
+            log = self.open(tmp_path)
+            deque(log.restore("3-v", None).steps, 0)
+            with pytest.raises(RuntimeError):
+                log.snapshot("3-v", failing([("s", b"0", b"1")]))
+            with pytest.raises(ChangelogError):
+                log.restore("ghost", None)
+            clean(log, "3-v")
+            _ = log.proven(), log.beginnings(), log.kept("2-v"), log.least_commit_interval()
+            log.sync()
+            log.close()
+
         numbers = itertools.count()
         expect_no_descriptors(restore_and_append, "close")
+        expect_no_descriptors(fail_and_clean, "calls that fail, and those that clean and look,")

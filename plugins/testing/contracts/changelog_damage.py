@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import ClassVar
@@ -14,7 +14,8 @@ from penstock import ChangelogError
 from penstock.store import Changes
 
 from .changelog_children import Call, append_without_room, change_until_killed, is_current
-from .changelog_tests import ChangelogTests, commit_of, filled, restored
+from .changelog_places import size_of
+from .changelog_tests import ChangelogTests, clean, commit_of, filled, restored
 from .child import Step, answer, chosen, places_in
 from .durability import expect_durable
 from .expectations import expect
@@ -36,6 +37,7 @@ class DamageTests(ChangelogTests):
         killing = _Killing(self, tmp_path, action)
         for place in chosen(killing.kill(None), self.kills):
             killing.kill(place)
+        killing.check_left()
 
     def test_an_append_is_on_disk_when_it_returns(self, tmp_path: Path) -> None:
         """The commit that follows counts for ever, so a crash of the machine must not take its delta."""
@@ -91,7 +93,9 @@ class DamageTests(ChangelogTests):
                     damaged.write_bytes(change)
                 where = f"{damage} ({number}) in {file.name}"
                 tried += 1
-                refused += self._check_damaged(copy, known, where)
+                refused += self._check_damaged(copy, known, where, (file.name, "0_0", *known))
+                if number % 8 == 0:
+                    self._check_reset(copy, where)
                 shutil.rmtree(copy)
         assert tried == 0 or refused, f"{damage}: of {tried} places none was noticed"
 
@@ -120,7 +124,22 @@ class DamageTests(ChangelogTests):
         log.close()
         return known
 
-    def _check_damaged(self, directory: Path, known: dict[str, State], where: str) -> bool:
+    def _check_reset(self, directory: Path, where: str) -> None:
+        """Destroy what is damaged, as `penstock reset` does, and begin anew."""
+        try:
+            log = self.open(directory)
+            log.destroy()
+            log.append({"s": [(b"key", b"new")]}, None, "0-new")
+            expect(
+                restored(self.open(directory), "0-new", None, {}), {"s": {b"key": b"new"}}, f"{where}: after destroy"
+            )
+            log.close()
+        except AssertionError:
+            raise
+        except Exception as error:
+            raise AssertionError(f"{where}: destroy and a new chain must work, and raised {error!r}") from error
+
+    def _check_damaged(self, directory: Path, known: dict[str, State], where: str, names: Sequence[str]) -> bool:
         """Restore in several ways; return whether one was refused."""
         refused = False
         versions = list(known)
@@ -128,8 +147,10 @@ class DamageTests(ChangelogTests):
             try:
                 log = self.open(directory)
                 expect(restored(log, target, have, known), filled(known[target]), f"{where}: the state at {target}")
-            except ChangelogError:
+            except ChangelogError as error:
                 refused = True
+                if not any(name in str(error) for name in names):
+                    raise AssertionError(f"{where}: the error must name the file, task or version: {error}") from error
             except AssertionError as error:
                 raise AssertionError(
                     f"{where}: damage must raise ChangelogError, never restore another state: {error}"
@@ -212,6 +233,33 @@ class _Killing:
         except Exception as error:
             raise AssertionError(f"{where}: the next one must restore and append, and raised {error!r}") from error
         return places
+
+    def check_left(self) -> None:
+        """Look for files that killed processes left: `clean` deletes them once they are old, and `destroy` all."""
+        copy = self._directory / "copy"
+        shutil.copytree(self._directory, copy)
+        log = self._contract.open(copy)
+        log.destroy()
+        log.close()
+        files = size_of(copy)[0]
+        shutil.rmtree(copy)
+        assert files <= 2, f"destroy, after kills in {self._action}, has left {files} files"
+        found = []
+        for directory in (self._directory, self._directory / "undisturbed"):
+            directory.mkdir(exist_ok=True)
+            log = self._contract.open(directory)
+            last = self._last if directory == self._directory else None
+            for _ in range(2):
+                method, arguments = self._append(last)
+                getattr(log, method)(*arguments)
+                last = str(arguments[2])
+            log.snapshot(str(last), iter(self._entries(last)))
+            clean(log, str(last), days=(400, 500))
+            log.close()
+            found.append(size_of(directory)[0])
+        assert found[0] <= found[1] + 2, (
+            f"after kills in {self._action} and `clean` there are {found[0]} files, and without kills {found[1]}"
+        )
 
     def _check(self, last: str | None, lost: str | None, where: str, *, was_killed: bool) -> None:
         log = self._contract.open(self._directory)

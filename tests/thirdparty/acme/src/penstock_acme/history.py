@@ -40,13 +40,19 @@ class SqliteHistory(DeltaChangelog):
         self._where = f"changelog acme.history:{location} of {application_id} task {task_id}"
         self._lock = threading.RLock()
         self._last: str | None = None
-        file = Path(location) / application_id / f"{task_id}.sqlite"
+        self._file = Path(location) / application_id / f"{task_id}.sqlite"
+        self._damage = ""
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
-            self._database.executescript(_TABLES)
-        except (OSError, sqlite3.Error) as error:
+            self._open()
+        except (OSError, sqlite3.OperationalError) as error:
             raise ChangelogError(f"{self._where}: cannot be opened: {error}") from error
+        except sqlite3.DatabaseError as error:
+            self._damage = f"cannot be opened: {error}"  # `destroy` works
+
+    def _open(self) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._database = sqlite3.connect(self._file, isolation_level=None, check_same_thread=False)
+        self._database.executescript(_TABLES)
 
     def append(self, changes: Changes, previous: str | None, version: str, commit: Commit | None = None) -> None:
         """Write one delta in a transaction."""
@@ -136,22 +142,38 @@ class SqliteHistory(DeltaChangelog):
 
     def _steps(self, deltas: Sequence[str], snapshot: str | None = None) -> Iterator[tuple[Changes, str]]:
         if snapshot is not None:
-            rows = self._entries(snapshot, is_snapshot=True)
-            for start in range(0, len(rows) or 1, _CHUNK):
-                end = start + _CHUNK
-                yield _by_store(rows[start:end]), snapshot if end >= len(rows) else f"restoring:{snapshot}:{end}"
+            rows: list[tuple[str, bytes, bytes | None]] = []
+            count = 0
+            for chunk in self._chunks(snapshot, is_snapshot=True):
+                if rows:
+                    count += len(rows)
+                    yield _by_store(rows), f"restoring:{snapshot}:{count}"
+                rows = chunk
+            yield _by_store(rows), snapshot
         for version in deltas:
             yield _by_store(self._entries(version, is_snapshot=False)), version
 
     def _entries(self, version: str, *, is_snapshot: bool) -> list[tuple[str, bytes, bytes | None]]:
+        return [row for chunk in self._chunks(version, is_snapshot=is_snapshot) for row in chunk]
+
+    def _chunks(self, version: str, *, is_snapshot: bool) -> Iterator[list[tuple[str, bytes, bytes | None]]]:
+        """Yield some rows at a time. Whoever reads on after the last ones finds whether they are as they were."""
         found = self._part(version, is_snapshot=is_snapshot)
         if found is None:
             raise ChangelogError(f"{self._where}: version {version} was deleted while it was read")
         _, entries, sum_of_rows = found
-        rows = self._run("SELECT store, key, value FROM entry WHERE entries = ? ORDER BY store, key", entries)
-        if sum(map(_checksum, rows)) != sum_of_rows:
+        after: tuple[str, bytes] = ("", b"")
+        compared, found_sum = ">=", 0
+        while rows := self._run(
+            f"SELECT store, key, value FROM entry WHERE entries = ? AND (store, key) {compared} (?, ?) "
+            "ORDER BY store, key LIMIT ?",
+            entries, *after, _CHUNK,
+        ):  # fmt: skip
+            yield rows
+            found_sum += sum(map(_checksum, rows))
+            after, compared = rows[-1][:2], ">"
+        if found_sum != sum_of_rows:
             raise ChangelogError(f"{self._where}: rows of version {version} are damaged")
-        return rows
 
     def _part(self, version: str, *, is_snapshot: bool) -> tuple[str | None, str, int] | None:
         """Return the version before, the name of the entries, and the sum of their checksums."""
@@ -212,10 +234,19 @@ class SqliteHistory(DeltaChangelog):
             self._run("DELETE FROM entry WHERE entries = ?", entries)
 
     def destroy(self) -> None:
-        """Delete everything."""
-        self._run("DELETE FROM part")
-        self._run("DELETE FROM entry")
+        """Delete everything; a database that is damaged, with its file."""
         self._last = None
+        try:
+            self._run("DELETE FROM part")
+            self._run("DELETE FROM entry")
+        except ChangelogError as error:
+            if type(error.__cause__) is not sqlite3.DatabaseError and not self._damage:
+                raise  # it may be locked, or the disk full
+            self._database.close()
+            for end in ("", "-wal", "-shm"):
+                Path(f"{self._file}{end}").unlink(missing_ok=True)
+            self._open()
+            self._damage = ""
 
     def close(self) -> None:
         """Close the database."""
@@ -225,6 +256,8 @@ class SqliteHistory(DeltaChangelog):
         return {version for (version,) in self._run("SELECT version FROM part WHERE is_snapshot = ?", is_snapshot)}
 
     def _run(self, statement: str, *values: Any) -> list[Any]:
+        if self._damage:
+            raise ChangelogError(f"{self._where}: {self._damage}")
         try:
             with self._lock:
                 return self._database.execute(statement, values).fetchall()
