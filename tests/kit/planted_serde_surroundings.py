@@ -316,7 +316,8 @@ class BuffersOfItsThread(Counts):
         return BuffersOfItsThread, ()
 
     def serialize(self, value: int) -> bytes:
-        return super().serialize(value) + self._local.pad
+        pad: bytes = self._local.pad
+        return super().serialize(value) + pad
 
     def written_form(self) -> str:
         return "BuffersOfItsThread"
