@@ -133,6 +133,9 @@ class Writer(Database):
             self._inode = os.stat(self._path(_LOCK)).st_ino
             try:
                 self._open()
+                if self.version() is None and any(map(_has_rows, self._families.values())):
+                    self._close()
+                    raise StoreError("Corruption: rows without a version")
             except Exception as error:
                 if not is_damage(error):
                     raise
@@ -251,6 +254,7 @@ class Reader(Database):
         if not self._exists():
             raise StoreError(f"store directory {directory}: nothing to read there yet; start the task that writes it")
         self._notes: str | None = tempfile.mkdtemp(prefix="penstock-rocksdb-", dir=temporary_top())
+        self._opened = self._identity()
         try:
             self._open(Path(self._notes))
         except BaseException:
@@ -271,6 +275,9 @@ class Reader(Database):
         return self._families.get(store)
 
     def _catch_up(self) -> None:
+        if self._notes is not None and self._identity() != self._opened:
+            self.reopen()  # destroyed and restored: of both a part would be read
+            return
         try:
             self._running().try_catch_up_with_primary()
         except Exception as error:
@@ -286,7 +293,16 @@ class Reader(Database):
         """
         self._close()
         assert self._notes is not None
+        identity = self._identity()
         self._open(Path(self._notes))
+        self._opened = identity
+
+    def _identity(self) -> bytes | None:
+        """Return what RocksDB wrote when the database was made, which no other one has; None if it is gone."""
+        try:
+            return Path(self.directory, "IDENTITY").read_bytes()
+        except FileNotFoundError:
+            return None
 
     def write(self, fill: Fill, previous: str | None, version: str) -> int:
         raise StoreError(f"store directory {self.directory}: opened for reading only; open it without read_only")
@@ -296,6 +312,10 @@ class Reader(Database):
         notes, self._notes = self._notes, None
         if notes is not None:
             shutil.rmtree(notes, ignore_errors=True)
+
+
+def _has_rows(family: Any) -> bool:
+    return next(iter(family.keys()), None) is not None
 
 
 _alive: WeakSet[Database] = WeakSet()

@@ -118,7 +118,10 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def destroy(self) -> None:
-        """Close and delete the stores' files; the directory itself may stay, empty."""
+        """Close and delete all files in the directory, which itself may stay, empty.
+
+        Those of stores that were not opened now, too, and what killed processes have left.
+        """
 
     def view(self, stores: Sequence[str]) -> StoreView | None:
         """Return the present content of stores, for another thread; None if the backend has no views."""
@@ -175,7 +178,8 @@ class StoreBackendFactory(Protocol):
     def __call__(self, directory: Path, stores: Sequence[str], *, read_only: bool = False) -> StoreBackend:
         """Open the stores named `stores` under `directory` (which exists), making what is missing.
 
-        Raises StoreError with the directory when it cannot. `read_only`: for a reader beside a writer; never writes.
+        Raises StoreError with the directory when it cannot. `read_only`: for a reader beside a writer, which sees the
+        last commit of any process, never writes, and keeps no writer waiting.
         """
         ...
 

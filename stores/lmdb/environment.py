@@ -133,8 +133,9 @@ class SharedEnvironment:
         here = self.is_here()
         self.close()
         if here:
-            for name in (DATA, LOCK, self._mark.path, WRITER):
+            for name in (DATA, LOCK, WRITER):
                 Path(self._path(name)).unlink(missing_ok=True)
+            self._mark.delete()
 
     def forget(self) -> None:
         """Drop the environment without closing it, in a forked process: it belongs to the parent."""

@@ -52,6 +52,11 @@ class TrustMark:
         if self._read() != boot:
             self._write(boot)
 
+    def delete(self) -> None:
+        """Delete the file, and what killed processes have left beside it."""
+        for file in Path(self._directory).glob("trust*"):
+            file.unlink(missing_ok=True)
+
     def _read(self) -> str:
         try:
             with open(self.path, encoding="ascii", errors="replace") as file:

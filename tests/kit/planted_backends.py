@@ -109,10 +109,17 @@ class FileBackend(StoreBackend):
                 file = os.open(self._file, os.O_RDONLY)
                 self._forget()
                 self._held = file
-                self._known = (os.fstat(file).st_ino, *pickle.loads(Path(f"/proc/self/fd/{file}").read_bytes()))
+                self._known = (os.fstat(file).st_ino, *self._loaded(Path(f"/proc/self/fd/{file}").read_bytes()))
         except FileNotFoundError:
             self._forget()
         return self._known
+
+    def _loaded(self, data: bytes) -> tuple[str | None, Tables]:
+        try:
+            found: tuple[str | None, Tables] = pickle.loads(data)
+        except Exception as error:
+            raise StoreError(f"{self._file} is damaged: delete it, and it is restored: {error}") from error
+        return found
 
     def _state(self) -> tuple[str | None, Tables]:
         if not self._is_open:

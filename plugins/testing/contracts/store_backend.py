@@ -23,6 +23,7 @@ from .expectations import expect
 from .histories import State, applied, run_histories
 from .store_children import STORES, read_all, write_on
 from .store_kills import KillTests
+from .store_leavings import LeavingTests
 from .store_readers import ReaderTests
 from .store_rows import LENGTHS, RowTests
 from .store_scans import ScanTests, check_view
@@ -53,7 +54,7 @@ VALUES: st.SearchStrategy[bytes] = st.binary(max_size=3) | st.integers(1, 20_000
 """Values of 0 bytes to 20 kB."""
 
 
-class StoreBackendContract(RowTests, ScanTests, ReaderTests, WriterTests, KillTests):
+class StoreBackendContract(RowTests, ScanTests, ReaderTests, WriterTests, KillTests, LeavingTests):
     """The contract of a store backend, as tests; run them in a test class of yours.
 
     >>> from penstock.stores.memory import MemoryBackend

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
@@ -89,7 +90,7 @@ def write_when_told(connection: Connection, opener: StoreBackendFactory, directo
             connection.send(_outcome(backend, *given))
         else:
             changes, previous, version, place = given
-            connection.send(_write_in_steps(connection, backend, (changes, previous, version), place))
+            connection.send(_in_steps(connection, partial(_outcome, backend, changes, previous, version), place))
 
 
 def _outcome(backend: StoreBackend, changes: Changes, previous: str | None, version: str) -> str:
@@ -101,8 +102,8 @@ def _outcome(backend: StoreBackend, changes: Changes, previous: str | None, vers
     return "written"
 
 
-def _write_in_steps(connection: Connection, backend: StoreBackend, write: Any, place: int) -> tuple[str, int]:
-    """Write, and wait for an order at a step of that; return the outcome, and how many steps there were."""
+def _in_steps(connection: Connection, act: Callable[[], str], place: int) -> tuple[str, int]:
+    """Act, and wait for an order at a step of that; return the outcome, and how many steps there were."""
     steps = 0
 
     def step(*event: object) -> None:
@@ -115,10 +116,84 @@ def _write_in_steps(connection: Connection, backend: StoreBackend, write: Any, p
 
     sys.setprofile(step)
     try:
-        outcome = _outcome(backend, *write)
+        outcome = act()
     finally:
         sys.setprofile(None)
     return outcome, steps
+
+
+def open_when_told(connection: Connection, opener: StoreBackendFactory, directory: Path) -> None:
+    """Open and close a directory, wherever in that it is to stop, until the connection ends."""
+    while True:
+        try:
+            place = connection.recv()
+        except EOFError:
+            return
+        connection.send(_in_steps(connection, partial(_opened, opener, directory), place))
+
+
+def _opened(opener: StoreBackendFactory, directory: Path) -> str:
+    try:
+        backend: StoreBackend = opener(directory, STORES)
+        read_all(backend)
+        backend.close()
+    except Exception as error:
+        name = type(error).__name__
+        return name if name in REFUSALS else f"{name}: {error}"
+    return "opened"
+
+
+def look_when_told(
+    connection: Connection, opener: StoreBackendFactory, directory: Path, stores: tuple[str, ...]
+) -> None:
+    """Look at stores as a reader in the way that is ordered, and send what is there, or the error, until the end."""
+    reader: StoreBackend | None = None
+    view: Any = None
+    begun: dict[str, Any] = {}
+    while True:
+        try:
+            order = connection.recv()
+        except EOFError:
+            break
+        try:
+            reader = reader or opener(directory, stores, read_only=True)
+            found: object = None
+            if order == "begin":
+                begun = {store: reader.range(store) for store in stores}
+                found = {store: [row for row in [next(rows, None)] if row] for store, rows in begun.items()}
+            elif order == "go on":
+                found = {store: list(rows) for store, rows in begun.items()}
+            elif order == "make a view":
+                view = reader.view(stores)
+                found = view is not None
+            elif order == "look at the view":
+                found = view.version, {store: dict(view.range(store)) for store in stores}
+            else:
+                found = read_all(reader, stores)
+        except StoreError:
+            found = "StoreError"
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+        connection.send(found)
+    if view is not None:
+        view.close()
+    if reader is not None:
+        reader.close()
+
+
+def open_damaged(connection: Connection, opener: StoreBackendFactory, directory: Path) -> None:
+    """Open a directory with damaged files, and send what is there, and whether it is trusted, or the error."""
+    try:
+        backend: StoreBackend = opener(directory, STORES)
+        try:
+            found: object = (*read_all(backend), backend.trusted())
+        finally:
+            backend.close()
+    except StoreError as error:
+        found = f"StoreError: {error}"
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"
+    connection.send(found)
 
 
 def write_without_room(connection: Connection, opener: StoreBackendFactory, directory: Path) -> None:

@@ -37,6 +37,7 @@ class KillTests(StoreTests):
         killing = _Killing(self, tmp_path, rows)
         for place in killing.places("write", _KILLS[rows]):
             killing.kill("write", place)
+        self.check_destroyed(tmp_path, "processes were killed inside write")
 
     @pytest.mark.parametrize("action", ["open", "first write"])
     def test_a_process_killed_in_a_new_directory(self, tmp_path: Path, action: str) -> None:
@@ -45,6 +46,7 @@ class KillTests(StoreTests):
         for place in killing.places(action, _OTHER_KILLS):
             killing.destroy()
             killing.kill(action, place)
+        self.check_destroyed(tmp_path, f"processes were killed in their {action}")
 
     def test_a_process_killed_while_it_opens_after_a_kill(self, tmp_path: Path) -> None:
         """It may be repairing what the first kill has left: the last commit stays."""
@@ -67,6 +69,7 @@ class KillTests(StoreTests):
         killing = _Killing(self, tmp_path, _FEW_ROWS)
         for place in killing.places(action, _OTHER_KILLS):
             killing.kill(action, place)
+        self.check_destroyed(tmp_path, f"processes were killed in {action}")
 
 
 class _Killing:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 import pytest
 
-from penstock import StoreBackend, version_counter
+from penstock import StoreBackend, StoreError, version_counter
 from penstock.store import Changes
 
 from .expectations import expect
@@ -28,8 +30,9 @@ LENGTHS = (0, 1, 255, 256, 509, 510, 511, 512, 513, 1012, 1013, 1014, 4096, 10_0
 _VALUE_LENGTHS = (
     0, 1, 127, 128, 255, 256, 4095, 4096, 4097, 16_383, 16_384, 32_767, 32_768, 65_535, 65_536, 65_537, 1 << 20,
 )  # fmt: skip
+_ORDERS: tuple[Literal["big", "little"], ...] = ("big", "little")
 _COUNTS = (1, 2, 99, 100, 101, 255, 256, 257, 499, 500, 501, 511, 512, 513, 999, 1000, 1001, 1023, 1024, 1025,
-           2047, 2048, 2049, 4095, 4096, 4097, 4999, 5000, 5001, 10_000)  # fmt: skip
+           2047, 2048, 2049, 4095, 4096, 4097, 4999, 5000, 5001, 10_000, 40_000)  # fmt: skip
 """How many rows a write has, around the sizes of pages and batches."""
 
 VERSIONS = (
@@ -62,6 +65,50 @@ class RowTests(StoreTests):
             backend.write({"first": [(key, None) for key in keys]}, "v1", "v2")
             check_reads(backend, ("v2", {"first": {}}), f"after keys of about {length} bytes were deleted")
             assert all(backend.get("first", key) is None for key in keys), f"get of a deleted key of {length} bytes"
+
+    def test_a_key_that_may_be_too_long(self, tmp_path: Path) -> None:
+        """Of 64 KiB and more: it is kept whole, or refused with StoreError, and nothing is changed."""
+        with self.opened(tmp_path) as backend:
+            backend.write({"first": [(b"k", b"1")]}, None, "v1")
+            now: Committed = ("v1", {"first": {b"k": b"1"}, "second": {}})
+            for length in (32_768, 65_535, 65_536, 100_000):
+                rows = [(b"k" * length, b"2"), (b"k" * length + b"\x00", b"3"), (b"k" * length + b"a", b"4")]
+                changes: Changes = {"first": rows, "second": rows[:1]}
+                version = f"v{length}"
+                try:
+                    backend.write(changes, now[0], version)
+                    now = committed(now, changes, version)
+                except StoreError:
+                    pass
+                rule = f"a key of {length} bytes is kept whole, or refused, and then nothing is changed"
+                check_reads(backend, now, rule)
+                for key, _ in rows:
+                    expect(backend.get("first", key), now[1]["first"].get(key), rule)
+
+    def test_the_order_of_keys(self, tmp_path: Path) -> None:
+        """That of bytes, where others are near: numbers with a sign, text, separators, keys of 8 or 16 bytes."""
+        signs = [
+            bytes([byte]) for byte in (0, 1, 9, 10, 32, 44, 47, 48, 57, 65, 92, 97, 127, 128, 159, 169, 195, 237, 255)
+        ]
+        keys = {b"", *signs, *(one + other for one in signs for other in signs)}
+        texts = ("é", "e\u0301", "ÿ", "日本", "\ud7ff", "\uffff", "\U0001f600")
+        keys |= {text.encode() + rest for text in texts for rest in (b"", b"\x00", b"\xff")}
+        everything = dict.fromkeys(keys, b"v")
+        fixed: dict[bytes, bytes] = {}
+        with self.opened(tmp_path) as backend:
+            backend.write({"first": sorted(everything.items())}, None, "v0")
+            check_reads(backend, ("v0", {"first": everything}), "keys of one and two bytes, in order")
+            version = "v0"
+            for width in (4, 8, 16, 20):
+                numbers = [0, 1, 255, 256, 2 ** (8 * width - 1) - 1, 2 ** (8 * width - 1), 2 ** (8 * width) - 1]
+                rows = {number.to_bytes(width, order): b"%d" % width for number in numbers for order in _ORDERS}
+                changes = {"second": sorted([*((key, None) for key in fixed if key not in rows), *rows.items()])}
+                backend.write(changes, version, version := f"v{width}")
+                fixed = rows
+                check_reads(backend, (version, {"second": fixed}), f"numbers in {width} bytes, in the order of bytes")
+                for start, end in pairwise(sorted(fixed)):
+                    found = list(backend.range("second", start, end))
+                    expect(found, [(start, fixed[start])], f"range of numbers in {width} bytes from one to the next")
 
     def test_any_byte_and_any_length_of_a_value(self, tmp_path: Path) -> None:
         """No value is an engine's own mark, and none is cut."""
@@ -127,7 +174,7 @@ class RowTests(StoreTests):
             backend.close()
 
     def test_a_large_value(self, tmp_path: Path) -> None:
-        """Some megabytes, several times over."""
+        """Some megabytes, several times over, and one of more than 16 MiB."""
         value = os.urandom(3 << 20)
         with self.opened(tmp_path) as backend:
             version = None
@@ -136,6 +183,9 @@ class RowTests(StoreTests):
                 version = f"v{number}"
             assert backend.get("first", b"large") == value, "a value of 3 MiB came back as another one"
             expect(sum(1 for _ in backend.range("first")), 5, "values of 3 MiB in a range")
+            largest = value * 6
+            backend.write({"second": [(b"largest", largest)]}, version, "v5")
+            assert backend.get("second", b"largest") == largest, "a value of 18 MiB came back as another one"
 
     def test_counts_of_stores_that_were_emptied(self, tmp_path: Path) -> None:
         """The engine asks whether a store has entries: 0 says no, and nothing else may."""

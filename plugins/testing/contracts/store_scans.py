@@ -283,7 +283,18 @@ class ScanTests(StoreTests):
                 with suppress(StoreError):
                     type(self).open(tmp_path / "a file", STORES)
 
+        def nothing_to_read() -> None:
+            if not self.in_one_process:
+                with suppress(StoreError):
+                    type(self).open(tmp_path / "new", STORES, read_only=True).close()
+
+        def destroying() -> None:
+            type(self).open(tmp_path / "new", STORES).destroy()
+
         expect_no_descriptors(opening, "close")
+        (tmp_path / "new").mkdir()
+        expect_no_descriptors(nothing_to_read, "a reader that finds nothing")
+        expect_no_descriptors(destroying, "destroy")
         with self.opened(tmp_path) as kept:
             for act, what in (
                 (views, "close of a view"),

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, ClassVar
+
+import pytest
 
 from penstock import StoreLockedError
 from penstock.store import Changes
 
 from .child import answer
 from .expectations import expect
-from .store_children import REFUSALS, STORES, read_all, write_when_told, write_without_room
+from .store_children import REFUSALS, STORES, open_when_told, read_all, write_when_told, write_without_room
 from .store_tests import NOTHING, WRONG, Committed, StoreTests, check_reads, check_refused, committed
 
 _RACES = 14
 """In how many places of a write another process writes."""
+_STOPS = 8
+"""In how many places of an opening another process opens."""
 _PATIENCE = 0.3
 """Seconds that another writer gets to show whether it must wait for the one that was stopped in its write."""
 _ZOMBIE = "a write whose `previous` is no longer the version raises StaleStoreError and changes nothing"
@@ -44,6 +50,60 @@ class WriterTests(StoreTests):
                 self._check(tmp_path, now, "after a refused write")
             zombie.ask("close")
             self._check(tmp_path, now, "after a process that was refused has closed")
+
+    @pytest.mark.parametrize("how", ["destroyed", "deleted"])
+    def test_a_zombie_of_a_directory_that_was_removed_is_refused(self, tmp_path: Path, how: str) -> None:
+        """Its successor has destroyed the stores, or an operator has deleted their files."""
+        with _Writer(self, tmp_path) as zombie:
+            self._commit(tmp_path, NOTHING, _FIRST, "v1")
+            zombie.ask("open")
+            if how == "deleted":
+                for file in tmp_path.iterdir():
+                    shutil.rmtree(file) if file.is_dir() else file.unlink()
+            else:
+                try:
+                    type(self).open(tmp_path, STORES).destroy()
+                except StoreLockedError:
+                    return
+            found = zombie.ask("write", WRONG, "v1", "v2-zombie")
+            expect(found, "StaleStoreError", f"{_ZOMBIE}; the stores' files were {how} meanwhile")
+            zombie.ask("close")
+        self._check(tmp_path, NOTHING, f"files were {how}, and a process that had them open was refused")
+
+    def test_a_process_stops_while_it_opens(self, tmp_path: Path) -> None:
+        """Or closes, wherever that is: others open beside it, or raise StoreLockedError in a bounded time."""
+        now = self._commit(tmp_path, NOTHING, _FIRST, "v1")
+        children = self.children()
+        work = open_when_told, type(self).open, tmp_path
+        with children.started(*work) as one, children.started(*work) as other:
+            for each in (one, other):
+                each.send(0)
+                outcome, steps = answer(each)
+                expect(outcome, "opened", "a process that opens and closes a directory")
+            places = range(1, steps + 1, -(-steps // _STOPS))
+            waited = [place for place in places if self._stop(one, other, place, _PATIENCE)]
+            if waited:
+                self._stop(one, other, waited[len(waited) // 2], self.longest_wait)
+        self._check(tmp_path, now, "processes were stopped while they opened and closed")
+
+    def _stop(self, one: Connection, other: Connection, place: int, patience: float) -> bool:
+        """Stop one process at a step of opening and closing, and let another open; return whether that waited."""
+        one.send(place)
+        first = answer(one)
+        other.send(0)
+        waited = not other.poll(patience)
+        assert not waited or patience == _PATIENCE, (
+            "a process that was stopped while it opened or closed may stop others only for a bounded time: then they "
+            f"raise StoreLockedError; after {self.longest_wait:g} s, stopped at step {place}, they had not"
+        )
+        if first == "stopped":
+            one.send("go on")
+            first = answer(one)
+        for outcome in (first[0], answer(other)[0]):
+            assert outcome in ("opened", "StoreLockedError"), (
+                f"of two processes one was stopped at step {place} while it opened or closed: {outcome}"
+            )
+        return waited
 
     def test_a_zombie_of_a_directory_that_was_rebuilt_is_refused(self, tmp_path: Path) -> None:
         """Its successor has destroyed the stores, and has restored them."""
@@ -146,6 +206,7 @@ class WriterTests(StoreTests):
             answer(connection)
         self._check(tmp_path, now, f"{where} has changed nothing")
         self._commit(tmp_path, now, _SECOND, "v3")
+        self.check_destroyed(tmp_path, where)
 
     # ------------------------------------------------------------------ helpers
 

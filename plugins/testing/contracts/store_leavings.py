@@ -1,0 +1,238 @@
+"""The part of `StoreBackendContract` about what is around a backend: files, memory, threads, clocks, damage."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import tempfile
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from penstock import StoreBackend, StoreError
+from penstock.store import Changes
+
+from .child import answer
+from .expectations import expect
+from .store_children import STORES, open_damaged
+from .store_tests import NOTHING, Committed, StoreTests, check_reads, committed
+
+_OPENINGS, _WRITES = 24, 5
+_MOST_BYTES, _MOST_FILES = 1 << 20, 8
+"""What engines keep beside the rows: logs, pages that are free, files of settings."""
+_ROUNDS = 400
+_LEAK_BYTES = 60
+"""So much memory a call is a leak."""
+
+
+class LeavingTests(StoreTests):
+    """A backend leaves nothing, grows with its rows alone, and asks neither clock nor working directory."""
+
+    def test_destroying_where_some_stores_are_named(self, tmp_path: Path) -> None:
+        """A program that names fewer stores than one before destroys all of them: they are of one task."""
+        with self.opened(tmp_path) as backend:
+            backend.write({"first": [(b"a", b"1")], "second": [(b"b", b"1")]}, None, "v1")
+        self.check_destroyed(tmp_path, "it was opened with one store of two", ["second"])
+        with self.opened(tmp_path) as backend:
+            check_reads(backend, NOTHING, "destroyed by a program that names one store of two, and opened again")
+
+    def test_nothing_is_left_around(self, tmp_path: Path) -> None:
+        """No files in the working directory, in the temporary one or beside its own, and no thread."""
+        place, working, temporary = (tmp_path / name for name in ("tasks", "working", "temporary"))
+        for each in (place / "0_0", working, temporary):
+            each.mkdir(parents=True)
+        threads = {each for each in threading.enumerate() if each.is_alive()}
+        with _working_in(working), _temporary_in(temporary):
+            self._use(place / "0_0")
+        left = {what: sorted(each.name for each in where.iterdir() if each.name != "0_0") for what, where in
+                (("beside its directory", place), ("in the working directory", working),
+                 ("in the temporary directory", temporary))}  # fmt: skip
+        for what, names in left.items():
+            assert not names, f"close and destroy must leave no files {what}, and left {names[:9]}"
+        new = [each for each in threading.enumerate() if each not in threads and each.is_alive()]
+        assert not new, f"close and destroy must end the backend's threads, and left {new}"
+
+    def _use(self, directory: Path) -> None:
+        rows = [(b"%04d" % row, b"value" * 20) for row in range(3000)]
+        for number in range(2):
+            backend = type(self).open(directory, STORES)
+            try:
+                version = backend.version()
+                backend.write({"first": rows, "second": rows[::2]}, version, f"v{number}")
+                with suppress(StoreError):
+                    backend.write({"first": []}, "another", "never")
+                for reverse in (False, True):
+                    next(backend.range("first", reverse=reverse))
+                    list(backend.range("second", rows[10][0], None, reverse=reverse))
+                view = backend.view(STORES)
+                if view is not None:
+                    list(view.range("first"))
+                    view.close()
+                if not self.in_one_process:
+                    reader = type(self).open(directory, STORES, read_only=True)
+                    list(reader.range("first"))
+                    reader.close()
+                backend.release()
+            finally:
+                backend.close()
+        type(self).open(directory, STORES).destroy()
+
+    def test_files_do_not_grow(self, tmp_path: Path) -> None:
+        """Where the same rows are written again and again, and the directory is opened again and again."""
+        if self.in_one_process:
+            pytest.skip("this backend keeps no files")
+        sizes: list[tuple[int, int]] = []
+        content = 0
+        for number in range(_OPENINGS):
+            with self.opened(tmp_path) as backend:
+                for write in range(_WRITES):
+                    rows = [(b"%04d" % row, b"%04d" % (number + write) * 50) for row in range(100)]
+                    changes: Changes = {"first": rows, "second": [(b"%d" % number, b"1"), (b"%d" % (number - 1), None)]}
+                    changes = {"first": rows, "second": sorted(changes["second"])}
+                    backend.write(changes, backend.version(), f"{number:06d}-{write}")
+                    content = sum(len(key) + len(value) for key, value in rows)
+            files = [file for file in tmp_path.rglob("*") if file.is_file()]
+            sizes.append((len(files), sum(file.stat().st_size for file in files)))
+        last, early = sizes[-1], sizes[_OPENINGS // 4]
+        assert last[1] <= 20 * content + _MOST_BYTES, (
+            f"files must not grow where the same {content:,} bytes of rows are written again and again: after "
+            f"{_OPENINGS} openings with {_WRITES} writes each they have {last[1]:,} bytes"
+        )
+        assert last[0] <= early[0] + _MOST_FILES, (
+            f"an opening must leave no file of its own: after {_OPENINGS // 4} openings there were {early[0]} files, "
+            f"after {_OPENINGS} there are {last[0]}"
+        )
+
+    def test_memory_does_not_grow(self, tmp_path: Path) -> None:
+        """With keys that are asked for and not there, with writes of the same rows, scans, refusals and views."""
+        rows = [(b"%04d" % row, b"value") for row in range(50)]
+        with self.opened(tmp_path) as backend:
+            backend.write({"first": rows}, None, "v")
+            numbers = count()
+
+            def view() -> None:
+                found = backend.view(STORES)
+                if found is not None:
+                    next(found.range("first"))
+                    found.close()
+
+            def refused() -> None:
+                with suppress(StoreError):
+                    backend.write({"first": rows}, "another", "never")
+
+            calls: dict[str, Callable[[], object]] = {
+                "a get of a key that is not there": lambda: backend.get("first", b"absent%d" % next(numbers)),
+                "a write of rows that are there": lambda: backend.write({"first": rows}, "v", "v"),
+                "a scan that is dropped": lambda: next(backend.range("first")),
+                "a view": view,
+                "a refused write": refused,
+            }
+            for what, call in calls.items():
+                leaked = _leaked(call, backend)
+                assert leaked < _LEAK_BYTES, f"{what} must leave nothing in memory, and leaves {leaked} bytes each time"
+
+    def test_a_clock_that_is_set_back(self, tmp_path: Path) -> None:
+        """Between writes and openings: which write is the last one is no question of time."""
+        now: Committed = NOTHING
+        for hour in (12, 11, 9, 10):
+            with self._clock_at(1_700_000_000 + hour * 3600), self.opened(tmp_path) as backend:
+                check_reads(backend, now, "opened by a clock that was set back")
+                for number in range(2):
+                    changes: Changes = {"first": [(b"hour", b"%d" % hour), (b"%d-%d" % (hour, number), b"1")]}
+                    changes = {"first": sorted(changes["first"])}
+                    version = f"v{hour}-{number}"
+                    backend.write(changes, now[0], version)
+                    now = committed(now, changes, version)
+                    check_reads(backend, now, "written by a clock that was set back")
+        with self.opened(tmp_path) as backend:
+            check_reads(backend, now, "opened by a clock that was put right")
+
+    @contextmanager
+    def _clock_at(self, seconds: float) -> Iterator[None]:
+        began = time.monotonic()
+
+        def now() -> float:
+            return seconds + time.monotonic() - began
+
+        with patch.object(time, "time", now), patch.object(time, "time_ns", lambda: int(now() * 1e9)):
+            yield
+
+    @pytest.mark.parametrize("damage", ["cut", "emptied", "lost"])
+    def test_damaged_files(self, tmp_path: Path, damage: str) -> None:
+        """Each is an error that names the directory, no trust, a state that was committed, or a directory that is new.
+
+        Engines need not notice other bytes in the middle of a file, and what was cut is often found by its length.
+        """
+        children = self.children()
+        rows = [(b"%04d" % row, b"value" * 20) for row in range(400)]
+        whole = tmp_path / "whole"
+        whole.mkdir()
+        known: list[Any] = [NOTHING]
+        with self.opened(whole) as backend:
+            for number in range(3):
+                changes: Changes = {"first": rows[: 200 + 100 * number], "second": rows[number:200]}
+                backend.write(changes, known[-1][0], f"v{number}")
+                known.append(committed(known[-1], changes, f"v{number}"))
+        for file in sorted(each for each in whole.rglob("*") if each.is_file()):
+            for number, part in enumerate((0.5, 0.9) if damage == "cut" else (0,)):
+                copy = tmp_path / f"{number}-{file.name}"
+                shutil.copytree(whole, copy)
+                place = copy / file.relative_to(whole)
+                place.unlink() if damage == "lost" else os.truncate(place, int(place.stat().st_size * part))
+                where = f"{file.name} was {damage}"
+                with children.started(open_damaged, type(self).open, copy) as connection:
+                    try:
+                        found = answer(connection)
+                    except EOFError:
+                        raise AssertionError(f"{where}: opening and reading it ended the process") from None
+                if isinstance(found, str):
+                    assert found.startswith("StoreError: ") and copy.name in found, (
+                        f"{where}: expected StoreError with the directory, found {found}"
+                    )
+                elif found[2]:
+                    states = [state for state in known if state[0] == found[0]]
+                    expect(found[:2], states[0] if states else known[-1], f"{where}, and trusted() is True")
+
+
+@contextmanager
+def _working_in(directory: Path) -> Iterator[None]:
+    before = os.getcwd()
+    os.chdir(directory)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@contextmanager
+def _temporary_in(directory: Path) -> Iterator[None]:
+    with patch.object(tempfile, "tempdir", str(directory)), patch.dict(os.environ, TMPDIR=str(directory)):
+        yield
+
+
+def _leaked(call: Callable[[], object], backend: StoreBackend) -> int:
+    """Return how many bytes of Python's memory each call leaves."""
+    is_traced = tracemalloc.is_tracing()
+    if not is_traced:
+        tracemalloc.start()
+    try:
+        sizes: list[int] = []
+        for _ in range(3):
+            for _ in range(_ROUNDS):
+                call()
+            backend.release()
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        if not is_traced:
+            tracemalloc.stop()
+    return (sizes[-1] - sizes[0]) // (2 * _ROUNDS)
