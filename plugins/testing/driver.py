@@ -297,7 +297,7 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
 
     @property
     def hints(self) -> list[str]:
-        """What shows only elsewhere: changes outside stores while tasks were re-opened, and of values in place."""
+        """What shows only elsewhere: changes outside stores, of values in place, of stored values that are not put."""
         return self._processes.hints
 
     # ------------------------------------------------------------------ running
@@ -350,6 +350,7 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
         front = self._fronts.get(task.subtopology)
         with process.in_place():
             report = worker.run_batch(ends, self._clock.now_ms(), visit_seconds=0.0, front=front)
+        self._processes.check_threads()
         self._ticks[task] = NEVER if report.next_tick is None else report.next_tick
         self._count_nodes(report)
         is_visiting = worker.task is not None and worker.task.visits.are_due

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from threading import get_ident
+from typing import Any
 
-from penstock import Application, Clock, Log, NodeMetrics, TaskId, TopicPartition, World
+from penstock import Application, Clock, Log, NodeMetrics, TaskId, TopicPartition, TopologyError, World
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.stores.memory import MemoryBackend
 from penstock.support.repeats import Repeats
 
-from .changed_values import FindsChangedValues
+from .changed_values import FindsMisuse, Misuse
 from .shipped import ShippedCopy
 
 _HINT = (
@@ -36,7 +38,7 @@ class Processes:
     def __init__(
         self, application: Application, packed: bytes, log: Log, clock: Clock, directory: Path, ships: bool
     ) -> None:
-        self.changed_values: list[str] = []
+        self.misuse = Misuse()
         self._hints: list[str] = []
         self._application = application
         self._packed = packed
@@ -53,20 +55,27 @@ class Processes:
     @property
     def hints(self) -> list[str]:
         """What the program does that would show elsewhere."""
-        return [*self._hints, *self.changed_values]
+        return [*self._hints, *self.misuse.changed_values, *self.misuse.not_put]
+
+    def check_threads(self) -> None:
+        """Raise TopologyError if a processor has forwarded in another thread; its own error may be lost there."""
+        if said := self.misuse.elsewhere:
+            self.misuse.elsewhere = []
+            raise TopologyError(said[0])
 
     def running(self, *, looking: bool = False) -> Process:
         """Return the process that runs tasks: the next one where there is none, or where the driver itself looked in.
 
         `looking`: the one that looks in, which has the classes of the test.
         """
+        self.misuse.thread = get_ident()
         ships = self._ships and not looking
         if self._process is not None and self._process.is_shipped != ships:
             self.end()
         if self._process is None:
             copy = ShippedCopy(self._application, self._packed) if ships else None
-            application = FindsChangedValues.in_application(
-                self._application if copy is None else copy.application, self.changed_values
+            application = FindsMisuse.in_application(
+                self._application if copy is None else copy.application, self.misuse
             )
             resources = _Resources(self._clock, self._host_directory, self._repeats)
             self._process = Process(application, self._log, resources, copy)
@@ -167,6 +176,11 @@ class Process:
     def changes(self) -> list[str]:
         """Return what the program changed in its shipped copy outside stores."""
         return [] if self._copy is None else self._copy.changes()
+
+    def let(self, change: Callable[[Sequence[Any]], object]) -> None:
+        """Let `change` change the classes and functions of the shipped copy, if one runs."""
+        if self._copy is not None:
+            self._copy.let(change)
 
     def outside(self) -> dict[str, object]:
         """Return the values that `changes` compares, in a form that two processes can be compared by."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -46,6 +46,11 @@ class ShippedCopy:
             f"{where}: {name!r}": [_plain(part) for part in parts]
             for (where, name), (parts, _) in self._state().items()
         }
+
+    def let(self, change: Callable[[Sequence[Any]], object]) -> None:
+        """Let `change` change the classes and functions that came along."""
+        change(self._made)
+        self._before = self._state()
 
     def _state(self) -> dict[tuple[str, str], tuple[tuple[Any, ...], Any]]:
         return {

@@ -14,7 +14,13 @@ with needed("penstock.testing.strategies", "testing"):
 _KEYS = st.sampled_from(["a", "b", "d", "f", "f1"])
 """By the default partitioner at least two are in each of 2 partitions, and in each of 3 is at least one. The last two
 are in the same, and become the same text where a program joins a key to a number."""
-_HEADERS = st.sampled_from([(("h", b"1"),), (("h", b"1"), ("h", b"")), (("trace", b"\x00\xff"), ("h", b"2"))])
+_ODD_KEYS = ("", "A", "f:1", "f 1", "é")
+"""Keys that some programs take for others: for none, for one in small letters, for a key with a part behind it."""
+_ODD_VALUES = (-1, 2**53 + 1)
+"""The second one is no float."""
+_HEADERS = st.sampled_from(
+    [(("h", b"1"),), (("h", b"1"), ("h", b"")), (("h", None),), (("trace", b"\x00\xff"), ("h", b"2"))]
+)
 _ROUND_MS = (1_000, 10_000, 60_000)
 """Lengths of time that programs often have: so many ms."""
 _BESIDE = (0, 0, -1, 1)
@@ -61,8 +67,11 @@ def streams(
     grace period or a retention, so that some are too late for it, too. `around`: lengths of time of the program, such
     as a window's size, a gap, a grace: some records are 1 ms before, at or after a multiple of one, or another length
     after that, and so far ahead of or behind an earlier record. Some values are None (tombstones), some keys are None,
-    and some records have headers, unless that is switched off. Examples shrink to few records in order.
+    and some records have headers, also without a value, unless that is switched off. Where the caller chooses no
+    `keys`, some are empty, in capitals, or have a blank or a colon; without `values` some are negative, or too large
+    for a float. Examples shrink to few records in order.
     """
+    has_odd_keys, has_odd_values = keys is _KEYS, values is None
     given = st.integers(0, 9) if values is None else values
     step_ms, late_ms, jump_ms = (
         duration_ms(length, f"streams: {name}") for length, name in ((step, "step"), (late, "late"), (jump, "jump"))
@@ -95,6 +104,10 @@ def streams(
             value = None
         if null_keys and kind == 3:
             key = None
+        if has_odd_keys and kind == 6:
+            key = draw(st.sampled_from(_ODD_KEYS))
+        if has_odd_values and kind == 7 and value is not None:
+            value = draw(st.sampled_from(_ODD_VALUES))
         of_record = draw(_HEADERS) if headers and kind in (4, 5) else ()
         timestamp = max(0, timestamp - behind, stream_time - late_ms)
         stream_time = max(stream_time, timestamp)

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypothesis import strategies as st
+
 from penstock import Processor, Record, Topology, key_value_store
 from penstock.plugins.testing.strategies import streams
 
 from . import planted_processors as kinds
 from . import planted_programs as sums
+from . import planted_surroundings as elsewhere
 from . import planted_visitors as visitors
 from .planted_programs import counting
 
@@ -27,14 +30,18 @@ class Case:
 
 
 def program(
-    processor: type[Processor], sources: Sequence[str] = ("in",), sinks: Sequence[str] = ("out",), **options: Any
+    processor: type[Processor],
+    sources: Sequence[str] = ("in",),
+    sinks: Sequence[str] = ("out",),
+    value_serde: str = "int",
+    **options: Any,
 ) -> Callable[[], Topology]:
     """Return a function that makes a topology with one processor and one store of JSON."""
 
     def make() -> Topology:
         topology = Topology()
         for source in sources:
-            topology.add_source(source, source, value_serde="int")
+            topology.add_source(source, source, value_serde=value_serde)
         topology.add_processor("processor", processor, list(sources), stores=[key_value_store("store", **options)])
         for sink in sinks:
             topology.add_sink(sink, sink, "processor", value_serde="json")
@@ -46,6 +53,7 @@ def program(
 LATE, EDGES = streams(late="8s"), streams(late="20s", around=["10s", "5s"])
 BOTH = {"users": streams(max_size=12), "clicks": streams(max_size=12)}
 VISIT = {"visit_arguments": {"count.double": 2}}
+DICTS = streams(values=st.fixed_dictionaries({"a": st.integers(0, 1), "b": st.integers(0, 1)}))
 CLOCK = {"sees_clock": True, "wall_clock": "3m"}
 
 RIGHT: dict[str, Case] = {
@@ -56,6 +64,8 @@ RIGHT: dict[str, Case] = {
     "joins": Case(program(kinds.Joins, ["users", "clicks"]), kinds.joins, BOTH),
     "routes": Case(program(kinds.Routes, sinks=["even", "odd"]), kinds.routes, LATE),
     "tags": Case(program(kinds.Tags), kinds.tags, LATE),
+    "changes": Case(program(elsewhere.Changes, value_serde="json"), elsewhere.changes, DICTS),
+    "days": Case(program(elsewhere.Days), elsewhere.days, LATE, attributes={"bounded": False}),
     "doubles": Case(lambda: counting(visitors.Doubles), sums.running_sums, LATE, attributes=VISIT),
 }
 
@@ -107,6 +117,24 @@ CASES: dict[str, Case] = {
     **planted("routes", kinds.RoutesDeletions, sinks=["even", "odd"]),
     **planted("tags", kinds.TagsOfASet),
     **planted("tags", kinds.AllTags),
+    **planted_sum(elsewhere.SharedCache),
+    **planted_sum(elsewhere.GapIsALoss),
+    **planted_sum(elsewhere.NotInTheMorning),
+    **planted_sum(elsewhere.NotOnSundays),
+    **planted_sum(elsewhere.NotAtMidnight),
+    **planted_sum(elsewhere.ThirtyTwoBits),
+    **planted_sum(elsewhere.NothingOfLastYear),
+    **planted_sum(elsewhere.AHundredAtMost),
+    **planted_sum(elsewhere.EmptyIsNone),
+    **planted_sum(elsewhere.HeaderWithAValue),
+    **planted_sum(elsewhere.ForwardsElsewhere),
+    **planted("seldom", elsewhere.ZeroIsNone),
+    **planted("changes", elsewhere.ComparesText, value_serde="json"),
+    **planted("days", elsewhere.LocalDays),
+    **planted("days", elsewhere.UpToTheNextWeek),
+    **planted("days", elsewhere.NeverBelowZero),
+    **planted("days", elsewhere.LosesDigits),
+    **planted("days", elsewhere.SendsFloats),
     **{bug.__name__: planted_visitor(bug, given) for bug, given in visitors.VISITORS.items()},
 }
 """Programs with one bug each."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock import Fail, Failure, RetryAfter, SendToDeadLetter, SerdeError, Skip
@@ -112,6 +114,42 @@ class ChangesTheError(Right):
         decision = super().__call__(failure)
         failure.error.args = (f"{failure.node}: {failure.error}",)
         return decision
+
+
+class TriesLongerAndLonger(Right):
+    """Up to attempt 20, when it would wait for 12 days."""
+
+    def attempts(self, failure: Failure) -> int:
+        return 20
+
+    def delay(self, failure: Failure) -> Any:
+        return f"{2**failure.attempt}s"
+
+
+class TriesLessAtNight(Right):
+    def attempts(self, failure: Failure) -> int:
+        return 3 if datetime.now().hour > 5 else 2
+
+
+class TriesByTheClock(Right):
+    def attempts(self, failure: Failure) -> int:
+        return 3 if time.time() % 86_400 > 3_600 else 2
+
+
+class KeyWithContent(Right):
+    def __call__(self, failure: Failure) -> Any:
+        return Skip() if failure.raw_key is not None and failure.raw_key[0] == 1 else super().__call__(failure)
+
+
+class EndsBeforeTheYear10000(Right):
+    def __call__(self, failure: Failure) -> Any:
+        day = datetime.fromtimestamp(failure.timestamp / 1000, UTC) + timedelta(days=1)
+        return super().__call__(failure) if day else Skip()
+
+
+class KnowsItsNodeOnly(Right):
+    def attempts(self, failure: Failure) -> int:
+        return {"count": 3}[failure.node]
 
 
 @dataclass

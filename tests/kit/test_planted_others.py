@@ -175,6 +175,12 @@ HANDLERS: list[tuple[type[handlers.Right], str]] = [
     (handlers.SendsBack, "would fail there again|`topics` are"),
     (handlers.TopicByHash, "in another process|`topics` are"),
     (handlers.ChangesTheError, "must not change the error"),
+    (handlers.TriesLongerAndLonger, "expected up to an hour"),
+    (handlers.TriesLessAtNight, "at another time by the machine's clock"),
+    (handlers.TriesByTheClock, "at another time by the machine's clock"),
+    (handlers.KeyWithContent, "must not raise: .*IndexError"),
+    (handlers.EndsBeforeTheYear10000, "must not raise: .*OverflowError"),
+    (handlers.KnowsItsNodeOnly, "must not raise: .*KeyError"),
     (handlers.HasALock, "cannot be pickled"),
 ]
 

@@ -36,6 +36,10 @@ FINDS = {
     **dict.fromkeys(("RoutesByTask", "OnlyInTheSecondTask", "OldUsersOnly"), "test_any_batches"),
     "HashOfTheKey": "test_a_second_process_continues",
     "Unlogged": "test_tasks_move",
+    **dict.fromkeys(("NotInTheMorning", "NotOnSundays", "NotAtMidnight", "LocalDays"), "test_in_other_surroundings"),
+    **dict.fromkeys(("ThirtyTwoBits", "NothingOfLastYear", "UpToTheNextWeek"), "test_at_other_times"),
+    "SharedCache": "test_two_of_it_share_nothing",
+    "AHundredAtMost": "test_many_records",
     **{bug.__name__: "test_visits_are_interrupted" for bug in VISITORS},
 }
 """The one test that finds it, which is tried first, since the others take long."""

@@ -22,11 +22,16 @@ from penstock import (
     Stage,
     duration_ms,
 )
+from penstock.plugins.runtime.shipping import pack
+from penstock.plugins.runtime.unpacking import Arrived
 from penstock.support.names import is_topic_name
 
 from .other_process import run_elsewhere
+from .surroundings import ZONES, MachineClock, in_other_surroundings
 
 _MOST_ATTEMPTS = 10_000
+_ATTEMPTS = (*range(1, 41), 100, 1_000)
+_YEAR_9999_MS = 253_402_300_799_999
 
 
 class HandlerContract:
@@ -58,7 +63,7 @@ class HandlerContract:
             self._decision(self.made(), failure)
 
     def test_a_decision_depends_on_the_failure_alone(self) -> None:
-        """After a retry, in another process and in another order it is the same: what an object counts is lost."""
+        """After a retry, in another order, process, thread and time zone: what an object counts is lost."""
         failures, handler = list(self._failures()), self.made()
         first = [self._decision(handler, failure) for failure in failures]
         for failure, expected in zip(reversed(failures), reversed(first), strict=True):
@@ -71,6 +76,23 @@ class HandlerContract:
         for failure, expected in zip(failures, first, strict=True):
             again = sent(failure)
             assert again == expected, f"pickled, it decides {again!r} about {_short(failure)}, and not {expected!r}"
+        clock = MachineClock(0)
+        arrived = Arrived(pack(type(self).handler), is_apart=True)
+        clock.show(arrived.made)
+
+        def decide() -> list[Decision]:
+            decisions = []
+            for failure in failures:
+                clock.jump()
+                decisions.append(self._decision(arrived.cargo, failure))
+            return decisions
+
+        for zone in ZONES:
+            for failure, expected, again in zip(failures, first, in_other_surroundings(decide, zone), strict=True):
+                assert again == expected, (
+                    f"in another thread, with the time zone TZ={zone} and at another time by the machine's clock, it "
+                    f"decides {again!r} about {_short(failure)}, and not {expected!r}"
+                )
         for seed in ("1", "2"):
             elsewhere = run_elsewhere(_decisions, (type(self).handler, failures), seed, "a handler")
             for failure, expected, again in zip(failures, first, elsewhere, strict=True):
@@ -134,11 +156,16 @@ class HandlerContract:
     def _failures(self) -> Iterator[Failure]:
         for stage in self.stages:
             for error in (*self.errors, *self._without_arguments()):
-                for attempt in (1, 2, 3, 100):
+                for attempt in _ATTEMPTS:
                     first = Failure(stage, error, "count", "0_3", "orders", 3, 7, b"key", b"value", (), 5, attempt)
                     yield first
+                    if attempt not in (1, 2, 3, _ATTEMPTS[-1]):
+                        continue
                     yield replace(first, raw_key=None, raw_value=None, headers=(("name", None),), timestamp=0)
                     yield replace(first, raw_key=b"\x00\xff", raw_value=b"\xff" * 10_000, headers=(("é", b"\xff"),) * 9)
+                    yield replace(first, raw_key=b"", partition=0, offset=0, timestamp=_YEAR_9999_MS)
+                    yield replace(first, raw_value=b"", timestamp=0)
+                    yield replace(first, node="KSTREAM-MAP-0000000012", task_id="12_0", topic="shop-counts-repartition")
                     if stage is not Stage.DESERIALIZATION:  # of a punctuator
                         yield Failure(stage, error, "count", "0_3", None, None, None, attempt=attempt)
 

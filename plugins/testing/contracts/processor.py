@@ -2,49 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cached_property, partial
-from math import inf
-from typing import Any, ClassVar
+from functools import partial
+from itertools import zip_longest
 
 from hypothesis import strategies as st
 
-from penstock import Application, ConfigError, Duration, Record, Topology, TopologyBuilder, duration_ms
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 
-from ..driver import TopologyTestDriver
-from ..strategies import streams
-from .expectations import declared
 from .growth import check_growth
-from .program_runs import (
-    Ends,
-    Event,
-    History,
-    SecondProcess,
-    Sender,
-    Visit,
-    WatchedLog,
-    answers_by_key,
-    do,
-    merged,
-    stored,
-    visits_of,
-)
-from .trying import try_examples
+from .program_runs import History, SecondProcess, WatchedLog, do, repeated, visits_of
+from .program_under_test import ProgramUnderTest
+from .surroundings import WEEK_SECONDS, ZONES, MachineClock, in_other_surroundings
 
-_MOST_PARTITIONS, _MOST_TOGETHER, _MOST_CLOCK_STEPS = 3, 8, 6
-_ELSEWHERE, _GROWING = 8, 5
+_MOST_PARTITIONS, _MOST_TOGETHER, _MANY_RECORDS = 3, 8, 1_200
+_ELSEWHERE, _GROWING, _OF_OTHER_TIMES, _OF_MANY_RECORDS = 8, 5, 15, 2
 """Number of examples of tests whose examples take long."""
-_TOGETHER_IN_A_VISIT, _MOST_COMMITS = 1_000_000, 1_000
-_WRONG_INPUT = (
-    "streams() has tombstones, null keys and headers unless they are switched off: "
-    "streams(tombstones=False, null_keys=False, headers=False)"
-)
+_YEARS_MS = 50 * 366 * 86_400_000
+_TOGETHER_IN_A_VISIT = 1_000_000
 
 
-class ProcessorContract:
+class ProcessorContract(ProgramUnderTest):
     """A program compared with a function in plain Python that says what it answers; run it in a test class of yours.
 
     >>> from penstock import Topology, ValueTransformer
@@ -59,55 +36,14 @@ class ProcessorContract:
     ...     reference = staticmethod(lambda records: [(key, value and 2 * value) for key, value, *_ in records])
 
     The answers have to be the same with any number of partitions, when tasks are re-opened after each commit, move or
-    continue in a process with another hash seed, when records are processed again after a crash, and however many
-    records a task processes between two commits; and state must not grow for ever. So state outside stores is found, a
-    store that is not logged, a changelog that lost something, an effect outside that is repeated, the order of a set,
-    a record's value that is changed in place, and whatever depends on where a batch ends or when it is processed.
+    continue in a process with another hash seed, when records are processed again after a crash, however many records a
+    task processes between two commits, in another thread, time zone and year, and where the same program runs beside
+    it; and state must not grow for ever. So state outside stores is found, a store that is not logged, a changelog that
+    lost something, an effect outside that is repeated, the order of a set, a record's value that is changed in place,
+    and whatever depends on where a batch ends or when and where it is processed.
 
     Needs pytest and hypothesis (`pip install 'penstock-streams[testing]'`).
     """
-
-    program: Callable[[], Topology | TopologyBuilder | Application] = declared(
-        "a function that makes the topology, as a staticmethod"
-    )
-    """Makes the program, as a `staticmethod`."""
-    reference: Callable[[list[Any]], Iterable[Any]] = declared(
-        "a function from the records of a partition to the outputs, as a staticmethod"
-    )
-    """Returns the outputs for the records of one partition, in their order, as a `staticmethod`: each a Record, a tuple
-    (key, value) or a tuple (key, value, timestamp). What a tuple leaves out is not compared. Where the program reads
-    several topics, it gets pairs (topic, record), and where it writes several, it returns pairs (topic, output)."""
-    records: ClassVar[st.SearchStrategy[list[Record]] | Mapping[str, st.SearchStrategy[list[Record]]]] = streams()
-    """The records of the input topic; of several, a mapping of topics. The topics' records are processed in the order
-    of their timestamps; of equal ones, those of the source that was added first. Records of a global store's topic are
-    for all partitions."""
-    by_partition: ClassVar[bool] = True
-    """Whether a partition's answers depend on its own records only. Say False for a program with a repartition topic:
-    `reference` then gets all records, and answers of different keys must not depend on each other."""
-    options: ClassVar[Mapping[str, Any]] = {}
-    """Settings of the application."""
-    wall_clock: ClassVar[Duration] = "1m"
-    """By how much the wall clock moves on at most, now and then, between two batches."""
-    sees_clock: ClassVar[bool] = False
-    """Whether answers depend on the wall clock. `reference` then gets a ClockStep among the records for each step of
-    it. It begins at 0."""
-    probe: ClassVar[Callable[[], Sequence[Any]] | None] = None
-    """Returns everything that the program has done outside so far, as a `staticmethod`: lines of a file, calls of a
-    fake service. What is done again when records are processed again is a failure."""
-    bounded: ClassVar[bool] = True
-    """Whether state stays bounded when the same records come again and again, with a year between them."""
-
-    visit_arguments: ClassVar[Mapping[str, Any]] = {}
-    """The arguments of visitors that take one, by NODE.METHOD: JSON data."""
-
-    examples: ClassVar[int] = 40
-    """How many streams each test tries."""
-    shrinks: ClassVar[bool] = True
-    """Whether the smallest stream that fails is looked for."""
-    seed: ClassVar[int | None] = None
-    """Chooses the streams: with one number they are the same in each run."""
-    replay: ClassVar[tuple[str, bytes] | None] = None
-    """A failure to repeat alone, as its message gives it. Without, what failed last is tried first."""
 
     def test_it_answers_as_the_reference(self) -> None:
         """In one partition, with a commit after each record."""
@@ -173,7 +109,9 @@ class ProcessorContract:
                     clock = {"initial_wall_clock_ms": driver.wall_clock_ms}
                 second.do(self._application, steps[half:], {"partitions": 2, **self.options, **options, **clock})
                 with self._driver(partitions=2, **options) as driver:
-                    self._compare(driver, sender, f"a second process from step {half} of {len(steps)} on; {history}")
+                    self._compare(
+                        self._left(driver, sender), f"a second process from step {half} of {len(steps)} on; {history}"
+                    )
 
             self._try(check, _ELSEWHERE)
 
@@ -201,167 +139,63 @@ class ProcessorContract:
         if visitors:
             self._try(check)
 
+    def test_in_other_surroundings(self) -> None:
+        """In another thread and time zone, while the machine's clock jumps ahead: no answer may depend on them."""
+
+        def check(data: st.DataObject) -> None:
+            history, zone = self._history(data, alone=True), data.draw(st.sampled_from(ZONES))
+            clock = MachineClock(data.draw(st.integers(0, WEEK_SECONDS)))
+            left = in_other_surroundings(lambda: self._ran(history, clock=clock), zone)
+            self._compare(
+                left, f"a thread of its own, the time zone TZ={zone}, jumps of the machine's clock; {history}"
+            )
+
+        self._try(check)
+
+    def test_at_other_times(self) -> None:
+        """Records of today, of 2038 and of the year 9999, of which the wall clock may be far ahead, or far behind."""
+
+        def check(data: st.DataObject) -> None:
+            begin = int(data.draw(st.sampled_from(self.begins)).timestamp()) * 1000
+            history = self._history(data, begin=begin)
+            ahead = 0 if self.sees_clock else data.draw(st.sampled_from([0, begin, begin + _YEARS_MS]))
+            self._check(history, initial_wall_clock_ms=ahead)
+
+        if self.begins:
+            self._try(check, _OF_OTHER_TIMES)
+
+    def test_many_records(self) -> None:
+        """More of them than a buffer, a cache or a limit has room for, in the time of a few."""
+
+        def check(data: st.DataObject) -> None:
+            if events := self._events(data):
+                rounds = -(-_MANY_RECORDS // len(events))
+                span = 1 + max(record.timestamp for _, record in events)
+                sources = self._ends.sources
+                many = repeated(events, sources, rounds, lambda number, time: (number * span + time) // rounds)
+                batches = [many[at : at + _MOST_TOGETHER] for at in range(0, len(many), _MOST_TOGETHER)]
+                self._check(History(batches, [0] * len(batches)), commit_every=_MOST_TOGETHER)
+
+        self._try(check, _OF_MANY_RECORDS)
+
+    def test_two_of_it_share_nothing(self) -> None:
+        """Two run in one process, by turns, as two nodes of one class and two tasks do, with the same keys."""
+
+        def check(data: st.DataObject) -> None:
+            histories = self._history(data), self._history(data)
+            with self._pair() as drivers:
+                senders = [self._sender(driver, 1) for driver in drivers]
+                steps = [sender.steps(history) for sender, history in zip(senders, histories, strict=True)]
+                for both in zip_longest(*steps):
+                    for driver, step in zip(drivers, both, strict=True):
+                        do(driver, [step] if step else [])
+                for number, (driver, sender) in enumerate(zip(drivers, senders, strict=True)):
+                    how = f"the same program beside it in one process, with {histories[1 - number]}"
+                    self._compare(self._left(driver, sender), f"{how}; its own {histories[number]}")
+
+        self._try(check)
+
     def test_state_does_not_grow_for_ever(self) -> None:
         """The same records again and again, a year apart: entries have to be deleted, or to expire."""
         if self.bounded:
             self._try(lambda data: check_growth(self._events(data), self._driver, self._ends), _GROWING)
-
-    # ------------------------------------------------------------------ helpers
-
-    def _try(self, check: Callable[[st.DataObject], None], most: int | None = None) -> None:
-        """Call `check` with drawn examples."""
-        test = check.__qualname__.split(".")[1]
-        examples = self.examples if most is None else min(most, self.examples)
-        try_examples(
-            check, type(self), test, examples=examples, shrinks=self.shrinks, seed=self.seed, replay=self.replay
-        )
-
-    @cached_property
-    def _application(self) -> Application:
-        made = type(self).program()
-        return made if isinstance(made, Application) else Application("test", made, **self.options)
-
-    @cached_property
-    def _ends(self) -> Ends:
-        return Ends.of(self._application)
-
-    def _events(self, data: st.DataObject) -> list[Event]:
-        """Draw the records of all topics, in the order in which they are processed."""
-        sources, given = self._ends.sources, self.records
-        by_topic = given if isinstance(given, Mapping) else dict.fromkeys(sources[:1], given)
-        if set(by_topic) != set(sources):
-            raise ConfigError(
-                f"ProcessorContract: the program reads the topics {list(sources)}: let `records` be a mapping of them "
-                f"to strategies, found {list(by_topic) if isinstance(given, Mapping) else 'one strategy'}"
-            )
-        return merged({topic: data.draw(by_topic[topic]) for topic in sources})
-
-    def _history(self, data: st.DataObject, *, alone: bool = False, moves: bool = False) -> History:
-        """Draw a history; `alone`: with one record in each batch; `moves`: with moves of tasks."""
-        events = self._events(data)
-        batches = [[each] for each in events] if alone else data.draw(_cuts(events))
-        place, most = st.integers(0, max(0, len(batches) - 1)), duration_ms(self.wall_clock, "wall_clock")
-        step = st.integers(0, most // 1000).map(lambda seconds: seconds * 1000) | st.integers(0, most)
-        clock = [0] * len(batches)
-        for at, ms in data.draw(st.lists(st.tuples(place, step), max_size=_MOST_CLOCK_STEPS)) if batches else ():
-            clock[at] = ms
-        return History(batches, clock, frozenset(data.draw(st.sets(place))) if moves else frozenset())
-
-    def _driver(self, **given: Any) -> TopologyTestDriver:
-        return TopologyTestDriver(type(self).program(), **{**self.options, **given})
-
-    def _sender(self, driver: TopologyTestDriver, partitions: int) -> Sender:
-        return Sender(driver, self._ends, partitions, by_partition=self.by_partition)
-
-    @contextmanager
-    def _isolated(self, **given: Any) -> Iterator[TopologyTestDriver]:
-        """Make a driver that runs a copy of the program, so that no example sees another; for a probe the original."""
-        with self._driver(**given) as driver:
-            if type(self).probe is None:
-                driver.reopen()
-            yield driver
-
-    def _check(self, history: History, *, partitions: int = 1, **given: Any) -> None:
-        with self._isolated(partitions=partitions, **given) as driver:
-            sender = self._sender(driver, partitions)
-            do(driver, sender.steps(history))
-            if found := driver._processes.changed_values:
-                raise AssertionError(f"{found[0]}; with {history}")
-            how = ", ".join(f"{name} {value}" for name, value in {"partitions": partitions, **given}.items())
-            self._compare(driver, sender, f"{how}; {history}")
-
-    def _visited(
-        self, history: History, visit: Visit, place: int, log: WatchedLog | None = None, **given: Any
-    ) -> tuple[dict[str, object], dict[str, object]]:
-        """Return what a run with a visit leaves in topics and stores, and outside; with a `log` the visit crashes."""
-        probe = type(self).probe
-        before = 0 if probe is None else len(probe())
-        with self._isolated(log=log, **given) as driver:
-            steps = list(self._sender(driver, given["partitions"]).steps(history))
-            half = len(steps) * place // 10
-            do(driver, steps[:half])
-            if log is not None:
-                log.crashes, log.commits_left = True, _MOST_COMMITS + 20 * half
-            do(driver, [("visit", visit)])
-            if log is not None:
-                log.crashes, log.commits_left = False, inf
-            do(driver, steps[half:])
-            outside = driver._processes.running().outside()
-            if probe is not None:
-                outside = {"what the probe returns": list(probe())[before:]}
-            return answers_by_key(driver, self._ends.sinks, self.by_partition) | stored(driver), outside
-
-    def _effects(self, history: History, crashes: bool, **given: Any) -> dict[str, object]:
-        """Return what a run leaves outside stores and topics, by name."""
-        log, probe = WatchedLog(1), type(self).probe
-        before = 0 if probe is None else len(probe())
-        with self._isolated(log=log, **given) as driver:
-            sender = self._sender(driver, 1)
-            log.crashes = crashes
-            do(driver, sender.steps(history))
-            log.crashes = False
-            left = driver._processes.running().outside()
-            self._compare(driver, sender, f"{'crashes at every other commit; ' if crashes else ''}{history}")
-            return left if probe is None else {"what the probe returns": list(probe())[before:]}
-
-    def _compare(self, driver: TopologyTestDriver, sender: Sender, how: str) -> None:
-        """Compare the answers of each topic with those of the reference."""
-        sources, sinks = self._ends.sources, self._ends.sinks
-        found = {topic: driver.read_all(topic) for topic in sinks}
-        expected: dict[str, list[list[Any]]] = {topic: [] for topic in sinks}
-        for part in sender.parts(driver, tagged=len(sources) > 1, sees_clock=self.sees_clock):
-            for each in expected.values():
-                each.append([])
-            for answer in self._reference(part) if part else ():
-                topic, given = answer if len(sinks) > 1 else (sinks[0], answer)
-                expected[topic][-1].append(given)
-        if any(found.values()):
-            driver.reopen()
-        how = "; ".join([how, *driver.hints])
-        for topic in sinks:
-            _compare(expected[topic], found[topic], f"topic {topic}: " if len(sinks) > 1 else "", how)
-
-    def _reference(self, part: list[Any]) -> list[Any]:
-        try:
-            answers = list(type(self).reference(part))
-        except Exception as error:
-            error.add_note(f"Raised by the reference for {part}. {_WRONG_INPUT}")
-            raise
-        several = len(self._ends.sinks) > 1
-        for answer in answers:
-            output = answer[1] if several and isinstance(answer, tuple | list) and len(answer) == 2 else answer
-            if not isinstance(output, tuple | list) or not 2 <= len(output) <= len(Record._fields):
-                outputs = "a Record, a tuple (key, value) or a tuple (key, value, timestamp)"
-                wanted = f"pairs (topic, output), each output {outputs}" if several else outputs
-                raise ConfigError(
-                    f"ProcessorContract: the reference of {type(self).__name__} returned {answer!r} among its outputs, "
-                    f"expected {wanted}"
-                )
-        return answers
-
-
-def _cuts(events: list[Event]) -> st.SearchStrategy[list[list[Event]]]:
-    """Return a strategy of records in batches."""
-    places = st.sets(st.integers(1, max(1, len(events) - 1))).map(sorted)
-    return places.map(
-        lambda cuts: [events[start:end] for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True)]
-    )
-
-
-def _compare(expected: Sequence[Sequence[Any]], found: Sequence[Record], where: str, how: str) -> None:
-    """Compare the answers of each key: in order if one partition gives them, else how many there are of each."""
-    wanted: dict[str, list[tuple[int, tuple[Any, ...]]]] = {}
-    for partition, answers in enumerate(expected):
-        for answer in answers:
-            wanted.setdefault(repr(answer[0]), []).append((partition, tuple(answer)))
-    got: dict[str, list[Record]] = {}
-    for record in found:
-        got.setdefault(repr(record.key), []).append(record)
-    for key in sorted(wanted.keys() | got.keys()):
-        of_key = wanted.get(key, [])
-        answers = [answer for _, answer in of_key]
-        lengths = {len(answer) for answer in answers} or {len(Record._fields)}
-        given = [tuple(record[: max(lengths)]) for record in got.get(key, [])]
-        is_one = len({partition for partition, _ in of_key}) < 2
-        same = given == answers if is_one else Counter(map(repr, given)) == Counter(map(repr, answers))
-        assert same, f"{where}key {key}: the program answered {given}, the reference {answers}; with {how}"

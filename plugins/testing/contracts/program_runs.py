@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import pickle
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import cycle
 from math import inf
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -33,6 +34,10 @@ Event = tuple[str, Record]
 """A record and its topic."""
 Step = tuple[str, Any]
 """What a driver does: ("send", batches), ("clock", ms), ("visit", (visitor, argument)) or ("move", None)."""
+
+
+_FIRST_OFFSET, _GAPS = 7, (1, 0, 0, 3, 0, 2)
+"""Where offsets begin, and how many a log leaves out after records."""
 
 
 class ClockStep(NamedTuple):
@@ -85,7 +90,8 @@ class Sender:
     """Turns a history into the steps of a driver, and notes what each partition gets.
 
     Keys are spread over the partitions in the order in which they come; with repartition topics as their producers
-    spread them, since these do so. Not `by_partition`: everything is noted as one part.
+    spread them, since these do so. Not `by_partition`: everything is noted as one part. Dicts in every other value are
+    put in another order: equal ones come in several.
     """
 
     def __init__(self, driver: TopologyTestDriver, ends: Ends, partitions: int, *, by_partition: bool) -> None:
@@ -96,6 +102,7 @@ class Sender:
         self._by_hash = bool(driver.application.program.internal_topics)
         self._partitions: dict[bytes, int] = {}
         self._without_key = 0
+        self._sent_count = 0
         self._order: list[list[tuple[str, int]]] = [[] for _ in range(partitions if by_partition else 1)]
         self._now_ms = driver.wall_clock_ms
 
@@ -123,6 +130,9 @@ class Sender:
     def _batches(self, events: Sequence[Event]) -> list[OutputBatch]:
         made: dict[str, OutputBatch] = {}
         for topic, record in events:
+            self._sent_count += 1
+            if self._sent_count % 2:
+                record = record.with_value(_in_other_order(record.value))
             one = self._driver._serialized(topic, [record], None)
             partition = self._partition(one.keys[0])
             for number, order in enumerate(self._order):
@@ -162,6 +172,13 @@ class Sender:
         return parts
 
 
+def _in_other_order(value: Any) -> Any:
+    """Return an equal value, whose dicts have their items in the order from the last to the first."""
+    if type(value) is dict:
+        return {key: _in_other_order(each) for key, each in reversed(value.items())}
+    return [_in_other_order(each) for each in value] if type(value) is list else value
+
+
 def do(driver: TopologyTestDriver, steps: Iterable[Step]) -> None:
     """Let a driver do steps; what crashes is done again until it does not."""
     for kind, given in steps:
@@ -193,16 +210,32 @@ class Crash(Exception):
 class WatchedLog(AutoCreatingLog):
     """A memory log that notes commits, and in which every other one crashes while it `crashes`.
 
-    Topics have `partitions` partitions. After `commits_left` commits of a visit, each raises AssertionError.
+    Topics have `partitions` partitions. Offsets do not begin at 0, and have gaps, as where records were deleted and
+    transactions have markers. After `commits_left` commits of a visit, each raises AssertionError.
     """
 
     def __init__(self, partitions: int) -> None:
         super().__init__(lambda topic: partitions, ManualClock(0))
+        self._gaps = cycle(_GAPS)
         self.crashes = False
         self.commits_left = inf
         self.engine_state_bytes: dict[str, int] = {}
         """By task: bytes of the last commit's engine state."""
         self._has_crashed = False
+
+    def create_topic(self, name: str, partitions: int, *given: Any, **options: Any) -> None:
+        super().create_topic(name, partitions, *given, **options)
+        for each in self._topic(name).partitions:
+            each.end = _FIRST_OFFSET
+
+    def append(self, batch: OutputBatch) -> None:
+        super().append(batch)
+        self._leave_gaps([batch])
+
+    def _leave_gaps(self, outputs: Sequence[OutputBatch]) -> None:
+        for topic in dict.fromkeys(each.topic for each in outputs):
+            for each in self._topic(topic).partitions:
+                each.end += next(self._gaps)
 
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[Any]) -> TaskCommitter:
         committer = super().open_committer(application_id, task_id, partitions)
@@ -218,10 +251,23 @@ class WatchedLog(AutoCreatingLog):
             if self._has_crashed:
                 raise Crash
             make(commit, outputs)
+            self._leave_gaps(outputs)
             self.engine_state_bytes[task_id] = len(commit.engine_state)
 
         committer.commit = commit  # type: ignore[method-assign]
         return committer
+
+
+def repeated(
+    events: Sequence[Event], sources: Iterable[str], rounds: int, time: Callable[[int, int], int]
+) -> list[Event]:
+    """Return `events` so often, in the order in which a task takes them; `time(round, timestamp)` returns new times."""
+    by_topic: dict[str, list[Record]] = {topic: [] for topic in sources}
+    for number in range(rounds):
+        for topic, record in events:
+            moved = record._replace(timestamp=time(number, record.timestamp))
+            by_topic[topic].append(moved)
+    return merged(by_topic)
 
 
 def merged(drawn: Mapping[str, Sequence[Record]]) -> list[Event]:
@@ -241,34 +287,14 @@ Visit = tuple[str, Any]
 def visits_of(application: Application, arguments: Mapping[str, Any]) -> list[Visit]:
     """Return a visit for each visitor of a program. Raises ConfigError where one lacks its argument, or has none."""
     visitors = program_visitors(application)
-    wanted = sorted(name for name, (_, each) in visitors.items() if each.takes_argument)
-    if sorted(arguments) != wanted:
+    takes = sorted(name for name, (_, each) in visitors.items() if each.takes_argument)
+    needs = {name for name, (_, each) in visitors.items() if each.needs_argument}
+    if not needs <= arguments.keys() <= set(takes):
         raise ConfigError(
-            f"ProcessorContract: the visitors {wanted} of the program take an argument: let `visit_arguments` be a "
+            f"ProcessorContract: the visitors {takes} of the program take an argument: let `visit_arguments` be a "
             f"mapping of them to JSON data, found {dict(arguments)}"
         )
     return [(name, arguments.get(name)) for name in sorted(visitors)]
-
-
-def answers_by_key(driver: TopologyTestDriver, topics: Sequence[str], by_partition: bool) -> dict[str, object]:
-    """Return the records of topics by topic and key, in order where a partition's answers are in one order."""
-    found: dict[str, list[Record]] = {}
-    for topic in topics:
-        for record in driver.read_all(topic):
-            found.setdefault(f"topic {topic}, key {record.key!r}", []).append(record)
-    return {name: records if by_partition else sorted(records, key=repr) for name, records in found.items()}
-
-
-def stored(driver: TopologyTestDriver) -> dict[str, object]:
-    """Return the rows of logged stores as bytes, by store, task and key."""
-    process = driver._processes.running(looking=True)
-    found: dict[str, object] = {}
-    for task, partitions in driver._tasks.items():
-        driver._stores(process, task)
-        state = process.worker(task, partitions, len(driver._tasks))._state
-        assert state is not None, f"task {task} is not open after a look into it"
-        found |= {f"store {store}, task {task}, row {key!r}": value for store, key, value in state.rows()}
-    return found
 
 
 class SecondProcess:
