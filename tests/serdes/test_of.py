@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import math
 import pickle
@@ -531,6 +532,24 @@ def test_keys_that_have_no_text_are_refused_at_once(kind: Any) -> None:
     for outer in (dict[kind, int], fields(a=list[dict[kind, int]])):
         with pytest.raises(ConfigError, match="the keys of a dict are text in JSON, so they cannot be"):
             of(outer)
+
+
+class Number(enum.Enum):
+    ONE = 1
+
+
+@pytest.mark.parametrize("kind", [tuple[int, str], None, Point, frozenset[int], Literal[1], Number], ids=str)
+def test_keys_that_pydantic_does_not_read_back_are_refused_at_once(kind: Any) -> None:
+    with pytest.raises(ConfigError, match="the keys of a dict are text in JSON, so they cannot be"):
+        of(model(a=list[dict[kind, int]]))
+
+
+@pytest.mark.parametrize(
+    "key", [1, 1.5, True, "x", date(2024, 2, 29), UUID(int=1), Decimal("1.50"), Status.PAID], ids=str
+)
+def test_keys_of_dicts_in_models(key: Any) -> None:
+    kind = model(a=keyed(type(key)))
+    assert of(kind).deserialize(of(kind).serialize(kind(a={key: 1}))) == kind(a={key: 1})
 
 
 class _Wrapped(WrappingSerde[Any]):

@@ -62,8 +62,26 @@ class _WithKeys(GenerateJsonSchema):
     """Adds the schema of a dict's keys: JSON's own keyword for them has no numbers."""
 
     def dict_schema(self, schema: Any) -> dict[str, Any]:
-        keys = self.generate_inner(schema["keys_schema"]) if "keys_schema" in schema else {}
+        """Return the schema of a dict. Raises TypeError for keys that pydantic would not read back."""
+        key = schema.get("keys_schema", {"type": "any"})
+        if not _has_text(key):
+            raise TypeError(f"the keys of a dict are text in JSON, so they cannot be {key['type']} values")
+        keys = self.generate_inner(key) if "keys_schema" in schema else {}
         return {**super().dict_schema(schema), "keys": keys}
+
+
+_WITHOUT_TEXT = frozenset(
+    ["tuple", "named-tuple", "list", "set", "frozenset", "dict", "none", "model", "dataclass", "typed-dict"]
+)
+
+
+def _has_text(key: Any) -> bool:
+    """Return whether some key of a type, as pydantic describes it, is read back from its text."""
+    if key["type"] == "literal":
+        return any(isinstance(each, str) for each in key["expected"])
+    if key["type"] == "enum" and "sub_type" not in key:
+        return any(isinstance(each.value, str) for each in key["members"])
+    return key["type"] not in _WITHOUT_TEXT
 
 
 def _path(location: tuple[int | str, ...]) -> str:
