@@ -39,19 +39,21 @@ class SavedValues:
 
 
 def adopt_values(engine_state: bytes, before: Layout | None, now: Layout) -> bytes:
-    """Return an `engine_state` with the numbers of those stores that continue; or the same one.
+    """Return an `engine_state` without the numbers of stores that do not continue; or the same one.
 
     `before` is the layout at the last commit (None: not known), `now` the present one. A store that starts empty drops
-    its numbers.
+    its numbers. A name of no store is a node's, which keeps its numbers.
     """
     state: dict[str, Any] = json.loads(engine_state) if engine_state else {}
-    continued = {
-        store
-        for store, kept in now.items()
-        if before is None or (store in before and before[store].generation == kept.generation)
-    }
+    ended: set[str] = set()
+    if before is not None:
+        ended = {
+            store
+            for store in {**before, **now}
+            if store not in before or store not in now or before[store].generation != now[store].generation
+        }
     saved: Saved = state.pop("stores", {})
-    stores = {name: values for name, values in saved.items() if name.partition("/")[0] in continued}
+    stores = {name: values for name, values in saved.items() if name.partition("/")[0] not in ended}
     if stores == saved:
         return engine_state
     if stores:
