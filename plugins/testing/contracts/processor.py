@@ -145,7 +145,8 @@ class ProcessorContract(ProgramUnderTest):
         def check(data: st.DataObject) -> None:
             history, zone = self._history(data, alone=True), data.draw(st.sampled_from(ZONES))
             clock = MachineClock(data.draw(st.integers(0, WEEK_SECONDS)))
-            left = in_other_surroundings(lambda: self._ran(history, clock=clock), zone)
+            program = self._application  # made here, and not in the other thread
+            left = in_other_surroundings(lambda: self._ran(history, clock=clock, program=program), zone)
             self._compare(
                 left, f"a thread of its own, the time zone TZ={zone}, jumps of the machine's clock; {history}"
             )

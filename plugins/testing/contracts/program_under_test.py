@@ -75,7 +75,7 @@ class ProgramUnderTest:
 
     begins: ClassVar[Sequence[datetime]] = (
         datetime(2024, 2, 28, 23, 59, tzinfo=UTC), datetime(2038, 1, 19, 3, 13, tzinfo=UTC),
-        datetime(9999, 12, 30, tzinfo=UTC),
+        datetime(9999, 12, 31, tzinfo=UTC),
     )  # fmt: skip
     """When the records of `test_at_other_times` begin; those of other tests do at 0. Say () where `reference` counts
     the time up from 0, which would take long."""
@@ -133,7 +133,8 @@ class ProgramUnderTest:
         return History(batches, clock, frozenset(data.draw(st.sets(place))) if moves else frozenset())
 
     def _driver(self, **given: Any) -> TopologyTestDriver:
-        return TopologyTestDriver(type(self).program(), **{**self.options, **given})
+        program = given.pop("program", None) or type(self).program()
+        return TopologyTestDriver(program, **{**self.options, **given})
 
     def _sender(self, driver: TopologyTestDriver, partitions: int) -> Sender:
         return Sender(driver, self._ends, partitions, by_partition=self.by_partition)
