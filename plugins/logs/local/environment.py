@@ -6,8 +6,8 @@ import errno
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,7 +185,7 @@ class Environment:
             if self._lmdb is not None:
                 return self._lmdb
             self._drop_inherited()
-            make_private_directory(self.directory)
+            made = make_private_directory(self.directory)
             # No uninitialised memory is ever written here, so clearing it first (meminit) only costs time.
             # No spare transactions: a forked child that closes its copy would free the reader slots of its parent.
             environment: Any = lmdb.open(
@@ -201,6 +201,8 @@ class Environment:
                 self._check_complete(environment)
                 environment.reader_check()
                 self._databases = self._open_databases(environment)
+                # The one above also for a process that died when it had made this one.
+                _sync_names({self.directory, os.path.dirname(self.directory), *(str(each.parent) for each in made)})
             except BaseException:
                 environment.close()
                 raise
@@ -366,3 +368,14 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _sync_names(folders: Iterable[str]) -> None:
+    """Let the names in folders survive a crash of the machine: LMDB syncs its file only."""
+    for folder in folders:
+        with suppress(OSError):  # a folder that is not ours may be unreadable, or on a file system that syncs none
+            handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)

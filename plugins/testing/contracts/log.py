@@ -7,12 +7,12 @@ from .log_commits import CommitTests
 from .log_following import FollowingTests
 from .log_history import History
 from .log_leases import LeaseTests
-from .log_processes import ProcessTests
+from .log_places import PlaceTests
 from .log_records import RecordTests
 from .log_topics import TopicTests
 
 
-class LogContract(TopicTests, RecordTests, FollowingTests, CommitTests, LeaseTests, ProcessTests):
+class LogContract(TopicTests, RecordTests, FollowingTests, CommitTests, LeaseTests, PlaceTests):
     """The contract of a log, as tests; run them in a test class of yours.
 
     >>> from penstock.plugins.logs.local import LocalLog
