@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import pydantic.v1
 import pytest
 from hypothesis import strategies as st
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, defstruct
 
 from penstock import ConfigError, ProductionError, SerdeError, Topology
 from penstock.plugins.serdes.of import of
@@ -400,8 +400,16 @@ class Node(NamedTuple):
     next: Node | None = None
 
 
+def tagged(name: str, key: Any) -> Any:
+    """Return a class of a union, with a dict of such keys."""
+    return defstruct(name, [("a", dict[key, int])], tag=name)
+
+
 FITS: list[tuple[Any, Any]] = [
     (fields(a=int), fields(a=int, b=(str, ""))),
+    (tagged("A", int) | tagged("B", str), tagged("B", str) | tagged("A", int)),
+    (tagged("A", int), tagged("A", int) | tagged("B", str)),
+    (tagged("A", int) | None, None | tagged("A", int) | tagged("B", date)),
     (fields(a=int, b=(str, "")), fields(a=int, b=(str, "other"))),
     (fields(a=int), fields(a=float)),
     (fields(a=int), fields(a=int | None)),
@@ -457,6 +465,7 @@ DIFFERS: list[tuple[Any, Any, str]] = [
     (fields(a=list[dict[str, int]]), fields(a=list[dict[UUID, int]]), "field 'a[] (keys)' was string and is uuid"),
     (fields(a=dict[str, dict[str, int]]), fields(a=dict[str, dict[Status, int]]), "field 'a[...] (keys)' was string"),
     (dict[Literal["x", "y"], int], dict[Literal["x"], int], "field '(keys)' can no longer be 'y'"),
+    (tagged("A", int) | tagged("B", date), tagged("A", date) | tagged("B", date), "field '<A>.a (keys)' was integer"),
     (model(a=dict[str, int]), model(a=dict[int, int]), "field 'a (keys)' was string and is integer"),
     (model(a=dict[Decimal, int]), model(a=dict[date, int]), "field 'a (keys)' was string and is date"),
     (fields(a=str), fields(a=matching("^a")), "field 'a' has the pattern '^a' and had none"),

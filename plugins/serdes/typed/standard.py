@@ -219,7 +219,12 @@ def _keys(info: inspect.Type, path: str, inside: tuple[type, ...] = ()) -> Itera
         yield keys_of(path), _key_schema(info.key_type)
         parts = [(f"{path}[...]", info.value_type)]
     elif isinstance(info, inspect.UnionType):
-        parts = [(path, each) for each in info.types]
+        # Of several classes each has a path of its own, whatever their order.
+        several = sum(isinstance(each, _WITH_FIELDS) for each in info.types) > 1
+        parts = [
+            (f"{path}<{_tag(each)}>" if several and isinstance(each, _WITH_FIELDS) else path, each)
+            for each in info.types
+        ]
     elif isinstance(info, _WITH_FIELDS):
         parts = [(below(path, field.encode_name), field.type) for field in info.fields]
     elif isinstance(info, inspect.NamedTupleType):
@@ -230,6 +235,10 @@ def _keys(info: inspect.Type, path: str, inside: tuple[type, ...] = ()) -> Itera
         parts = [(f"{path}[]", info.item_type)]
     for name, each in parts:
         yield from _keys(each, name, inside)
+
+
+def _tag(info: Any) -> Any:
+    return info.cls.__name__ if (tag := getattr(info, "tag", None)) is None else tag
 
 
 def _key_schema(info: inspect.Type) -> Schema:
