@@ -307,7 +307,7 @@ class AsyncStore:
             opening = thread.submit(self.store.changes, key, **given)
             try:
                 found = await asyncio.wrap_future(opening)
-            except asyncio.CancelledError:
+            except BaseException:  # cancelled, or the loop was left
                 opening.add_done_callback(_close)
                 raise
             try:

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -33,8 +34,8 @@ _log = logging.getLogger("penstock.queries")
 
 FOLLOW_SECONDS = 0.2
 """Seconds from one pass over all replicas to the next."""
-_MOST_UNDER_WAY = 4
-"""How many replicas are being brought up at most, one within the other."""
+_LONG_SECONDS = 0.5
+"""For so long one replica is brought up before a pass over the others comes in between."""
 _CHUNK = 256
 
 
@@ -43,7 +44,7 @@ class FollowedCopies(Copies):
 
     `subtopologies`: whose tasks it follows. `stores`: only these stores. A pass brings one replica after the other to
     its task's last commit. A replica answers with the version of its last pass, also while the next one is read. One
-    with much to read, such as a restore, lets passes over the others go on after each portion.
+    with much to read, such as a restore, lets passes over the others come in between.
     """
 
     def __init__(
@@ -62,7 +63,6 @@ class FollowedCopies(Copies):
         self._replicas: dict[str, Replica] = {}
         self._shown: dict[str, _Shown] = {}
         self._errors: dict[str, str] = {}
-        self._under_way: set[str] = set()
         self._passed_at = 0.0
         self._repeats = Repeats(self.world.clock.now_ms)
         self._has_closed = False
@@ -70,8 +70,8 @@ class FollowedCopies(Copies):
 
     # ------------------------------------------------------------------ the thread
 
-    def _follow(self) -> None:
-        self._passed_at = self.world.seconds()
+    def _follow(self, beside: str | None = None) -> None:
+        """Make a pass; `beside` that task, whose replica is being brought up, over those that need no restore."""
         for number in self._subtopologies:
             try:
                 tasks = self.tasks(number)
@@ -81,25 +81,24 @@ class FollowedCopies(Copies):
             for task in tasks.values():
                 if self._has_closed:
                     return
-                if task.id in self._under_way:
+                if task.id == beside:
                     continue
-                self._under_way.add(task.id)
                 try:
-                    self._bring_up(task)
+                    self._bring_up(task, is_beside=beside is not None)
                     self._errors.pop(task.id, None)
                 except Exception as error:  # the other replicas go on
                     if not self._has_closed:
                         self._errors[task.id] = str(error)
                         self._warn(f"task {task.id}", error)
-                finally:
-                    self._under_way.remove(task.id)
         self._passed_at = self.world.seconds()
 
-    def _between(self) -> None:
-        """Let the other replicas follow while one has more to read."""
-        is_due = self.world.seconds() - self._passed_at >= FOLLOW_SECONDS
-        if is_due and not self._has_closed and len(self._under_way) < _MOST_UNDER_WAY:
-            self._follow()
+    def _between(self, task: str, began: float) -> None:
+        """Let the others follow beside a replica that has much to read; no pass begins within such a pass."""
+        if self.world.seconds() - max(began, self._passed_at) >= _LONG_SECONDS:
+            self._follow(beside=task)
+        self._check_open()
+
+    def _check_open(self) -> None:
         if self._has_closed:
             raise StaleStoreError("the replicas were closed")
 
@@ -109,7 +108,7 @@ class FollowedCopies(Copies):
             self.application.id, what, error,
         )  # fmt: skip
 
-    def _bring_up(self, task: SavedTask) -> None:
+    def _bring_up(self, task: SavedTask, *, is_beside: bool) -> None:
         replica = self._replicas.get(task.id)
         if replica is None:
             own = [name for name, kept in task.layouts.now.items() if kept.logged and name in self._stores]
@@ -118,8 +117,10 @@ class FollowedCopies(Copies):
             replica = self._replicas[task.id] = Replica(
                 self.application, task.id, self.log, self._directory / task.id, stores=own, world=self.world
             )
+        if is_beside and replica.version is None and task.id not in self._shown:
+            return  # it needs a restore of its own, which has its turn
         began, before = self.world.seconds(), self._shown.get(task.id)
-        caught_up = replica.catch_up(self._between)
+        caught_up = replica.catch_up(self._check_open if is_beside else partial(self._between, task.id, began))
         is_same = before is not None and before.version == replica.version and before.saved == replica.saved
         if before is not None and is_same:
             if caught_up:

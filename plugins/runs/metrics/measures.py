@@ -169,7 +169,7 @@ def bounded(counts: Mapping[str, int]) -> dict[str, int]:
     >>> len(bounded({f"key {number}": 1 for number in range(1000)}))
     51
     """
-    ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    ordered = sorted(counts.items(), key=lambda each: (-each[1], str(each[0])))
     found = dict(ordered[:MOST_REASONS])
     if rest := sum(count for _, count in ordered[MOST_REASONS:]):
         found["other"] = found.get("other", 0) + rest

@@ -117,7 +117,7 @@ class Rows:
         rows = self._rows.slice(self._taken, count)
         first, self.next_offset = self.next_offset, self.next_offset + rows.num_rows
         self._taken += rows.num_rows
-        values, headers = rows.column("value"), _headers(rows)
+        values, headers = rows.column("value"), rows.column("headers").to_pylist() if _has_headers(rows) else None
         return RecordBatch(
             *self.partition,
             range(first, self.next_offset),
@@ -140,7 +140,7 @@ def _sorted(chunks: Sequence[bytes], value: Column | None) -> Any:
     table = pyarrow.concat_tables(tables).combine_chunks()
     first = ["time", *(name for name in table.schema.names if name.startswith("order")), "key"]
     content = [] if value is not None else ["value"]  # Arrow sorts no structs
-    if value is None and _headers(table) is not None:
+    if value is None and _has_headers(table):
         content.append("headers")
     indices = compute.sort_indices(table, sort_keys=[(name, "ascending") for name in first + content])
     table = table.take(indices)
@@ -163,21 +163,18 @@ def _sorted_by_content(table: Any, first: Sequence[str], value: Column) -> Any:
         if end - start > 1:
             rows = table.slice(start, end - start)
             texts = value.texts(rows.column("value").combine_chunks())
+            headers = rows.column("headers").to_pylist() if _has_headers(rows) else [None] * len(texts)
             # Null comes last, as Arrow sorts it.
             content = [
                 (text is None, text or b"", header is None, header or "")
-                for text, header in zip(texts, _headers(rows) or [None] * len(texts), strict=True)
+                for text, header in zip(texts, headers, strict=True)
             ]
             indices[start:end] = [start + each for each in sorted(range(len(content)), key=content.__getitem__)]
     return table.take(pyarrow.array(indices))
 
 
-def _headers(rows: Any) -> list[str | None] | None:
-    """Return the headers of rows, as JSON; None if none of them has any."""
-    if "headers" not in rows.column_names:
-        return None
-    headers = rows.column("headers")
-    return None if headers.null_count == len(rows) else headers.to_pylist()
+def _has_headers(rows: Any) -> bool:
+    return "headers" in rows.column_names and rows.column("headers").null_count < len(rows)
 
 
 def _equals_next(array: Any) -> Any:
