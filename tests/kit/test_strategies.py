@@ -44,7 +44,7 @@ def test_streams_are_as_late_as_asked(sent: list[Record]) -> None:
 
 @given(sent=streams(tombstones=False, null_keys=False, headers=False))
 def test_rare_records_can_be_switched_off(sent: list[Record]) -> None:
-    assert all(record.key and record.value is not None and not record.headers for record in sent)
+    assert all(record.key is not None and record.value is not None and not record.headers for record in sent)
     assert sent == sorted(sent, key=lambda record: record.timestamp)
 
 

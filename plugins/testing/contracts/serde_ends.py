@@ -56,7 +56,7 @@ class EndsTests(SerdeTests):
             values = list(islice(ends(sample, has_long), 1000))
             if len(values) > _MOST:
                 # The first ones are of the value as a whole.
-                values = [*values[:4], *Random(1).sample(values[4:], _MOST)]
+                values = [*values[:4], *Random(1).sample(values[4:], _MOST - 4)]
             for value in values:
                 try:
                     written = serde.serialize(value)
