@@ -24,8 +24,9 @@ class _RetainsDuplicates(BucketWindowStore):
     """A window store whose keys may have several entries in a window.
 
     `_known` has the rows of recently used keys. A key that is not there may have rows with times up to
-    `_unknown_up_to`, which were put before the task was opened, or before its rows were dropped from memory. `_pending`
-    has rows that are not serialized yet: key, time, number and value.
+    `_unknown_up_to`, which were put before the task was opened, or before its rows were dropped from memory. Keys that
+    are too long to be kept are never there; `_has_long_keys` says whether any was put since the task was opened.
+    `_pending` has rows that are not serialized yet: key, time, number and value.
     """
 
     tail_bytes = _TIMES
@@ -36,6 +37,7 @@ class _RetainsDuplicates(BucketWindowStore):
         self._known: dict[Any, KnownRows] = {}
         self._pending: list[tuple[Any, int, int, Any]] = []
         self._unknown_up_to: int | None = None
+        self._has_long_keys = False
         self._added = 0
         super().__init__(*arguments)
 
@@ -43,7 +45,7 @@ class _RetainsDuplicates(BucketWindowStore):
 
     def _compile_fetch(self) -> Callable[..., Any]:
         known, slow, decoded, retention = self._known.get, self._fetch, self._objects, self.retention
-        key_types = self.keys.types
+        key_types, locate = self.keys.types, self.keys.locate
         gets = 0
         self.calls.add_total("gets", lambda: gets)
 
@@ -60,7 +62,11 @@ class _RetainsDuplicates(BucketWindowStore):
                         return ListScan()
                     return ListScan(zip(times[first:end], decoded(key, rows.values[first:end]), strict=True))
                 unknown_up_to = self._unknown_up_to
-                if unknown_up_to is not None and (time_from > unknown_up_to or retention.kept_after >= unknown_up_to):
+                if (
+                    unknown_up_to is not None
+                    and (time_from > unknown_up_to or retention.kept_after >= unknown_up_to)
+                    and not (self._has_long_keys and locate(key)[1] is MISSING)
+                ):
                     return ListScan()
             return slow(key, time_from, time_to)
 
@@ -138,6 +144,7 @@ class _RetainsDuplicates(BucketWindowStore):
         self._known.clear()
         self._pending.clear()
         self._unknown_up_to = None
+        self._has_long_keys = False
         self._added = 0
 
     # ------------------------------------------------------------------ off the hot path
@@ -157,6 +164,7 @@ class _RetainsDuplicates(BucketWindowStore):
         if which is MISSING:
             self._below.put(self._row_key(key, window_start, number), self.values.to_bytes(key, value))
             self._written += 1
+            self._has_long_keys = True
             return True
         kept = value if self.values.can_wait(value) else Encoded(self.values.to_bytes(key, value))
         self._rows(raw, which).add(window_start, kept, self.retention.kept_after)

@@ -252,6 +252,20 @@ class KnowsWhatIsNotThere(Tags):
         return added
 
 
+class CountsInAByte(Tags):
+    """How many tags a row has."""
+
+    def add(self, key: str, tag: str) -> bool:
+        self._waiting[key] = [*self.get(key), tag]
+        return True
+
+    def _written(self, tags: list[str]) -> bytes | None:
+        return bytes([len(tags) % 128]) + "\n".join(tags).encode() if tags else None
+
+    def _read(self, found: bytes) -> list[str]:
+        return found[1:].decode().split("\n")[: found[0]]
+
+
 class WritesTheLocalDay(Tags):
     def _written(self, tags: list[str]) -> bytes | None:
         hour = datetime.fromtimestamp(self._context.wall_clock() / 1000).hour

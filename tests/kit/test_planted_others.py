@@ -78,6 +78,7 @@ KINDS: list[tuple[str, str]] = [
     ("BreaksWhereItWrites", "one that was never closed"),
     ("KeepsWhatItFlushed", "one that was never closed"),
     ("KnowsWhatIsNotThere", "one that was never closed"),
+    ("CountsInAByte", "one that was never closed"),
     ("ForgetsWhenItExpires", "one that was never closed"),
     ("TimesInFourBytes", "int too big"),
     ("WritesTheLocalDay", "other hashes, time zone and decimal context"),

@@ -121,6 +121,19 @@ class WindowMachine(CommittedStore):
             self.store.put(key, value, start)
             self.model.put(raw, copy.deepcopy(value), start)
 
+    @precondition(lambda self: self.duplicates)
+    @rule(data=st.data(), times=st.integers(1, 8))
+    def join(self, data: st.DataObject, times: int) -> None:
+        """What a join of streams does: put a record, fetch those of a key that are near it."""
+        for _ in range(times):
+            (key, raw), start, value = self.drawn_key(data), self.drawn_time(data), self.drawn_value(data)
+            self.store.put(key, value, start)
+            self.model.put(raw, copy.deepcopy(value), start)
+            key, raw = self.drawn_key(data)
+            first, last = max(0, start - SIZE), start + SIZE
+            expected = [(start, value) for _, start, value in self.model.scan(raw, raw, first, last)]
+            self.check(list(self.store.fetch(key, first, last)), expected)
+
     @rule(data=st.data(), reverse=st.booleans())
     def fetch(self, data: st.DataObject, reverse: bool) -> None:
         (key, raw), first, last = self.drawn_key(data), self.drawn_time(data), self.drawn_time(data)
@@ -185,6 +198,7 @@ class WindowMachine(CommittedStore):
         ("str", None, "headers", False, 20),
         ("int", "int", "headers", True, 20),
         ("bytes", "str", False, True, 20),
+        ("str", "int", False, True, 20),
     ],
 )
 def test_any_history(
@@ -436,3 +450,12 @@ def test_rows_of_many_keys_are_read_again_when_they_left_memory(monkeypatch: pyt
             store.flush()
         wanted = keys[number * 3 % 20]
         assert list(store.fetch(wanted, 0, 1_000)) == sorted(put[wanted], key=lambda each: each[0])
+
+
+def test_a_key_too_long_to_be_kept_is_found_beside_others() -> None:
+    """Keys of which nothing was put are answered without a look below; one that is not kept in memory never is."""
+    store, _, _ = build(key_serde="str", retain_duplicates=True)
+    store.put("short", 1, 5)
+    store.put("long" * 100, 2, 40)
+    assert list(store.fetch("long" * 100, 30, 50)) == [(40, 2)]
+    assert list(store.fetch("short", 30, 50)) == []

@@ -26,10 +26,24 @@ KEYS: dict[str | None, st.SearchStrategy[Any]] = {
     "str": st.sampled_from(["", "\0", "a", "a\0", "a\0\0", "a\0b", "ab", "b", "ä", "x" * 300]),
     "int": st.sampled_from([0, 1, 255, 256, -1, 2**63 - 1, -(2**63)]),
     "bytes": st.sampled_from(
-        [b"", b"\0", b"\0\0", b"\0\xff", b"a", b"a\0", b"a\0\0", b"a\0\1", b"a\0\xff", b"a\1", b"\xff", b"\xff" * 9]
+        [
+            b"",
+            b"\0",
+            b"\0\0",
+            b"\0\xff",
+            b"a",
+            b"a\0",
+            b"a\0\0",
+            b"a\0\1",
+            b"a\0\xff",
+            b"a\1",
+            b"\xff",
+            b"\xff" * 9,
+            b"x" * 300,
+        ]
     ),
 }
-"""By the name of the serde: keys that are the beginning of others, and keys with NULs."""
+"""By the name of the serde: keys that are the beginning of others, keys with NULs, and ones too long to be kept."""
 
 VALUES: dict[str | None, st.SearchStrategy[Any]] = {
     None: st.sampled_from([0, 1, 2, True, 1.5, "", "text", "long" * 100, b"", b"bytes", [1, [2]], {"a": [1]}, (1, 2)]),
@@ -63,6 +77,7 @@ class CommittedStore(RuleBasedStateMachine):
     timestamped: ClassVar[bool | str] = False
     """"headers": values have headers as well."""
     model: Any
+    drawn_keys: st.SearchStrategy[Any]
 
     def spec(self) -> Any:
         """Return the declaration of the store."""
@@ -72,8 +87,12 @@ class CommittedStore(RuleBasedStateMachine):
         """Return the model of an empty store."""
         raise NotImplementedError
 
-    @initialize()
-    def start(self) -> None:
+    @initialize(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        self.drawn_keys = KEYS[self.key_serde]
+        if data.draw(st.booleans(), "few keys"):  # so that calls of one key follow each other
+            too_long = st.just({"bytes": b"x" * 300, "int": 0}.get(self.key_serde or "", "x" * 300))
+            self.drawn_keys = st.sampled_from(data.draw(st.tuples(self.drawn_keys, self.drawn_keys | too_long), "keys"))
         self.temporary = tempfile.TemporaryDirectory()
         self.context = CountingContext()
         self.context.fixed_options = self.spec().traits.fixed_options
@@ -102,7 +121,7 @@ class CommittedStore(RuleBasedStateMachine):
     # -- what tests draw
 
     def drawn_key(self, data: st.DataObject) -> tuple[Any, bytes]:
-        key = data.draw(KEYS[self.key_serde], "key")
+        key = data.draw(self.drawn_keys, "key")
         return key, self.keys.serialize(key)
 
     def drawn_ends(self, data: st.DataObject) -> tuple[Any, bytes | None, Any, bytes | None]:

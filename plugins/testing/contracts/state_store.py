@@ -38,6 +38,8 @@ _WAITS = {
     "in the year 2026": 1_767_225_600_000,
 }
 """How much time passes, in ms."""
+_TIMES = 300
+"""How often a call is made in a row."""
 
 
 class StateStoreContract:
@@ -75,6 +77,24 @@ class StateStoreContract:
         """The same, where seconds, days and years pass between calls: what was to expire has expired."""
         waits = (*_STEPS, *_WAITS, *_WAITS)
         self._try(_of_two_keys(self.calls, 20, 40, waits), self._compare)
+
+    def test_a_long_history(self) -> None:
+        """The same, where some calls are made hundreds of times: of one key there is much."""
+
+        def repeated(history: Sequence[Any], places: Sequence[int]) -> list[Any]:
+            many = {place % len(history) for place in places}
+            each = [step for at, step in enumerate(history) if not isinstance(step, str) and step not in history[:at]]
+            long = list[Any]()
+            for place, step in enumerate(history):
+                long.append(step)
+                if place in many and not isinstance(step, str):
+                    long += [*[step] * _TIMES, "commit", "open again", *each]
+            return long
+
+        histories = _of_two_keys(self.calls, 20, 40, ("commit", "open again", "flush"))
+        self._try(
+            st.builds(repeated, histories, st.lists(st.integers(0, 80), min_size=3, max_size=6)), self._compare, 10
+        )
 
     def test_its_calls_write_rows(self) -> None:
         """Suites whose calls change nothing compare nothing."""

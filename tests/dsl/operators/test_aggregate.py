@@ -30,7 +30,9 @@ from penstock.plugins.testing import TopologyTestDriver
 
 Write = Callable[[KGroupedStream[Any, Any]], KTable[Any, Any]]
 
-RECORDS = st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.none() | st.integers(-5, 5), st.integers(0, 20)))
+RECORDS = st.lists(
+    st.tuples(st.sampled_from(["a", "long" * 100, None]), st.none() | st.integers(-5, 5), st.integers(0, 20))
+)
 
 
 def updates(write: Write, records: list[tuple[Any, Any, int]], **options: Any) -> list[tuple[Any, Any, int]]:

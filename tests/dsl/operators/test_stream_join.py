@@ -18,7 +18,9 @@ from ...rotation import examples
 Input = tuple[str, str, int]
 """Side, key and time."""
 
-INPUTS = st.lists(st.tuples(st.sampled_from(["left", "right"]), st.sampled_from("ab"), st.integers(0, 40)), max_size=25)
+INPUTS = st.lists(
+    st.tuples(st.sampled_from(["left", "right"]), st.sampled_from(["a", "long" * 100]), st.integers(0, 40)), max_size=25
+)
 LENGTHS = st.tuples(st.integers(-3, 12), st.integers(-3, 12)).filter(lambda pair: sum(pair) >= 0)
 
 

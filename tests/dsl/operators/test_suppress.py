@@ -15,7 +15,8 @@ from penstock.plugins.testing import TopologyTestDriver
 from ...rotation import examples
 
 RECORDS = st.lists(
-    st.tuples(st.sampled_from(["a", "b", "ba", "c"]), st.none() | st.integers(0, 9), st.integers(0, 60)), max_size=25
+    st.tuples(st.sampled_from(["a", "b", "ba", "long" * 100]), st.none() | st.integers(0, 9), st.integers(0, 60)),
+    max_size=25,
 )
 Rows = list[tuple[str, Any, int]]
 

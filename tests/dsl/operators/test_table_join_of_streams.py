@@ -21,7 +21,7 @@ Row = tuple[Any, str, int]
 INPUTS = st.lists(
     st.tuples(
         st.sampled_from(["stream", "table"]),
-        st.sampled_from("abc"),
+        st.sampled_from(["a", "b", "long" * 100]),
         st.sampled_from(["x", "y", "z", None]),
         st.integers(0, 40),
     ),

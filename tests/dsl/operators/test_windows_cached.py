@@ -28,7 +28,9 @@ WINDOWS = st.sampled_from(
         hopping("4ms", every="3ms", grace="3ms"),
     ]
 )
-SENT = st.lists(st.tuples(st.sampled_from(["one", "two"]), st.sampled_from("ab"), st.integers(0, 12)), max_size=12)
+SENT = st.lists(
+    st.tuples(st.sampled_from(["one", "two"]), st.sampled_from(["a", "long" * 100]), st.integers(0, 12)), max_size=12
+)
 
 
 def latest(windows: Any, records: list[Sent], *, several: bool, cache_bytes: int) -> list[dict[Any, Any]]:
