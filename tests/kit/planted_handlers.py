@@ -136,6 +136,51 @@ class TriesByTheClock(Right):
         return 3 if time.time() % 86_400 > 3_600 else 2
 
 
+class LessForOldRecords(Right):
+    """A record that is older than a day by the machine's clock is not tried again."""
+
+    def attempts(self, failure: Failure) -> int:
+        return 0 if failure.timestamp < time.time() * 1000 - 86_400_000 else 3
+
+
+class MoreForAMinute(Right):
+    """A record is tried more often while it is younger than a minute."""
+
+    def attempts(self, failure: Failure) -> int:
+        return 4 if time.time_ns() // 1_000_000 - failure.timestamp < 60_000 else 3
+
+
+class SkipsTheFuture(Right):
+    """A record that is ahead of the machine's clock is not tried again."""
+
+    def attempts(self, failure: Failure) -> int:
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=failure.timestamp)
+        return 0 if at > datetime.now(UTC) else 3
+
+
+class SkipsTheFutureByAnHour(Right):
+    """The same, where an hour is allowed and records of 1970 are none of today."""
+
+    def attempts(self, failure: Failure) -> int:
+        return 0 if 0 < failure.timestamp / 1000 - time.time() - 1_000 < 31_536_000 else 3
+
+
+class OlderThanThirtyDays(Right):
+    def attempts(self, failure: Failure) -> int:
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=failure.timestamp)
+        return 3 if at.year < 2000 or datetime.now(UTC) - at < timedelta(days=30) else 2
+
+
+@dataclass
+class MoreAtFirst(Right):
+    """For an hour after it was made, as a process sees it."""
+
+    since: float = field(default_factory=time.monotonic)
+
+    def attempts(self, failure: Failure) -> int:
+        return 5 if time.monotonic() - self.since < 3_600 else 3
+
+
 class KeyWithContent(Right):
     def __call__(self, failure: Failure) -> Any:
         return Skip() if failure.raw_key is not None and failure.raw_key[0] == 1 else super().__call__(failure)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from penstock import (
@@ -27,11 +28,11 @@ from penstock.plugins.runtime.unpacking import Arrived
 from penstock.support.names import is_topic_name
 
 from .other_process import run_elsewhere
-from .surroundings import ZONES, MachineClock, in_other_surroundings
+from .surroundings import AGES_SECONDS, MONDAY_SECONDS, ZONES, MachineClock, in_other_surroundings
 
 _MOST_ATTEMPTS = 10_000
 _ATTEMPTS = (*range(1, 41), 100, 1_000)
-_YEAR_9999_MS = 253_402_300_799_999
+_YEAR_2024_MS, _YEAR_9999_MS = MONDAY_SECONDS * 1000, 253_402_300_799_999
 
 
 class HandlerContract:
@@ -80,15 +81,19 @@ class HandlerContract:
         arrived = Arrived(pack(type(self).handler), is_apart=True)
         clock.show(arrived.made)
 
-        def decide() -> list[Decision]:
-            decisions = []
-            for failure in failures:
+        def decide(ages: Sequence[int]) -> list[tuple[Failure, Decision, Decision]]:
+            found = []
+            for failure, expected in zip(failures, first, strict=True):
                 clock.jump()
-                decisions.append(self._decision(arrived.cargo, failure))
-            return decisions
+                found.append((failure, expected, self._decision(arrived.cargo, failure)))
+                for age in ages if failure.timestamp == _YEAR_2024_MS else ():
+                    clock.set(MONDAY_SECONDS + age)
+                    found.append((failure, expected, self._decision(arrived.cargo, failure)))
+            return found
 
-        for zone in ZONES:
-            for failure, expected, again in zip(failures, first, in_other_surroundings(decide, zone), strict=True):
+        for number, zone in enumerate(ZONES):
+            ages = AGES_SECONDS[number :: len(ZONES)]
+            for failure, expected, again in in_other_surroundings(partial(decide, ages), zone):
                 assert again == expected, (
                     f"in another thread, with the time zone TZ={zone} and at another time by the machine's clock, it "
                     f"decides {again!r} about {_short(failure)}, and not {expected!r}"
@@ -157,7 +162,9 @@ class HandlerContract:
         for stage in self.stages:
             for error in (*self.errors, *self._without_arguments()):
                 for attempt in _ATTEMPTS:
-                    first = Failure(stage, error, "count", "0_3", "orders", 3, 7, b"key", b"value", (), 5, attempt)
+                    first = Failure(
+                        stage, error, "count", "0_3", "orders", 3, 7, b"key", b"value", (), _YEAR_2024_MS, attempt
+                    )  # fmt: skip
                     yield first
                     if attempt not in (1, 2, 3, _ATTEMPTS[-1]):
                         continue

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dis import get_instructions
+from dis import Instruction, get_instructions
 from itertools import takewhile
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar
@@ -19,9 +20,12 @@ ZONES = ("<-2359>23:59", "<-11>11", "<+0545>-5:45", "<+14>-14", "<+2359>-23:59")
 WEEK_SECONDS = 7 * 86_400
 _JUMP_SECONDS = 53_398
 """By how much the clock jumps: the golden ratio of a day, so it is soon at each hour, and at each day of the week."""
-_MONDAY = 1_704_067_200
+MONDAY_SECONDS = 1_704_067_200
+"""The midnight (UTC) with which a week of 2024 begins."""
+AGES_SECONDS = (-100_000, -2_500, 1, 90, 7_000, 100_000, 800_000, 4_000_000, 40_000_000, 400_000_000)
+"""How old a record may be by a clock: between two of them lie a minute, an hour, a day, a week, a month, and a year."""
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
-_NO_STEPS = ("CACHE", "PRECALL", "PUSH_NULL")
+_NO_STEPS = ("CACHE", "PRECALL")
 
 
 def in_other_surroundings(act: Callable[[], T], zone: str) -> T:
@@ -51,10 +55,11 @@ class MachineClock:
     """A clock that begins `seconds` after the midnight (UTC) with which a week of 2024 begins."""
 
     def __init__(self, seconds: int) -> None:
-        self._ahead = _MONDAY + seconds - time.time()
+        self.set(MONDAY_SECONDS + seconds)
         moved: dict[str, Any] = {
             "time": self._now,
             "time_ns": lambda: int(self._now() * 1_000_000_000),
+            **{name: self._moved(getattr(time, name)) for name in ("monotonic", "perf_counter")},
             **{name: self._at_a_time(getattr(time, name)) for name in ("localtime", "gmtime", "ctime")},
             "strftime": lambda form, at=None: time.strftime(form, time.localtime(self._now()) if at is None else at),
         }
@@ -69,8 +74,15 @@ class MachineClock:
     def _now(self) -> float:
         return time.time() + self._ahead
 
+    def _moved(self, function: Callable[[], float]) -> Callable[[], float]:
+        return lambda: function() + self._ahead
+
     def _at_a_time(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda seconds=None: function(self._now() if seconds is None else seconds)
+
+    def set(self, seconds: float) -> None:
+        """Let it show so many seconds since 1970."""
+        self._ahead = seconds - time.time()
 
     def jump(self) -> None:
         """Jump ahead."""
@@ -90,13 +102,16 @@ class MachineClock:
 
 
 class _Dates:
-    """A class of `datetime` of which only attributes are used."""
+    """A class of `datetime` that is called, and of which attributes are used."""
 
     def __init__(self, kind: Any, now: Callable[[], float]) -> None:
         self._kind, self._now = kind, now
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._kind, name)
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self._kind(*given, **named)
 
     def now(self, tz: datetime.tzinfo | None = None) -> Any:
         return self._kind.fromtimestamp(self._now(), tz)
@@ -129,11 +144,20 @@ def _is_type(name: str, value: Any, functions: Sequence[FunctionType], made: Seq
 
 
 def _chains(code: CodeType, name: str) -> Iterator[list[str]]:
-    """Yield for each use of a global by some code the names of the attributes behind it."""
+    """Yield for each use of a global by some code the names of the attributes behind it, and "()" for a call."""
     steps = [step for step in get_instructions(code) if step.opname not in _NO_STEPS]
-    for at, step in enumerate(steps, 1):
+    for at, step in enumerate(steps):
         if step.opname == "LOAD_GLOBAL" and step.argval == name:
-            yield [each.argval for each in takewhile(lambda step: step.opname in _ATTRIBUTES, steps[at:])]
+            chain = [step, *takewhile(lambda each: each.opname in _ATTRIBUTES, steps[at + 1 :])]
+            after = [each.opname for each in steps[at + len(chain) : at + len(chain) + 1]]
+            is_called = after == ["PUSH_NULL"] or any(_has_null(each) for each in (chain[0], chain[-1]))
+            yield [*(each.argval for each in chain[1:]), *(["()"] if is_called else [])]
     for part in code.co_consts:
         if isinstance(part, CodeType):
             yield from _chains(part, name)
+
+
+def _has_null(step: Instruction) -> bool:
+    """Return whether a step loads, beside its value, what a call has in front of its arguments."""
+    has_bit = step.opname == "LOAD_GLOBAL" or (step.opname == "LOAD_ATTR" and sys.version_info >= (3, 12))
+    return step.opname == "LOAD_METHOD" or (has_bit and bool((step.arg or 0) & 1))
