@@ -191,8 +191,19 @@ class Step(NamedTuple):
 def act_until_killed(connection: Connection, act: Callable[[], object], place: Step | None) -> None:
     """In a child: act, and kill this process before a step of that; if it survives, send the steps to kill others at.
 
+    In a loop, the first and the last time, and one between, are enough.
+    """
+    times = act_in_steps(act, place, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    connection.send([Step(*call, time) for call, count in times.items() for time in sorted({1, count // 2 + 1, count})])
+
+
+def act_in_steps(
+    act: Callable[[], object], place: Step | None, stop: Callable[[], object]
+) -> dict[tuple[str, int, str, int, str], int]:
+    """Act, and call `stop` before a step of that; return the steps without their times, and how often each was made.
+
     Python tells of the calls of functions that are written in C: files change in such functions only, and not in those
-    of Python's own types. In a loop, the first and the last time, and one between, are enough.
+    of Python's own types.
     """
     times: dict[tuple[str, int, str, int, str], int] = {}
 
@@ -203,14 +214,14 @@ def act_until_killed(connection: Connection, act: Callable[[], object], place: S
         call = code.co_filename, frame.f_lineno, code.co_qualname, frame.f_lasti, called.__qualname__
         times[call] = times.get(call, 0) + 1
         if place is not None and place[:-1] == call and place.time == times[call]:
-            os.kill(os.getpid(), signal.SIGKILL)
+            stop()
 
     sys.setprofile(step)
     try:
         act()
     finally:
         sys.setprofile(None)
-    connection.send([Step(*call, time) for call, count in times.items() for time in sorted({1, count // 2 + 1, count})])
+    return times
 
 
 _IN_MEMORY = (str, bytes, bytearray, memoryview, int, float, list, tuple, dict, set, frozenset, Struct)

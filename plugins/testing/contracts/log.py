@@ -8,11 +8,12 @@ from .log_following import FollowingTests
 from .log_history import History
 from .log_leases import LeaseTests
 from .log_places import PlaceTests
+from .log_races import RaceTests
 from .log_records import RecordTests
 from .log_topics import TopicTests
 
 
-class LogContract(TopicTests, RecordTests, FollowingTests, CommitTests, LeaseTests, PlaceTests):
+class LogContract(TopicTests, RecordTests, FollowingTests, CommitTests, LeaseTests, PlaceTests, RaceTests):
     """The contract of a log, as tests; run them in a test class of yours.
 
     >>> from penstock.plugins.logs.local import LocalLog

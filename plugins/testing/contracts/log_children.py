@@ -1,4 +1,4 @@
-"""What other processes do in the tests of logs: they are killed while they write, or were replaced and write.
+"""What other processes do in the tests of logs: they are killed, were replaced and write, or are stopped in a call.
 
 They import this module, so it imports little.
 """
@@ -6,13 +6,15 @@ They import this module, so it imports little.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from penstock import Commit, Log, LogError, ManualClock, OutputBatch, TopicPartition
+from penstock import Commit, Lease, Log, LogError, ManualClock, OutputBatch, TaskCommitter, TopicPartition
 
-from .child import Step, act_until_killed, without_room
+from .child import Step, act_in_steps, act_until_killed, without_room
 
 APPLICATION = "application"
 INPUTS = [TopicPartition("in", 0), TopicPartition("in", 1)]
@@ -94,3 +96,184 @@ def commit_without_room(connection: Connection, opener: Opener, where: tuple[Pat
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}"
     connection.send(outcome)
+
+
+def act_when_told(connection: Connection, opener: Opener, where: tuple[Path, int], side: str) -> None:
+    """Open the log, and act as a side of races until the connection ends."""
+    clock = ManualClock(where[1])
+    act_as(connection, opener(where[0], clock), clock, side)
+
+
+def act_as(connection: Connection, log: Log, clock: ManualClock, side: str) -> None:
+    """For each race: get ready, act, wait where that is to be stopped, and send the outcome and the steps."""
+    acting = _Side(log, clock)
+    while True:
+        try:
+            acting.begin(*connection.recv())
+            act = getattr(acting, side.replace(" ", "_"))()
+            connection.send("ready")
+            place = connection.recv()
+        except (EOFError, OSError):
+            acting.end()
+            return
+        outcome = ""
+
+        def call(act: Callable[[], object] = act) -> None:
+            nonlocal outcome
+            outcome = _outcome(act)
+
+        def stop() -> None:
+            connection.send("stopped")
+            connection.recv()
+
+        steps = [Step(*each, 1) for each in act_in_steps(call, place, stop)]
+        connection.send((outcome, steps))
+        connection.recv()
+        connection.send(_outcome(acting.afterwards))
+
+
+def _outcome(act: Callable[[], object]) -> str:
+    """Act, and return what is returned, or the name of what is raised."""
+    try:
+        return repr(act())
+    except LogError as error:
+        return type(error).__name__
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def application_of(number: int) -> str:
+    """Return the application of a race."""
+    return f"race-{number}"
+
+
+def topic_of(number: int) -> str:
+    """Return the topic of a race that is created or deleted."""
+    return f"topic-{number}"
+
+
+class _Side:
+    """What a side of a race does. Each method gets ready, and returns the call that is raced.
+
+    When both calls have ended, `afterwards` shows who has the task, or the lease.
+    """
+
+    def __init__(self, log: Log, clock: ManualClock) -> None:
+        self._log = log
+        self._clock = clock
+        self._committers: list[TaskCommitter] = []
+        self._leases: list[Lease] = []
+
+    def begin(self, name: bytes, number: int, now_ms: int) -> None:
+        """Begin the race of a number, at a time; `name` is in what this side writes."""
+        self.end()
+        self.afterwards: Callable[[], object] = lambda: None
+        self._mine, self._number, self._now_ms = name, number, now_ms
+        self._name, self._topic = application_of(number), topic_of(number)
+        self._set_clock(0)
+
+    def end(self) -> None:
+        """Free what the race before has opened."""
+        for committer in self._committers:
+            committer.close()
+        for lease in self._leases:
+            with suppress(LogError):
+                lease.release()
+        self._committers, self._leases = [], []
+
+    def _set_clock(self, seconds: int) -> None:
+        self._clock.advance(timedelta(milliseconds=self._now_ms + seconds * 1000 - self._clock.now_ms()))
+
+    def _open(self, task: str = "0_0") -> TaskCommitter:
+        committer = self._log.open_committer(self._name, task, INPUTS[task == "0_1" :][:1])
+        self._committers.append(committer)
+        return committer
+
+    def _output(self, *values: bytes, topic: str = "out") -> OutputBatch:
+        mine: list[bytes | None] = [value + self._mine for value in values]
+        return OutputBatch(topic, [b"%d" % self._number] * len(mine), mine, [0] * len(mine))
+
+    def commits(self) -> Callable[[], object]:
+        committer = self._open()
+        outputs = [self._output(b"one"), self._output(b"two")]
+        return lambda: committer.commit(Commit({INPUTS[0]: 1}, "v1", b"state"), outputs)
+
+    def commits_another_task(self) -> Callable[[], object]:
+        committer = self._open("0_1")
+        return lambda: committer.commit(Commit({INPUTS[1]: 1}, "v1"), [self._output(b"of another task")])
+
+    def opens(self) -> Callable[[], object]:
+        def open_committer() -> object:
+            committer = self._open()
+            commit = Commit({INPUTS[0]: 2}, "v2")
+            self.afterwards = lambda: committer.commit(commit, [self._output(b"of the successor")])
+            found = committer.committed
+            return found and found.version
+
+        return open_committer
+
+    def forgets(self) -> Callable[[], object]:
+        return lambda: self._log.delete_commits(self._name)
+
+    def sets_positions(self) -> Callable[[], object]:
+        return lambda: self._log.set_positions(self._name, {INPUTS[0]: 5})
+
+    def looks(self) -> Callable[[], object]:
+        self._open().commit(Commit({INPUTS[0]: 0}, "v0"), [])
+        return lambda: self._log.committed(self._name, INPUTS)
+
+    def appends(self) -> Callable[[], object]:
+        return lambda: self._log.append(self._output(b"appended", b"also"))
+
+    def counts(self) -> Callable[[], object]:
+        return lambda: self._log.change_meta(self._name, "note", lambda before: b"%d" % (int(before or 0) + 1))
+
+    def notes(self) -> Callable[[], object]:
+        return lambda: self._log.put_meta(self._name, "note", b"5")
+
+    def _lease(self, owner: str) -> Lease:
+        lease = self._log.lease(self._name, owner, 10_000)
+        self._leases.append(lease)
+        self.afterwards = lease.renew
+        return lease
+
+    def _late_lease(self) -> Lease:
+        lease = self._lease("driver one")
+        self._set_clock(11)
+        return lease
+
+    def leads(self) -> Callable[[], object]:
+        return lambda: self._lease("driver one") and None
+
+    def leads_late(self) -> Callable[[], object]:
+        def lead() -> None:
+            self._set_clock(22)
+            self._lease("driver two").put_meta(self._name, "note", b"of driver two")
+
+        return lead
+
+    def renews_late(self) -> Callable[[], object]:
+        self._set_clock(0)
+        return self._late_lease().renew
+
+    def notes_late(self) -> Callable[[], object]:
+        self._set_clock(0)
+        lease = self._late_lease()
+        return lambda: lease.put_meta(self._name, "note", b"of driver one")
+
+    def releases_late(self) -> Callable[[], object]:
+        self._set_clock(0)
+        return self._late_lease().release
+
+    def creates(self) -> Callable[[], object]:
+        return lambda: self._log.create_topic(self._topic, 2)
+
+    def ensures(self) -> Callable[[], object]:
+        return lambda: self._log.ensure_topic(self._topic, 2)
+
+    def deletes(self) -> Callable[[], object]:
+        self._log.create_topic(self._topic, 1)
+        return lambda: self._log.delete_topic(self._topic)
+
+    def appends_to_it(self) -> Callable[[], object]:
+        return lambda: self._log.append(self._output(b"appended", topic=self._topic))
