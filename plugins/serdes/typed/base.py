@@ -125,12 +125,16 @@ class TypedSerde(Serde[T], Generic[T]):
             return ""
         if not form.startswith(f"{_FORM}({{"):
             return super().unreadable(form)
-        found = changes(json.loads(form[len(_FORM) + 1 : -1]), self._essence())
+        found = changes(json.loads(form[len(_FORM) + 1 : -1]), self._essence_to_read(), ignores_extra=True)
         return f"{self.name} as it was before, and {'; '.join(found)}" if found else ""
 
     def _essence(self) -> Schema:
         """Return the schema as far as it says whether rows can be read, with the names of a NamedTuple's fields."""
         return essence(self.json_schema())
+
+    def _essence_to_read(self) -> Schema:
+        """Return the essence, with what only matters for rows from before."""
+        return self._essence()
 
     @abstractmethod
     def _write(self, value: T) -> bytes:

@@ -14,7 +14,9 @@ _ONE_OF = ("anyOf", "oneOf")
 _PARTS = ("items", "additionalProperties", "propertyNames", "keys")
 _BY_NAME = ("properties", "$defs")
 _VALUES = frozenset({"default", "const", "enum", "examples"})
-_KEPT = frozenset({"type", "enum", "const", "required", "pattern", "$ref", *_LOWER, *_UPPER, *_SAME})
+OMITTED = "omitted"
+"""Keyword of a field with this default, which rows leave out."""
+_KEPT = frozenset({"type", "enum", "const", "required", "pattern", "$ref", OMITTED, *_LOWER, *_UPPER, *_SAME})
 _PATTERNS, _KEYS = "$patterns", "$keys"
 """Marks an essence that has the patterns of its texts, which older versions left out. And: by their paths, the types
 of the keys of dicts, where the schema of the whole type has nothing about them."""
@@ -82,11 +84,13 @@ def closed(schema: Any) -> Any:
     return made
 
 
-def changes(before: Schema, now: Schema) -> list[str]:
+def changes(before: Schema, now: Schema, *, ignores_extra: bool = False) -> list[str]:
     """Return in words why values that fit the essence `before` may not fit `now`, or would lose a field.
 
     Optional fields may be new, types may be wider: an integer becomes a number, a value may be null, an enum gets
     members. A field with a default may be absent in rows that are older than the field, so its default must stay.
+    `ignores_extra`: whether an object whose schema says nothing about fields that are not declared is read without
+    them. JSON's own rule is that it has them.
 
     >>> old = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     >>> changes(old, {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})
@@ -94,13 +98,17 @@ def changes(before: Schema, now: Schema) -> list[str]:
     >>> changes(old, {"type": "object", "properties": {"a": {"type": "number"}, "b": {}}, "required": ["a"]})
     []
     """
-    return list(dict.fromkeys(_Comparison(before, now).of_all(before, now)))
+    return list(dict.fromkeys(_Comparison(before, now, ignores_extra).of_all(before, now)))
+
+
+_MISSING = object()
 
 
 class _Comparison:
     """The comparison of two schemas with the definitions that their references name."""
 
-    def __init__(self, before: Schema, now: Schema) -> None:
+    def __init__(self, before: Schema, now: Schema, ignores_extra: bool) -> None:
+        self._has_extra = not ignores_extra
         self._before = before.get("$defs", {})
         self._now = now.get("$defs", {})
         self._inside: set[tuple[str, str]] = set()
@@ -185,6 +193,10 @@ class _Comparison:
         for name, each in had.items():
             if name in has:
                 yield from self.of(below(path, name), each, has[name])
+                if OMITTED in each and each[OMITTED] != has[name].get(OMITTED, _MISSING):
+                    yield (
+                        f"{_field(below(path, name))} had the default {each[OMITTED]!r}, which rows leave out: keep it"
+                    )
             else:
                 yield f"{_field(below(path, name))} is gone: keep it, with a default if nothing sets it any more"
         for name in now.get("required", ()):
@@ -192,6 +204,11 @@ class _Comparison:
                 yield f"{_field(below(path, name))} is new and has no default: give it one"
             elif name not in before.get("required", ()):
                 yield f"{_field(below(path, name))} had a default, which older rows may need: give it one"
+        extra, has_extra = before.get("additionalProperties"), now.get("additionalProperties", self._has_extra)
+        if extra and has_extra is False:
+            yield f"{_field(path)} may have fields that are not declared, and they would be lost: allow them"
+        elif isinstance(extra, Mapping) and isinstance(has_extra, Mapping):
+            yield from self.of(f"{path}[...]", extra, has_extra)
 
     def _of_array(self, path: str, before: Schema, now: Schema) -> Iterator[str]:
         had, has = before.get("prefixItems"), now.get("prefixItems")
@@ -207,6 +224,9 @@ class _Comparison:
                 yield f"{_field(f'{path}[{index}]')} was {name!r} and is {now_name!r}: rows have the fields in order"
         for index, (each, other) in enumerate(zip(had, has, strict=False)):
             yield from self.of(f"{path}[{index}]", each, other)
+        if "maxItems" not in now:  # else longer rows are refused
+            for index in range(len(has), len(had)):
+                yield f"{_field(f'{path}[{index}]')} is gone: keep it, with a default if nothing sets it any more"
 
 
 def keys_of(path: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from msgspec import inspect
 from penstock import ConfigError
 
 from .base import TypedSerde, kind_name
-from .json_schemas import Schema, below, essence, keys_of
+from .json_schemas import OMITTED, Schema, below, essence, keys_of
 
 T = TypeVar("T")
 _NATURAL = (bytes, date, datetime, time, timedelta, Decimal)
@@ -120,13 +120,29 @@ class StandardSerde(TypedSerde[T]):
         return f"{path}: {message}" if path else message
 
     def _essence(self) -> Schema:
+        return self._essence_with_defaults(lambda part: isinstance(part, inspect.StructType) and _omits_defaults(part))
+
+    def _essence_to_read(self) -> Schema:
+        return self._essence_with_defaults(lambda part: True)
+
+    def _essence_with_defaults(self, has_them: Callable[[inspect.Type], bool]) -> Schema:
         schema = self.json_schema()
-        for each in _inside(self._info, set()):
-            if isinstance(each, inspect.NamedTupleType):
-                items = schema.get("$defs", {}).get(each.cls.__name__, {}).get("prefixItems", ())
-                for item, field in zip(items, each.fields, strict=False):
-                    item["title"] = field.name
+        for kind, part in self._definitions(schema):
+            for item, field in zip(reversed(part.get("prefixItems", ())), reversed(kind.fields), strict=False):
+                item["title"] = field.name  # the tag of a Struct is before its fields
+            if has_them(kind):
+                for each in part.get("properties", {}).values():
+                    each.update({OMITTED: each["default"]} if "default" in each else {})
         return essence(schema, dict(_keys(self._info, "")))
+
+    def _definitions(self, schema: Schema) -> Iterator[tuple[Any, Schema]]:
+        """Yield each class with fields, as msgspec describes it, and its definition in `schema`."""
+        kinds: list[Any] = [each for each in _inside(self._info, set()) if isinstance(each, _OF_FIELDS)]
+        # The names of definitions: those of generic classes, and of two of one name, are made up.
+        named, _ = msgspec.json.schema_components([self.value_type, *(each.cls for each in kinds)])
+        self._forget()
+        for each, reference in zip(kinds, named[1:], strict=True):
+            yield each, schema["$defs"][reference["$ref"].rpartition("/")[2]]
 
     def json_schema(self) -> Schema:
         schema = msgspec.json.schema(self.value_type)
@@ -148,6 +164,11 @@ def _inside(part: Any, seen: set[int]) -> Iterator[Any]:
             yield from _inside(getattr(part, name), seen)
 
 
+def _omits_defaults(part: inspect.StructType) -> bool:
+    kind: Any = getattr(part.cls, "__origin__", part.cls)
+    return bool(kind.__struct_config__.omit_defaults)
+
+
 def _advice(error: Exception) -> str:
     if isinstance(error, NameError):
         return "name types that the module has at its top, where the class is declared"
@@ -158,6 +179,7 @@ def _advice(error: Exception) -> str:
 
 
 _WITH_FIELDS = inspect.DataclassType | inspect.TypedDictType | inspect.StructType
+_OF_FIELDS = _WITH_FIELDS | inspect.NamedTupleType
 
 
 def unknown_field(info: inspect.Type, raw: Any, path: str = "") -> str:

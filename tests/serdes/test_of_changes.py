@@ -1,0 +1,136 @@
+"""Types of `of` that change while rows of theirs are kept: no field gets another field's value, and none is lost."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import pydantic
+import pytest
+from msgspec import defstruct
+
+from penstock.plugins.serdes.of import of
+from penstock.plugins.serdes.registry.json_schema import JsonSchemaSerde
+
+T = TypeVar("T")
+
+
+class Span(NamedTuple, Generic[T]):
+    start: T
+    end: T
+
+
+class Turned(NamedTuple, Generic[T]):
+    end: T
+    start: T
+
+
+class Prices:
+    class Row(NamedTuple):
+        low: int
+        high: int
+
+
+class Turns:
+    class Row(NamedTuple):
+        """Has the name of another class."""
+
+        high: int
+        low: int
+
+
+class Places:
+    class Row(NamedTuple):
+        """Has that name, too."""
+
+        x: int
+        y: int
+
+
+def array(*fields: str, tag: str | None = None) -> Any:
+    """A Struct that is written as an array."""
+    return defstruct("Row", [(each, int) for each in fields], array_like=True, tag=tag)
+
+
+IN_ORDER: list[tuple[Any, Any]] = [
+    (array("x", "y"), array("y", "x")),
+    (list[array("x", "y")], list[array("y", "x")]),  # type: ignore[misc]
+    (array("x", "y", tag="A"), array("y", "x", tag="A")),
+    (Span[int], Turned[int]),
+    (dict[str, Span[int] | None], dict[str, Turned[int] | None]),
+    (tuple[Places.Row, Prices.Row], tuple[Places.Row, Turns.Row]),
+    (tuple[Span[str], Span[int]], tuple[Span[str], Turned[int]]),
+]
+
+
+@pytest.mark.parametrize(("before", "now"), IN_ORDER)
+def test_fields_that_have_no_names_in_the_rows_stay_in_order(before: Any, now: Any) -> None:
+    assert "rows have the fields in order" in of(now).unreadable(of(before).written_form())
+    assert of(before).unreadable(of(before).written_form()) == ""
+
+
+def test_an_array_keeps_its_last_fields() -> None:
+    found = of(array("x")).unreadable(of(array("x", "y")).written_form())
+    assert "field '[1]' is gone" in found
+    assert of(array("x", "y")).unreadable(of(array("x", "y")).written_form()) == ""
+
+
+def omitting(**fields: Any) -> Any:
+    """A Struct whose rows leave out what is a field's default."""
+    return defstruct("Row", [(name, type(each), each) for name, each in fields.items()], omit_defaults=True)
+
+
+def test_a_default_that_rows_leave_out_stays() -> None:
+    kind = omitting(a=1, b="x")
+    before = of(kind)
+    assert before.serialize(kind()) == b"{}"
+    kept = defstruct("Row", [("a", int, 1), ("b", str, "x"), ("c", int, 0)])
+    assert of(kept).unreadable(before.written_form()) == ""
+    assert before.unreadable(of(kept).written_form()) != ""  # c is gone
+    for now in (omitting(a=1, b="y"), defstruct("Row", [("a", int, 1), ("b", str, "y")])):
+        found = of(now).unreadable(before.written_form())
+        assert "field 'b' had the default 'x', which rows leave out: keep it" in found
+
+
+class Open(pydantic.BaseModel, extra="allow"):
+    a: int
+
+
+class Closed(pydantic.BaseModel):
+    a: int
+
+
+class Strict(pydantic.BaseModel, extra="forbid"):
+    a: int
+
+
+class OfNumbers(pydantic.BaseModel, extra="allow"):
+    a: int
+    __pydantic_extra__: dict[str, int]
+
+
+class OfText(pydantic.BaseModel, extra="allow"):
+    a: int
+    __pydantic_extra__: dict[str, str]
+
+
+@pytest.mark.parametrize("now", [Closed, Strict])
+@pytest.mark.parametrize("before", [Open, OfNumbers])
+@pytest.mark.parametrize("wrap", [lambda kind: kind, list.__class_getitem__])
+def test_fields_that_are_not_declared_are_not_lost(before: Any, now: Any, wrap: Any) -> None:
+    assert "may have fields that are not declared, and they would be lost" in of(wrap(now)).unreadable(
+        of(wrap(before)).written_form()
+    )
+    assert of(wrap(before)).unreadable(of(wrap(now)).written_form()) == ""
+
+
+def test_fields_that_are_not_declared_keep_their_type() -> None:
+    assert of(Open).unreadable(of(OfNumbers).written_form()) == ""
+    assert "field '[...]' was integer and is string" in of(OfText).unreadable(of(OfNumbers).written_form())
+
+
+def test_an_open_schema_of_a_registry_takes_other_fields() -> None:
+    schema = '{"type": "object", "properties": {"a": {"type": "integer"}}%s}'
+    before = JsonSchemaSerde(schema % ', "additionalProperties": true', registry="mock://changes").written_form()
+    assert JsonSchemaSerde(schema % "", registry="mock://changes").unreadable(before) == ""
+    closed = JsonSchemaSerde(schema % ', "additionalProperties": false', registry="mock://changes")
+    assert "they would be lost" in closed.unreadable(before)
