@@ -229,6 +229,16 @@ def classes() -> Iterator[type]:
                     yield each
 
 
+_PLACE = re.compile(r"\{[^{}\n]*settings\.(?:log|changelog|data_dir|state_dir|checkpoint_dir)\b[^{}\n]*\}")
+
+
+def test_a_message_shows_no_location_as_it_is() -> None:
+    """It may have a user and a password: a message has `settings.shown("changelog")`."""
+    assert _PLACE.search('f"the log {self.application.settings.log!r} is away"')
+    for module, source in MODULES.items():
+        assert not (found := _PLACE.search(source.read_text())), f"{module}: {found}"
+
+
 def test_a_contract_stands_once() -> None:
     """A public method has a docstring, and an overriding one only for what it adds."""
     public = [each for each in classes() if not each.__name__.startswith("_")]

@@ -69,7 +69,7 @@ def hide(name: str, value: Any) -> Any:
     ({'limit': 3, 'api_key': '********'}, 'directory:s3://********@bucket/state')
     """
     if name in ("log", "changelog", "state_dir", "checkpoint_dir", "data_dir") and isinstance(value, str):
-        return _IN_A_PLACE.sub(lambda found: (found[1] or "") + HIDDEN, value)
+        return hide_in_places(value)
     if isinstance(value, ClientSettings):
         return {each: HIDDEN if value.is_secret(each) else value[each] for each in value}
     if is_secret(name, value):
@@ -79,6 +79,22 @@ def hide(name: str, value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [hide(name, inner) for inner in value]
     return value
+
+
+def hide_in_places(text: str) -> str:
+    """Return a text, such as an error of a library, with stars in place of the secrets of the URLs in it.
+
+    >>> hide_in_places("no such bucket: s3://me:abc@bucket/state?region=x&secret_key=abc")
+    'no such bucket: s3://********@bucket/state?region=x&secret_key=********'
+    """
+    return _IN_A_PLACE.sub(lambda found: (found[1] or "") + HIDDEN, text)
+
+
+class SettingsByName(dict[str, Any]):
+    """Settings by name, as plain values; its `repr` shows no secret: users put it into errors and log lines."""
+
+    def __repr__(self) -> str:
+        return repr({name: hide(name, value) for name, value in self.items()})
 
 
 class ClientSettings(Mapping[str, str]):

@@ -233,6 +233,10 @@ class Settings:
         """Return a setting by its name, also one that a plugin brings."""
         return getattr(self, name) if name in _DEFAULTS else _declared(name).of(self)
 
+    def shown(self, name: str) -> Any:
+        """Return a setting for a message or a log line: without its secrets, such as the user in a location."""
+        return hide(name, self[name])
+
     @cached_property
     def by_name(self) -> Mapping[str, Any]:
         """All settings by name, also of plugins, unless a plugin cannot be loaded."""

@@ -11,6 +11,7 @@ from ..context import NodeMetrics
 from ..errors import StoreError, TopologyError
 from ..program.nodes import ProcessorNode, Subtopology
 from ..record import RecordMetadata
+from ..settings.secret import SettingsByName
 from ..settings.settings import Settings
 from ..store import Entries, StateStore
 from ..store.record_cache import FlushListener
@@ -59,7 +60,7 @@ class TransformerContext:
     @property
     def config(self) -> Mapping[str, Any]:
         """The application's settings."""
-        return dict(self._shared.settings.by_name)
+        return SettingsByName(self._shared.settings.by_name)
 
     @property
     def record_metadata(self) -> RecordMetadata | None:

@@ -58,7 +58,7 @@ def move_changelog(
     if source.partition(":")[0] != name or application.settings.log_changelog is not None:
         raise ConfigError(
             f"--from {hide('changelog', source)!r}: expected another location of the changelog in force, which is "
-            f"{hide('changelog', application.settings.changelog)!r}; state moves between places of one kind, and one "
+            f"{application.settings.shown('changelog')!r}; state moves between places of one kind, and one "
             "that lives in the log stays there"
         )
     if prepared.gone_stores:

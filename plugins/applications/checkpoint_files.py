@@ -9,6 +9,7 @@ from pathlib import Path
 
 from penstock import ConfigError, Setting, Settings
 from penstock.plugins.runtime.locations import resolve
+from penstock.settings.secret import hide_in_places
 from penstock.settings.types import DIRECTORY
 from penstock.support.packages import needed
 from penstock.support.system_errors import what_to_do
@@ -26,6 +27,12 @@ def checkpoint_location(settings: Settings, application_id: str) -> str:
 def has_checkpoint(settings: Settings, application_id: str) -> bool:
     """Return whether there is a checkpoint, or a part of one, that a driver on this machine would use."""
     return pointer_directory(settings, application_id).exists()
+
+
+def shown_checkpoint(settings: Settings, application_id: str) -> str | None:
+    """Return where an application has a checkpoint, for people: without the user in a URL; None if there is none."""
+    found = has_checkpoint(settings, application_id)
+    return hide_in_places(checkpoint_location(settings, application_id)) if found else None
 
 
 def delete_checkpoint(settings: Settings, application_id: str) -> str | None:
@@ -66,7 +73,7 @@ def _delete_without_spark(url: str) -> None:
 def not_deleted(location: str, error: Exception) -> str:
     """Return a remark about a checkpoint that has to be deleted by hand."""
     reason = str(error).partition("\n")[0]
-    return (
+    return hide_in_places(
         f"Spark's checkpoint in {location} is not used any more, and cannot be deleted from here ({reason}): delete it"
     )
 

@@ -119,8 +119,8 @@ def _changelogs(application: Application, *folders: str) -> Storage:
     if name != "directory":
         raise ConfigError(
             f"application {application.id!r}, setting 'changelog': a query of `transform` has its changelog in a "
-            f"`directory:`, found {application.settings.changelog.partition('?')[0]!r}; give the settings of the "
-            "pipeline, for instance --set changelog=directory:s3://bucket/folder"
+            f"`directory:`, found {application.settings.shown('changelog').partition('?')[0]!r}; give the settings of "
+            "the pipeline, for instance --set changelog=directory:s3://bucket/folder"
         )
     place, _ = location_and_options(resolve(application.settings, location))
     return open_storage(absolute(place), application.id, *folders, world=World())

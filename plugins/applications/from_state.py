@@ -32,7 +32,7 @@ from penstock.program.nodes import decorate
 from penstock.settings.dead_letters import dead_letter_topics
 
 from .changelog_location import keeps_state, unreachable
-from .checkpoint_files import checkpoint_location, delete_checkpoint, has_checkpoint
+from .checkpoint_files import delete_checkpoint, shown_checkpoint
 from .lag import start_positions
 from .preparation import check_program, make_repartition_topics
 from .reset import Destination, Known, Offsets
@@ -117,9 +117,7 @@ def plan_from_state(
         tuple(recoveries),
         len(assignment.tasks) - len(recoveries),
         finder.ends,
-        checkpoint_location(application.settings, application.id)
-        if has_checkpoint(application.settings, application.id)
-        else None,
+        shown_checkpoint(application.settings, application.id),
     )
 
 
@@ -163,9 +161,9 @@ def _check_kept(application: Application, log: Log, plan: FromStatePlan) -> None
         ]
     if wrong:
         raise IncompatibleStateError(
-            f"application {application.id!r}: the changelog {application.settings.changelog!r} does not lead to what "
-            f"the log has committed: {'; '.join(wrong)}. Nothing was changed. If it was replaced by an older copy, "
-            "bring the newer one back. A host whose local state has these versions goes on without it. "
+            f"application {application.id!r}: the changelog {application.settings.shown('changelog')!r} does not lead "
+            f"to what the log has committed: {'; '.join(wrong)}. Nothing was changed. If it was replaced by an older "
+            "copy, bring the newer one back. A host whose local state has these versions goes on without it. "
             "`penstock reset` without --from-state starts the application afresh"
         )
 

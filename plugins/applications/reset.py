@@ -17,7 +17,7 @@ from penstock.plugins.upgrade.windowed_keys import note_before_reset
 from penstock.program.nodes import decorate
 from penstock.support.names import changelog_topic, did_you_mean
 
-from .checkpoint_files import checkpoint_location, delete_checkpoint, has_checkpoint
+from .checkpoint_files import delete_checkpoint, shown_checkpoint
 from .lag import start_positions
 from .own_topics import topics_beside
 from .preparation import circular_topics
@@ -166,9 +166,9 @@ def plan_reset(
         ),
         tuple(sorted(stores)),
         tuple(sorted(tasks)),
-        settings.changelog,
+        settings.shown("changelog"),
         state_directory(settings) / application.id,
-        checkpoint_location(settings, application.id) if has_checkpoint(settings, application.id) else None,
+        shown_checkpoint(settings, application.id),
     )
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from penstock import Application, Settings
 from penstock.settings.names import MAPPINGS
-from penstock.settings.secret import hide
 
 _DEFAULT = "default"
 
@@ -24,7 +23,7 @@ def _rows(application: Application) -> Iterator[tuple[str, Any, str]]:
     origins = application.given.origins
     yield "application_id", application.id, origins.get("application_id", "code")
     for name in [*(each for each in Settings.names() if each not in MAPPINGS), *MAPPINGS]:
-        value = hide(name, application.settings[name])
+        value = application.settings.shown(name)
         if name in MAPPINGS:
             for each in sorted(value, key=str):
                 yield f"{name}.{each}", _plain(value[each]), origins.get((name, each), _DEFAULT)

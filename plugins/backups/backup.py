@@ -105,8 +105,8 @@ class _Making:
         self._note = read_note(application.id, log)
         if not self._note:
             raise ConfigError(
-                f"application {application.id!r} has saved nothing in the log {settings.log}: it has not run there "
-                "since its last reset; check --log and --data-dir"
+                f"application {application.id!r} has saved nothing in the log {settings.shown('log')}: it has not run "
+                "there since its last reset; check --log and --data-dir"
             )
         self._tasks = saved_tasks(application.id, log)
         self._catalog = catalog

@@ -59,8 +59,9 @@ def plan_restore(
     is_repeated = (log.get_meta(application.id, RESTORING) or b"").startswith(RESTORE_MARK.encode())
     if not is_repeated and read_note(application.id, log):
         raise IncompatibleStateError(
-            f"application {application.id!r} has run in the log {application.settings.log}: what it has there is not "
-            "replaced. Give up what it has (`penstock reset`), or restore under another id (--application-id)"
+            f"application {application.id!r} has run in the log {application.settings.shown('log')}: what it has "
+            "there is not replaced. Give up what it has (`penstock reset`), or restore under another id "
+            "(--application-id)"
         )
     if not is_repeated:
         _check_empty(plan, application, log, world or World())
@@ -191,8 +192,9 @@ def _check_empty(plan: RestorePlan, application: Application, log: Log, world: W
             with closing(open_deltas(application.settings, application.id, task, world)) as changelog:
                 if changelog.proven() or changelog.beginnings():
                     raise IncompatibleStateError(
-                        f"the changelog {application.settings.changelog} has a history of task {task} of application "
-                        f"{application.id!r}: `penstock reset` deletes it; or name another changelog or application id"
+                        f"the changelog {application.settings.shown('changelog')} has a history of task {task} of "
+                        f"application {application.id!r}: `penstock reset` deletes it; or name another changelog or "
+                        "application id"
                     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
 from penstock import ChangelogError, World
+from penstock.settings.secret import hide_in_places
 from penstock.support.packages import needed
 from penstock.support.system_errors import what_to_do
 from penstock.support.urls import url_scheme, with_small_scheme
@@ -139,7 +140,7 @@ def _opened_by_pyarrow(location: str, scheme: str) -> tuple[Any, str]:
     try:
         file_system, root = fs.FileSystem.from_uri(location)
     except Exception as error:  # pyarrow raises many kinds: ArrowInvalid, OSError, NotImplementedError, ...
-        root, problem = "", (str(error).splitlines() or [type(error).__name__])[0]
+        root, problem = "", hide_in_places((str(error).splitlines() or [type(error).__name__])[0])
     if not root.strip("/"):
         raise ChangelogError(
             f"changelog location {scheme}://...: pyarrow cannot open it: {problem}; "

@@ -105,7 +105,7 @@ class _OnLog(StoreReading):
         }
         if not self._saved:
             raise ConfigError(
-                f"application {application.id!r} has saved no store {store!r} in the log {application.settings.log}: it "
+                f"application {application.id!r} has saved no store {store!r} in the log {application.settings.shown('log')}: it "
                 "has not run there since its last reset; check --log and --data-dir"
             )
         super().__init__(application, store, self._saved, len(self._saved))
@@ -145,7 +145,7 @@ class _OnLog(StoreReading):
     def _no_commit(self, task: str) -> StoreError:
         return StoreError(
             f"task {task} of application {self._application.id!r} has no commit in the log "
-            f"{self._application.settings.log}: it has not run yet"
+            f"{self._application.settings.shown('log')}: it has not run yet"
         )
 
 

@@ -84,7 +84,7 @@ def latest_run(application: Application, log: Log) -> RunStatus:
     run = StatusTopic(log, application.id).read()
     if run is None:
         raise PenstockError(
-            f"application {application.id!r} has no status in the log {application.settings.log}: it has not run there "
+            f"application {application.id!r} has no status in the log {application.settings.shown('log')}: it has not run there "
             "since its last reset; check --log and --data-dir, or start it with `penstock run`"
         )
     return run

@@ -103,7 +103,7 @@ class StoreReading:
         if not tasks:
             raise StoreUnavailableError(
                 f"application {self.application.id!r} has saved no store {self.builder.name!r} in the log "
-                f"{self.application.settings.log}: it has not run there since its last reset"
+                f"{self.application.settings.shown('log')}: it has not run there since its last reset"
             )
         return tasks
 

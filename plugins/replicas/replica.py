@@ -244,7 +244,7 @@ class Replica:
             advice = did_you_mean(self.task, tasks) or f"there are: {', '.join(tasks) or 'none'}"
             raise ConfigError(
                 f"application {self._application.id!r} has no task {self.task!r} with stores in the log "
-                f"{self._application.settings.log}; {advice}"
+                f"{self._application.settings.shown('log')}; {advice}"
             )
         for store in self._chosen or ():
             kept = found.layouts.now.get(store)

@@ -81,8 +81,8 @@ def plan_reshard(
     note = read_note(stored.id, log)
     if not note:
         raise ConfigError(
-            f"application {application.id!r} has not run in the log {application.settings.log}: there is no state to "
-            "reshard"
+            f"application {application.id!r} has not run in the log {application.settings.shown('log')}: there is no "
+            "state to reshard"
         )
     if stored.before:
         raise IncompatibleStateError(

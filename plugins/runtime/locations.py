@@ -90,8 +90,8 @@ def open_deltas(settings: Settings, application_id: str, task_id: str, world: Wo
     """
     if settings.log_changelog is not None:
         raise ConfigError(
-            f"setting 'changelog': {settings.changelog!r} keeps the state's history in the log, and there is none "
-            "here: use `directory:PATH-OR-URL`"
+            f"setting 'changelog': {settings.shown('changelog')!r} keeps the state's history in the log, and there is "
+            "none here: use `directory:PATH-OR-URL`"
         )
     name, _, location = settings.changelog.partition(":")
     factory: Changelog = registry().load("changelog", name)
@@ -112,8 +112,9 @@ def state_directory(settings: Settings) -> Path:
     def value(variable: re.Match[str]) -> str:
         if (found := os.environ.get(variable[1])) is None:
             raise ConfigError(
-                f"setting 'state_dir' {settings.state_dir!r}: the process with the tasks has no environment variable "
-                f"{variable[1]!r}; set it on each machine (for Spark's executors: spark.executorEnv.{variable[1]})"
+                f"setting 'state_dir' {settings.shown('state_dir')!r}: the process with the tasks has no environment "
+                f"variable {variable[1]!r}; set it on each machine (for Spark's executors: "
+                f"spark.executorEnv.{variable[1]})"
             )
         return found
 

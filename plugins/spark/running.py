@@ -78,9 +78,9 @@ def local_changelog(settings: Settings, master: str) -> str | None:
     if master.startswith("local") or name != "directory" or "://" in location or settings.log.startswith("local:"):
         return None
     return (
-        f"changelog={settings.changelog!r} is a directory of each host by itself, and Spark runs on {master}: unless "
-        "all executors share it, "
-        'a task that moves does not find its state. Use changelog="topic:", or a location that all reach '
+        f"changelog={settings.shown('changelog')!r} is a directory of each host by itself, and Spark runs on "
+        f"{master}: unless all executors share it, a task that moves does not find its state. "
+        'Use changelog="topic:", or a location that all reach '
         "(s3://, hdfs://, a shared mount)"
     )
 

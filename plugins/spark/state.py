@@ -96,7 +96,7 @@ def _in_the_log(
         known = {task: each for task, each in saved_tasks(stored.id, log).items() if task.startswith(f"{number}_")}
         if not known:
             raise ConfigError(
-                f"application {stored.id!r} has saved no store {store!r} in the log {stored.settings.log}"
+                f"application {stored.id!r} has saved no store {store!r} in the log {stored.settings.shown('log')}"
             )
         commits = [
             (task, log.last_commit(stored.id, task, known[task].partitions)) for task in _chosen(store, known, tasks)

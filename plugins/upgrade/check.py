@@ -108,8 +108,8 @@ def _check_changelog(application: Application, before: Mapping[str, Any]) -> Non
     if has_state and before["changelog"] != changelog:
         raise IncompatibleStateError(
             f"application {application.id!r} keeps its state's history in the changelog {before['changelog']!r}, and "
-            f"setting 'changelog' is {application.settings.changelog!r} now, where there is none of it: go back to the "
-            "other one, or `penstock reset` it"
+            f"setting 'changelog' is {application.settings.shown('changelog')!r} now, where there is none of it: go "
+            "back to the other one, or `penstock reset` it"
         )
 
 

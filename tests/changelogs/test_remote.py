@@ -187,8 +187,9 @@ def test_a_location_that_cannot_be_opened_is_an_error(location: str, reason: str
     scheme = location.partition(":")[0]
     with pytest.raises(
         ChangelogError, match=f"changelog location {scheme}://...: pyarrow cannot open it: {reason}.*expected a path on"
-    ):
+    ) as caught:
         DirectoryChangelog(location, "app", "0_0").restore("0-v", None)
+    assert "secret" not in str(caught.value)
 
 
 def test_an_empty_location_is_an_error() -> None:

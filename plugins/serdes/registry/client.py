@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
-from penstock import SerdeError, SerdeUnavailableError
+from penstock import ConfigError, SerdeError, SerdeUnavailableError
 from penstock.support.packages import needed
 from penstock.support.urls import url_scheme
 
@@ -105,8 +106,26 @@ class RegistryClient(_Explained, SchemaRegistryClient):
 
     def __init__(self, settings: dict[str, Any]) -> None:
         # Confluent's client waits without end for an address that accepts connections and never answers.
-        super().__init__({"timeout": _ANSWER_SECONDS, **settings})
-        self.url = str(settings.get("url"))
+        super().__init__({"timeout": _ANSWER_SECONDS, **_without_user_in_address(settings)})
+        self.url = ",".join(self._rest_client.base_urls)
+
+
+def _without_user_in_address(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings whose address has no user: the HTTP client logs the address of each request, and errors name it.
+
+    As in Confluent's client, the user of the first of several addresses is that of all.
+    """
+    addresses = [urlsplit(each.strip()) for each in str(settings.get("url")).split(",")]
+    bare = ",".join(each._replace(netloc=each.netloc.rpartition("@")[2]).geturl() for each in addresses)
+    user = addresses[0]
+    if user.username is None or user.password is None:
+        return {**settings, "url": bare}
+    info = f"{unquote(user.username)}:{unquote(user.password)}"
+    if settings.get("basic.auth.user.info", info) != info:
+        raise ConfigError(
+            "setting 'schema_registry': its address has a user, and basic.auth.user.info names another one: give one"
+        )
+    return {**settings, "url": bare, "basic.auth.user.info": info}
 
 
 class MockRegistryClient(_Explained, MockSchemaRegistryClient):

@@ -17,7 +17,6 @@ from penstock.plugins.applications.checkpoint_files import (
     not_deleted,
     pointer_directory,
 )
-from penstock.settings.secret import hide
 from penstock.support.private_files import make_private_directory, write_private_text
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class Checkpoint:
         if found is not None and found.identity != identity:
             raise IncompatibleStateError(
                 f"application {application_id!r}: Spark's checkpoint in {self._path.parent} was made with another log, "
-                f"or this one was replaced: the log {hide('log', settings.log)!r} does not know the commits that it "
+                f"or this one was replaced: the log {settings.shown('log')!r} does not know the commits that it "
                 "remembers. Is it the right log? If the application was reset with `penstock reset` on another host, "
                 f"delete {self._path.parent}. Otherwise bring that log back: with this one everything is processed "
                 "again"

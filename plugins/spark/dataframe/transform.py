@@ -150,9 +150,9 @@ def local_directory(settings: Settings, master: str) -> str | None:
     if master.startswith("local") or "://" in settings.changelog or "://" in settings.data_dir:
         return None
     return (
-        f"changelog={settings.changelog!r} with data_dir={settings.data_dir!r} is a plain directory, and Spark runs on "
-        f"{master}: unless all executors share it, a task that moves does not find its state. Use a location that all "
-        'reach, such as changelog="directory:s3://bucket/folder"'
+        f"changelog={settings.shown('changelog')!r} with data_dir={settings.shown('data_dir')!r} is a plain "
+        f"directory, and Spark runs on {master}: unless all executors share it, a task that moves does not find its "
+        'state. Use a location that all reach, such as changelog="directory:s3://bucket/folder"'
     )
 
 
