@@ -27,6 +27,8 @@ from tests.test_docs import BLOCK, check_printed, commands_of
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "docs" / "deploying" / "requirements-embedded.txt"
+README_NEEDS = ("pytest", "hypothesis", "setuptools")
+"""What README says that its page needs."""
 ON_SPARK = re.compile(r"^\$ (python run_|penstock run (?!.*--engine embedded))", re.MULTILINE)
 IMPORTS = re.compile(
     r"^(?:>>> )?(from penstock[\w.]* import (?:\([^)]*\)|[^\n(]+)|import penstock[\w.]*)", re.MULTILINE
@@ -180,7 +182,7 @@ def try_bare(directory: Path, python: str, checkout: Path) -> tuple[Environment,
     programs = write_programs(directory / "readme")
     say(f"help and errors of {check_verbs(bare, programs)} verbs")
     check_first_errors(bare, write_programs(directory / "errors"))
-    bare.install("pytest")
+    bare.install(*README_NEEDS)
     type_readme(bare, programs, spark=True)
     say("README's commands, on the embedded engine and on Spark")
     return bare, said
@@ -205,7 +207,7 @@ def try_small(directory: Path, python: str, wheel: Path) -> None:
     say(f"{python}: without Spark {small.megabytes():.0f} MB")
     programs = write_programs(directory / "readme-small")
     check_verbs(small, programs)
-    small.install("pytest")
+    small.install(*README_NEEDS)
     type_readme(small, programs, spark=False)
     for command in ("run orders:application", "warmup"):
         done = small.run("penstock", *command.split(), cwd=programs)
