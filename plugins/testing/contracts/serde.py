@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
-from decimal import Decimal
 from itertools import islice
 from typing import Any
 
@@ -18,8 +16,10 @@ from hypothesis import strategies as st
 from penstock import Serde, SerdeError
 from penstock.plugins.serdes.of import typed_serde
 
+from .expectations import shown
 from .serde_child import in_another_process
-from .serde_ends import BUILT_IN, EndsTests
+from .serde_ends import BUILT_IN, EndsTests, reads
+from .serde_neighbours import twins
 from .serde_surroundings import SurroundingsTests
 from .serde_tests import SerdeTests, same_value, spoil
 
@@ -46,7 +46,7 @@ class SerdeContract(EndsTests, SurroundingsTests):
         written = serde.serialize(value)
         assert type(written) is bytes, f"serialize({value!r}) must return bytes, and returned {written!r}"
         read = serde.deserialize(written)
-        assert self.same(read, value), f"{value!r} came back as {read!r}"
+        assert self._is_back(serde, read, value), f"{value!r} came back as {read!r}"
 
     @_FEW
     @given(st.data())
@@ -78,7 +78,7 @@ class SerdeContract(EndsTests, SurroundingsTests):
                     "equal keys must have equal bytes (or say so, and set for_keys = False in this suite, or "
                     "keeps_order = True where only the order of a dict's entries changes them)"
                 )
-        for twin in islice(_twins(value), 8):
+        for twin in islice(twins(value), 8):
             serde = self.made()
             ways = serde.serialize, serde.serializer()
             for write in ways:
@@ -96,7 +96,32 @@ class SerdeContract(EndsTests, SurroundingsTests):
             with suppress(Exception):
                 serde.serialize(twin)
             read = serde.deserialize(written)
-            assert self.same(read, value), f"{written!r} is read as {read!r}, not {value!r}, after {twin!r} was written"
+            assert self._is_back(serde, read, value), (
+                f"{written!r} is read as {read!r}, not {value!r}, after {twin!r} was written"
+            )
+
+    def test_earlier_values_change_nothing(self) -> None:
+        """Values that are equal, look alike, or were at this place in memory: written, read or refused before."""
+        for values in self._neighbourhoods():
+            alone = [_trace(self.made(), value) for value in values]
+            for step in (1, -1):
+                serde = self.made()
+                for value, (written, read) in zip(values[::step], alone[::step], strict=True):
+                    again = _trace(serde, value)
+                    assert again[0] == written, (
+                        f"{shown(value)} is {shown(written)} for a new serde, and {shown(again[0])} after "
+                        f"{shown(values[:9])} and others: always the same bytes"
+                    )
+                    assert same_value(again[1], read) or self.same(again[1], read), (
+                        f"{shown(written)} is read as {shown(read)} by a new serde, and as {shown(again[1])} after "
+                        f"{shown(values[:9])} and others"
+                    )
+        samples, serde = self._samples(60), self.made()
+        for value, data in [(value, self.made().serialize(value)) for value in samples]:
+            later = serde.serialize(pickle.loads(pickle.dumps(value)))
+            assert later == data or (not self.for_keys and self._is_back(serde, reads(serde, later), value)), (
+                f"{shown(value)} is {shown(data)}, and {shown(later)} after others that are no longer in memory"
+            )
 
     @_FEW
     @given(st.data())
@@ -137,7 +162,9 @@ class SerdeContract(EndsTests, SurroundingsTests):
         written = serde.serialize(value)
         sent = pickle.loads(pickle.dumps(serde))
         assert sent.serialize(value) == written, f"{value!r} is written in other bytes after pickling the serde"
-        assert self.same(sent.deserialize(written), value), f"{written!r} is read as another value after pickling"
+        assert self._is_back(sent, sent.deserialize(written), value), (
+            f"{written!r} is read as another value after pickling"
+        )
 
     @_FEW
     @given(st.data())
@@ -148,7 +175,9 @@ class SerdeContract(EndsTests, SurroundingsTests):
         written = serde.serialize(value)
         spoil(serde.deserialize(written))
         read = serde.deserialize(written)
-        assert self.same(read, value), f"{written!r} is read as {read!r} after what was read before was changed"
+        assert self._is_back(serde, read, value), (
+            f"{written!r} is read as {read!r} after what was read before was changed"
+        )
 
     @_EACH
     @given(st.data())
@@ -162,7 +191,9 @@ class SerdeContract(EndsTests, SurroundingsTests):
         except SerdeError:
             pass
         read = serde.deserialize(serde.serialize(value))
-        assert self.same(read, value), f"after {foreign!r} was read or refused, {value!r} came back as {read!r}"
+        assert self._is_back(serde, read, value), (
+            f"after {foreign!r} was read or refused, {value!r} came back as {read!r}"
+        )
 
     def test_values_it_cannot_hold_are_refused(self) -> None:
         """Only SerdeError, with a message."""
@@ -284,6 +315,23 @@ class SerdeContract(EndsTests, SurroundingsTests):
                 continue
             raise AssertionError(f"serialize refuses {wrong!r}, but serializer()({wrong!r}) returned {written!r}")
 
+    def test_the_fast_function_takes_no_more(self) -> None:
+        """What `serialize` refuses is refused, also what is near the values of the suite."""
+        serde = self.made()
+        fast = serde.serializer()
+        for value in (each for values in self._neighbourhoods() for each in values):
+            expected = _trace(serde, value)[0]
+            try:
+                written = fast(value)
+            except Exception:
+                continue
+            assert not isinstance(expected, type), (
+                f"serialize refuses {shown(value)}, but serializer()({shown(value)}) returned {shown(written)}"
+            )
+            assert type(written) is bytes and written == expected, (
+                f"serializer()({shown(value)}) returned {shown(written)}, where serialize returns {shown(expected)}"
+            )
+
     @_FEW
     @given(st.data())
     def test_bound_to_a_topic_it_is_a_serde(self, data: st.DataObject) -> None:
@@ -292,7 +340,7 @@ class SerdeContract(EndsTests, SurroundingsTests):
         for is_key in (True, False):
             bound = self.made().bind("orders", is_key=is_key)
             read = bound.deserialize(bound.serialize(value))
-            assert self.same(read, value), f"bound to a topic, {value!r} came back as {read!r}"
+            assert self._is_back(bound, read, value), f"bound to a topic, {value!r} came back as {read!r}"
 
     @_FEW
     @given(st.data())
@@ -337,7 +385,9 @@ class SerdeContract(EndsTests, SurroundingsTests):
         except SerdeError:
             return
         read = serde.from_json(json.loads(json.dumps(form, allow_nan=False)))
-        assert self.same(read, value), f"to_json made {form!r} of {value!r}, and from_json made {read!r} of that"
+        assert self._is_back(serde, read, value), (
+            f"to_json made {form!r} of {value!r}, and from_json made {read!r} of that"
+        )
         if self.for_keys:
             written, again = serde.serialize(value), serde.serialize(read)
             assert again == written, f"{value!r} is {written!r}, and {again!r} after to_json and from_json"
@@ -387,29 +437,6 @@ def _turned(value: Any) -> Any:
     return type(value)(map(_turned, value)) if type(value) in (list, tuple) else value
 
 
-def _twins(value: Any) -> Iterator[Any]:
-    """Yield values that are equal to this one and differ from it, as 1, 1.0 and True do."""
-    kind = type(value)
-    if kind is bool:
-        yield from (int(value), float(value))
-    elif kind is int:
-        if value in (0, 1):
-            yield bool(value)
-        if abs(value) < 1 << 53:
-            yield from (float(value), Decimal(value))
-    elif kind is float:
-        if value == 0:
-            yield -value
-        if value.is_integer():
-            yield int(value)
-    elif kind in (list, tuple):
-        for at, each in enumerate(value):
-            yield from (kind([*value[:at], twin, *value[at + 1 :]]) for twin in _twins(each))
-    elif kind is dict:
-        for key, each in value.items():
-            yield from ({**value, key: twin} for twin in _twins(each))
-
-
 def _outcome(serde: Serde[Any], value: Any) -> tuple[object, str]:
     """Return the bytes of a value, or the type of the error (some serdes need a topic); and the written form."""
     written: object
@@ -418,6 +445,15 @@ def _outcome(serde: Serde[Any], value: Any) -> tuple[object, str]:
     except SerdeError as error:
         written = type(error)
     return written, serde.written_form()
+
+
+def _trace(serde: Serde[Any], value: Any) -> tuple[Any, Any]:
+    """Return the bytes of a value and what they are read as; SerdeError, the class, for what is refused."""
+    try:
+        written = serde.serialize(value)
+    except Exception:
+        return SerdeError, None
+    return written, reads(serde, written)
 
 
 def _cut(data: bytes) -> st.SearchStrategy[bytes]:

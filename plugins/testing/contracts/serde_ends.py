@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import fields, is_dataclass, replace
-from datetime import date, datetime, timedelta
-from decimal import Decimal
 from itertools import islice
 from random import Random
 from typing import Any
@@ -17,25 +14,17 @@ from hypothesis import strategies as st
 from penstock import Serde, SerdeError
 
 from .expectations import shown
+from .serde_neighbours import BYTES, INTS, TEXTS, ends, shape
 from .serde_tests import ANY_TEXT, SerdeTests
 
 _MOST = 100
 """So many larger values are made of one."""
-_LONG = 66_000
-"""More than two bytes count."""
-_INTS = [sign * ((1 << bits) + more) for bits in (7, 8, 15, 16, 31, 32, 53, 63, 64, 130, 1000, 2100) for sign in (1, -1)
-         for more in (-1, 0, 1)]  # fmt: skip
-_TEXTS = ["", "\0", "a\0", " a ", "\n", "\r\n", "\t", "1", "null", "true", "a,b", "a;b", "a|b", "a:b", '"', "'", "\\",
-          "%s", "{}", "\x7f", "\xe9", "e\u0301", "\xdf", "\u0130", "\u0436\u03b1", "\u65e5\u672c", "\U0001f600",
-          "\u202e", "\u2028", "\ufeff", "\ud800", "x" * _LONG, "\U0001f600" * 20_000]  # fmt: skip
-_BYTES = [b"", b"\0", b"\xff", b"a\0", b"\r\n", bytes(range(256)), b"x" * _LONG]
-
 BUILT_IN: Mapping[type, st.SearchStrategy[Any]] = {
-    str: ANY_TEXT | st.sampled_from(_TEXTS),
-    int: st.integers() | st.integers(-(2**70), 2**70) | st.sampled_from(_INTS),
+    str: ANY_TEXT | st.sampled_from(TEXTS),
+    int: st.integers() | st.integers(-(2**70), 2**70) | st.sampled_from(INTS),
     float: st.floats(),
     bool: st.booleans(),
-    bytes: st.binary(max_size=100) | st.sampled_from(_BYTES),
+    bytes: st.binary(max_size=100) | st.sampled_from(BYTES),
 }
 """Values of types that a serde may name as immutable."""
 
@@ -50,8 +39,8 @@ class EndsTests(SerdeTests):
         serde = self.made()
         fast = serde.serializer()
         kinds: set[type] = set()
-        by_shape = {_shape(value): value for value in self._samples(60)}
-        for sample in sorted(by_shape.values(), key=lambda value: len(_shape(value)))[-6:]:
+        by_shape = {shape(value): value for value in self._samples(60)}
+        for sample in sorted(by_shape.values(), key=lambda value: len(shape(value)))[-6:]:
             has_long, kinds = type(sample) not in kinds, {*kinds, type(sample)}
             values = list(islice(ends(sample, has_long), 1000))
             if len(values) > _MOST:
@@ -71,10 +60,10 @@ class EndsTests(SerdeTests):
         """Return what differs from the value in any way to write and read it; "" if nothing does."""
         try:
             read = serde.deserialize(written)
-            if not self.same(read, value):
+            if not self._is_back(serde, read, value):
                 return f"came back as {shown(read)}: refuse it (or say so, and set changes_ends = True)"
             column = serde.deserialize_column([written, None, written])
-            if len(column) != 3 or not self.same(column[2], value):
+            if len(column) != 3 or not self._is_back(serde, column[2], value):
                 return f"deserialize_column returned {shown(column)}"
         except Exception as error:
             return f"cannot be read again: {type(error).__name__}: {shown(error)}"
@@ -89,7 +78,7 @@ class EndsTests(SerdeTests):
             read = serde.from_json(json.loads(form))
         except Exception as error:
             return f"its text form {shown(form)} cannot be read: {type(error).__name__}: {shown(error)}"
-        return "" if self.same(read, value) else f"its text form {shown(form)} is read as {shown(read)}"
+        return "" if self._is_back(serde, read, value) else f"its text form {shown(form)} is read as {shown(read)}"
 
     def test_bytes_behind_the_end_are_not_ignored(self) -> None:
         """They are damage, or another serde's: refused, or a part of the value."""
@@ -102,7 +91,7 @@ class EndsTests(SerdeTests):
                     read = serde.deserialize(written + more)
                 except Exception:
                     continue
-                assert not self.same(read, value), (
+                assert not self._is_back(serde, read, value), (
                     f"{shown(written)} with {more!r} behind it is read as {shown(read)}, as if nothing were there: "
                     "raise SerdeError (or say so, and set ignores_the_rest = True)"
                 )
@@ -115,62 +104,9 @@ class EndsTests(SerdeTests):
             read = serde.deserialize_column([written] * 40_000)
             assert len(read) == 40_000, f"deserialize_column returned {len(read)} values for 40,000"
             for row in (0, 4_095, 4_096, 32_767, 32_768, 39_999):
-                assert self.same(read[row], value), f"of 40,000 equal rows, number {row} is read as {read[row]!r}"
-
-
-def ends(value: Any, has_long: bool = False) -> Iterator[Any]:
-    """Yield values of the types that this one has, with one part of it at an end of its range each.
-
-    `has_long`: also a list of more elements than two bytes count.
-    """
-    kind = type(value)
-    if kind is int:
-        yield from _INTS
-    elif kind is str:
-        yield from _TEXTS
-    elif kind is bytes:
-        yield from _BYTES
-    elif kind is Decimal and value.is_finite():
-        exponent = int(value.as_tuple().exponent)
-        yield from (Decimal((sign, (9,) * digits, exponent)) for digits in (1, 18, 29, 40) for sign in (0, 1))
-    elif kind is datetime:
-        yield from (each.replace(tzinfo=value.tzinfo) for each in (datetime.min, datetime.max, datetime(1969, 12, 31)))
-    elif kind is date:
-        yield from (date.min, date.max, date(1969, 12, 31))
-    elif kind is timedelta:
-        yield from (timedelta.min, timedelta.max)
-    elif kind in (list, tuple):
-        yield kind()
-        if value:
-            yield kind(value[:1] * (_LONG if has_long else 300))
-        if any(type(each) is kind for each in value):
-            yield from (_nested(value, depth, lambda inner: kind([inner])) for depth in (30, 120))
-        yield from (kind([*value[:at], end, *value[at + 1 :]]) for at, each in enumerate(value) for end in ends(each))
-    elif kind is dict:
-        yield {}
-        if any(type(each) is kind for each in value.values()):
-            yield from (_nested(value, depth, lambda inner: {next(iter(value)): inner}) for depth in (30, 120))
-        yield from ({**value, key: end} for key, each in value.items() for end in ends(each))
-        yield from ({end: value[key]} for key in islice(value, 1) for end in ends(key))
-    elif kind in (set, frozenset):
-        yield kind()
-        yield from (kind([end]) for each in islice(value, 1) for end in ends(each))
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            if field.init:
-                yield from (replace(value, **{field.name: end}) for end in ends(getattr(value, field.name)))
-
-
-def _shape(value: Any) -> str:
-    """Return the types in a value, as text."""
-    parts = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
-    return f"{type(value).__name__}({','.join(sorted({_shape(each) for each in parts}))})"
-
-
-def _nested(value: Any, depth: int, around: Any) -> Any:
-    for _ in range(depth):
-        value = around(value)
-    return value
+                assert self._is_back(serde, read[row], value), (
+                    f"of 40,000 equal rows, number {row} is read as {read[row]!r}"
+                )
 
 
 def reads(serde: Serde[Any], written: bytes) -> Any:

@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 
-from penstock import Serde
+from penstock import Serde, SerdeError
 
 from .expectations import expect_no_descriptors, shown
 from .serde_ends import reads
-from .serde_tests import SerdeTests
+from .serde_tests import SerdeTests, same_value
+from .surroundings import MONDAY_SECONDS, MachineClock, code_beside
 
 _CACHED = 3_000
 """So many values may be remembered."""
@@ -32,18 +33,27 @@ class SurroundingsTests(SerdeTests):
 
     def test_surroundings_change_nothing(self) -> None:
         """Another host has another time zone; a program sets Python's decimal context, a directory, a thread."""
-        serde = self.made()
-        known = [(value, serde.serialize(value), self._text_form(serde, value)) for value in self._samples(25)]
-        form = serde.written_form()
+        serde, values = self.made(), self._near()
+        first, form = [self._seen(serde, value) for value in values], serde.written_form()
         for where, surroundings in _SURROUNDINGS.items():
-            found = _elsewhere(surroundings, lambda: self._again(serde, known))
+            found = _elsewhere(surroundings, lambda: self._again(serde, values))
             assert not isinstance(found, Exception), f"where {where}, it fails: {found!r}"
-            forms, written, read = found
-            assert forms == [form] * 2, f"written_form is {form!r}, and {forms} where {where}"
-            for (value, data, text), now, then in zip(known, written, read, strict=True):
-                assert now == [(data, text)] * 2, f"{value!r} is {(data, text)!r}, and {now!r} where {where}"
-                for each in then:
-                    assert self.same(each, value), f"{data!r}, which is {value!r}, is {each!r} where {where}"
+            for other, seen in found:
+                assert other == form, f"written_form is {form!r}, and {other!r} where {where}"
+                self._check_same(values, first, seen, f"where {where}")
+
+    def test_the_machines_clock_changes_nothing(self) -> None:
+        """Hosts' clocks differ, and what was saved is read years later."""
+        serde, values = self.made(), self._near()
+        first = [self._seen(serde, value) for value in values]
+        inner = [each for each in getattr(serde, "__dict__", {}).values() if isinstance(each, Serde)]
+        clock = MachineClock(0)
+        with clock.shown(code_beside([type(each) for each in (serde, *inner)])):
+            for hours in (5, 22, 40, *(24 * 365 * years for years in (0.3, 9, 47, -23, -47))):
+                clock.set(MONDAY_SECONDS + 3_600 * hours)
+                serde = self.made()
+                seen = [self._seen(serde, value) for value in values]
+                self._check_same(values, first, seen, "at another time by the machine's clock")
 
     def test_it_frees_what_it_was_given(self) -> None:
         """A task writes and reads for months: memory and descriptors do not grow with the values."""
@@ -120,17 +130,32 @@ class SurroundingsTests(SerdeTests):
         for number, make in enumerate(type(self).other_settings):
             yield f"the serde of other_settings[{number}]", make()
 
-    def _text_form(self, serde: Serde[Any], value: Any) -> Any:
-        try:
-            return serde.to_json(value)
-        except Exception as error:
-            return type(error)
+    def _near(self) -> list[Any]:
+        return [*self._samples(25), *(each for values in self._neighbourhoods() for each in values)]
 
-    def _again(self, serde: Serde[Any], known: list[tuple[Any, bytes, Any]]) -> Any:
-        both = serde, self.made()
-        written = [[(each.serialize(value), self._text_form(each, value)) for each in both] for value, _, _ in known]
-        read = [[each.deserialize(data) for each in both] for _, data, _ in known]
-        return [each.written_form() for each in both], written, read
+    def _seen(self, serde: Serde[Any], value: Any) -> tuple[Any, Any, Any]:
+        """Return the bytes of a value, its text form, and what is read; the class of the error for what is refused."""
+        try:
+            written = serde.serialize(value)
+        except Exception:
+            return SerdeError, None, None
+        try:
+            text = serde.to_json(value)
+        except Exception as error:
+            text = type(error)
+        return written, text, reads(serde, written)
+
+    def _again(self, serde: Serde[Any], values: list[Any]) -> list[tuple[str, list[Any]]]:
+        return [(each.written_form(), [self._seen(each, value) for value in values]) for each in (serde, self.made())]
+
+    def _check_same(self, values: list[Any], first: list[Any], seen: list[Any], where: str) -> None:
+        for value, (written, text, read), (now, as_text, then) in zip(values, first, seen, strict=True):
+            assert (now, as_text) == (written, text), (
+                f"{shown(value)} is {shown((written, text))}, and {shown((now, as_text))} {where}"
+            )
+            assert same_value(then, read) or self.same(then, read), (
+                f"{shown(written)} is read as {shown(read)}, and as {shown(then)} {where}"
+            )
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dis import Instruction, get_instructions
 from itertools import takewhile
 from types import CodeType, FunctionType, ModuleType
@@ -56,6 +57,7 @@ class MachineClock:
 
     def __init__(self, seconds: int) -> None:
         self.set(MONDAY_SECONDS + seconds)
+        self._replaced: list[tuple[dict[str, Any], str, Any]] = []
         moved: dict[str, Any] = {
             "time": self._now,
             "time_ns": lambda: int(self._now() * 1_000_000_000),
@@ -99,6 +101,35 @@ class MachineClock:
             for name, value in list(names.items()):
                 if id(value) in self._instead and (_is_of_time(value) or not _is_type(name, value, own, made)):
                     names[name] = self._instead[id(value)]
+                    self._replaced.append((names, name, value))
+
+    @contextmanager
+    def shown(self, made: Sequence[Any]) -> Iterator[None]:
+        """Show functions and methods of `made` this clock meanwhile."""
+        self.show(made)
+        try:
+            yield
+        finally:
+            while self._replaced:
+                names, name, value = self._replaced.pop()
+                names[name] = value
+
+
+def code_beside(kinds: Sequence[type]) -> list[Any]:
+    """Return the classes and functions of the modules in which classes and their bases are, with methods."""
+    modules = dict.fromkeys(base.__module__ for kind in kinds for base in kind.__mro__)
+    made: list[Any] = []
+    for module in modules.keys() - {"builtins", "abc", "typing"}:
+        own = [each for each in vars(sys.modules[module]).values() if getattr(each, "__module__", "") == module]
+        classes = [each for each in (*own, *kinds) if isinstance(each, type) and each.__module__ == module]
+        methods = [_function(each) for kind in classes for each in vars(kind).values()]
+        made += [*own, *classes, *filter(None, methods)]
+    return made
+
+
+def _function(member: Any) -> FunctionType | None:
+    found = getattr(member, "fget", None) or getattr(member, "__func__", member)
+    return found if isinstance(found, FunctionType) else None
 
 
 class _Dates:
