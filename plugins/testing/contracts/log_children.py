@@ -100,6 +100,34 @@ def commit_without_room(connection: Connection, opener: Opener, where: tuple[Pat
     connection.send(outcome)
 
 
+def look_at_damage(connection: Connection, opener: Opener, where: tuple[Path, int]) -> None:
+    """Open a log whose files are damaged; send what is there, or the error."""
+    try:
+        log = opener(where[0], ManualClock(where[1]))
+        connection.send(seen(log) if log.topics() else {"topics": []})
+    except LogError as error:
+        connection.send(f"LogError: {error}")
+    except Exception as error:
+        connection.send(f"{type(error).__name__}: {error}")
+
+
+def seen(log: Log) -> dict[str, Any]:
+    """Return what is in a log."""
+    names = ["in", "out", "side"]
+    partitions = [TopicPartition(name, number) for name in names for number in range(log.topic(name).partitions)]
+    ends = log.end_offsets(partitions)
+    starts = log.start_offsets(partitions)
+    records: dict[str, list[bytes | None]] = {}
+    for each in partitions:
+        at = starts[each]
+        while at < ends[each] and (batches := log.fetch(each, at, ends[each], 1 << 20)):
+            records.setdefault(each.topic, []).extend(value for batch in batches for value in batch.values)
+            at = batches[-1].next_offset
+    commit = log.last_commit(APPLICATION, "0_0", INPUTS)
+    note = log.get_meta(APPLICATION, "note")
+    return {"topics": names, "ends": dict(ends), "records": records, "commit": commit, "note": note}
+
+
 def act_when_told(connection: Connection, opener: Opener, where: tuple[Path, int], side: str) -> None:
     """Open the log, and act as a side of races until the connection ends."""
     clock = ManualClock(where[1])
