@@ -120,7 +120,8 @@ class StoreBackend(ABC):
     def destroy(self) -> None:
         """Close and delete all files in the directory, which itself may stay, empty.
 
-        Those of stores that were not opened now, too, and what killed processes have left.
+        Those of stores that were not opened now, too, and what killed processes have left. Where another process has
+        rebuilt the directory since this object was opened, its files stay.
         """
 
     def view(self, stores: Sequence[str]) -> StoreView | None:

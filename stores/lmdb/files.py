@@ -52,9 +52,12 @@ def open_files(directory: str, map_size: int, *, read_only: bool) -> Any:
 def fill_up(environment: Any, directory: str) -> None:
     """Extend the file to the size that LMDB expects: reading beyond the end of the file would be a SIGBUS.
 
-    No other process writes meanwhile. An intact file may lack a few pages that were never written.
+    No other process writes meanwhile. An intact file may lack a few pages that were never written. A part of a page is
+    damage: LMDB would read it as a page without some of its rows.
     """
-    path = os.path.join(directory, DATA)
-    size = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-    if os.path.getsize(path) < size:
+    path, page_size = os.path.join(directory, DATA), environment.stat()["psize"]
+    size, found = (environment.info()["last_pgno"] + 1) * page_size, os.path.getsize(path)
+    if found < size and found % page_size:
+        raise lmdb.CorruptedError(f"{DATA} has {found} bytes, and should have {size}")
+    if found < size:
         os.truncate(path, size)

@@ -31,6 +31,7 @@ class FileBackend(StoreBackend):
         self._known: tuple[int, str | None, Tables] = (-1, None, {})
         self._held: int | None = None
         self._is_open = True
+        self._born = self._lock_file()
         if not directory.is_dir():
             raise StoreError(f"{directory} is no directory")
         if read_only and not self._file.exists():
@@ -67,6 +68,8 @@ class FileBackend(StoreBackend):
 
     def destroy(self) -> None:
         self.close()
+        if self._born != self._lock_file() and self._born is not None:
+            return  # another process has rebuilt the directory
         for name in ("state", "state.new", "lock", "journal"):
             self._file.with_name(name).unlink(missing_ok=True)
 
@@ -131,6 +134,13 @@ class FileBackend(StoreBackend):
             raise StoreError(f"{self._file} was not opened with a store {store!r}")
         return self._state()[1].get(store, {})
 
+    def _lock_file(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._file.with_name("lock"))
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
     def _forget(self) -> None:
         if self._held is not None:
             os.close(self._held)
@@ -141,6 +151,7 @@ class FileBackend(StoreBackend):
         if not self._is_open:
             raise StoreError(f"{self._file} was closed")
         lock = os.open(self._file.with_name("lock"), os.O_RDWR | os.O_CREAT)
+        self._born = self._born or self._lock_file()
         try:
             for _ in range(200):
                 if lock_open_file(lock):

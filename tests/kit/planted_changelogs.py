@@ -80,6 +80,8 @@ class FileChangelog(MemoryChangelog):
         body = pickle.dumps((method, arguments))
         with self._lock, self._locked() as file:
             self._read()
+            if os.fstat(file).st_size < self._end:
+                raise ChangelogError(f"{self._file}: damaged: it is shorter than it was")
             try:
                 os.ftruncate(file, self._end)
                 self._write(file, body)

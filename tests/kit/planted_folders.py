@@ -93,8 +93,11 @@ class FolderChangelog(DeltaChangelog):
                 file.unlink(missing_ok=True)
 
     def destroy(self) -> None:
-        with suppress(FileNotFoundError):
-            shutil.rmtree(self._folder)
+        try:
+            with suppress(FileNotFoundError):
+                shutil.rmtree(self._folder)
+        except OSError as error:
+            raise ChangelogError(f"{self._folder}: {error}") from error
         self._last = None
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from penstock import Commit, Log, ManualClock, OutputBatch, RecordBatch, TopicInfo, TopicPartition
+from penstock import Commit, Log, LogError, ManualClock, OutputBatch, RecordBatch, TopicInfo, TopicPartition
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
 
@@ -221,6 +221,45 @@ class NotesRenamedBeforeTheyAreSynced(NotesInFiles):
 class NamesOfNotesAreNotSynced(NotesInFiles):
     def _sync_names(self) -> None:
         pass
+
+
+class NotesFromThere(NotesInFiles):
+    """The place of the notes depends on the working directory."""
+
+    def __init__(self, location: str, *given: Any, **named: Any) -> None:
+        super().__init__(location, *given, **named)
+        self._notes = Path(os.path.relpath(location))
+
+
+class NamesNoDamage(LocalLog):
+    def __init__(self, *given: Any, **named: Any) -> None:
+        try:
+            super().__init__(*given, **named)
+        except LogError as error:
+            raise LogError("the log is damaged") from error
+
+
+class BeginsAnewWhereDamaged(LocalLog):
+    """What cannot be opened is deleted."""
+
+    def __init__(self, location: str, *given: Any, **named: Any) -> None:
+        try:
+            super().__init__(location, *given, **named)
+        except LogError:
+            Path(location, "data.mdb").unlink()
+            super().__init__(location, *given, **named)
+
+
+class SkipsWhatIsDamaged(LocalLog):
+    """A batch that cannot be read has no records."""
+
+    def fetch(self, partition: TopicPartition, offset: int, end: int, max_bytes: int) -> list[RecordBatch]:
+        try:
+            return super().fetch(partition, offset, end, max_bytes)
+        except LogError as error:
+            if "damaged" not in str(error):
+                raise
+            return []
 
 
 def suite_of(log: Any) -> Any:

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.plugins.testing.contracts.changelog import ChangelogContract
 
+from . import planted_changelog_calls as calls
 from . import planted_folders as planted
 
 
@@ -25,6 +26,14 @@ class TestRight(ChangelogContract):
 CRASH, LOOKED = "test_a_crash_of_the_machine_loses_no_name", "test_an_object_that_looked_sees_what_others_write"
 LEFT, LARGE = "test_nothing_is_left_behind", "test_a_large_snapshot_is_never_in_memory"
 DAMAGE, KILLED = "test_damage_is_an_error", "test_a_process_killed_while_it_changes_the_changelog"
+RACE, AT_ONCE = "test_two_calls_at_once", "two calls at once must end as one after the other"
+
+
+def raced(held: str, other: str, by: str = "another process") -> dict[str, str]:
+    """Return the arguments of a test of two calls."""
+    return {"held": held, "other": other, "by": by}
+
+
 PLANTED: list[tuple[Any, ...]] = [
     (planted.RenamesBeforeItSyncs, CRASH, "got its name before its content was synced"),
     (planted.SyncsNoFolder, CRASH, "new in its folder, which was not synced"),
@@ -46,6 +55,14 @@ PLANTED: list[tuple[Any, ...]] = [
     (planted.DestroysWhatItCanRead, DAMAGE, "destroy and a new chain must work", {"damage": "a flipped bit"}),
     (planted.EndsAtAnEmptyRow, "test_any_rows_of_any_store", "the state at 1-v", {"way": "a snapshot"}),
     (planted.CutsLongKeys, "test_any_rows_of_any_store", "the state at 0-v", {"way": "deltas"}),
+    (calls.CleansWhatIsWritten, RACE, AT_ONCE, raced("snapshots", "cleans")),
+    (calls.CleansWhatIsWritten, RACE, AT_ONCE, raced("appends", "cleans")),
+    (calls.CleansTheTemporaryOfOthers, RACE, AT_ONCE, raced("snapshots", "cleans")),
+    (calls.OneAsideForAll, RACE, AT_ONCE, raced("snapshots", "snapshots")),
+    (calls.NamesInAField, RACE, AT_ONCE, raced("snapshots", "appends", "another thread")),
+    (calls.DestroysFileByFile, RACE, AT_ONCE, raced("destroys", "appends")),
+    (calls.AppendsBlindly, "test_a_file_is_not_as_it_was_left", "append returned", {"damage": "cut"}),
+    (calls.AppendsBlindly, "test_a_file_is_not_as_it_was_left", "append returned", {"damage": "longer"}),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The contract suite for logs makes a second call between the steps of one: it finds each of these planted bugs."""
+"""The contract suite for logs makes a second call between the steps of one, and damages files: it finds each bug."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from penstock import ManualClock
 
+from . import planted_log_places as places
 from . import planted_log_races as planted
 from .planted_logs import OnDisk
 
@@ -35,3 +36,22 @@ def test_a_planted_bug_is_found(log: Any, held: str, other: str, by: str, tmp_pa
     suite.log_class = log
     with pytest.raises((Exception, pytest.fail.Exception), match="two calls at once must end as one after the other"):
         suite.test_two_calls_at_once(tmp_path, ManualClock(1_000_000), held, other, f"another {by}")
+
+
+DAMAGED: list[tuple[Any, str, dict[str, str], str]] = [
+    (places.NotesInFiles, "test_damaged_files", {"damage": "cut"}, "application.note was cut: what is read"),
+    (places.NamesNoDamage, "test_damaged_files", {"damage": "cut"}, "names the file, directory"),
+    (places.BeginsAnewWhereDamaged, "test_damaged_files", {"damage": "cut"}, "data.mdb was cut: what is read"),
+    (places.SkipsWhatIsDamaged, "test_a_flipped_bit_of_a_record", {}, "a bit of a record's value was flipped"),
+    (places.NotesFromThere, "test_the_working_directory_changes", {}, "."),
+]
+
+
+@pytest.mark.parametrize(
+    ("log", "test", "arguments", "rule"), [pytest.param(*each, id=each[0].__name__) for each in DAMAGED]
+)
+def test_what_damage_shows_is_found(log: Any, test: str, arguments: Any, rule: str, tmp_path: Path) -> None:
+    suite = OnDisk()
+    suite.log_class = log
+    with pytest.raises((Exception, pytest.fail.Exception), match=rule):
+        getattr(suite, test)(tmp_path, ManualClock(1_000_000), **arguments)

@@ -11,9 +11,12 @@ import pytest
 from penstock.stores.memory import MemoryBackend
 
 from . import planted_places as planted
+from . import planted_store_calls as calls
 from .planted_backends import AppendingBackend
 from .test_planted_backends import case, suite_of
 
+REBUILT = "test_a_zombie_of_a_directory_that_was_rebuilt_is_refused"
+LARGE = "test_a_reader_beside_a_large_write"
 PLACES: list[tuple[Any, ...]] = [
     (planted.DestroysWhatItOpened, "test_destroying_where_some_stores_are_named", "and left .*state"),
     (planted.ReadersOfTheFirstLook, "test_a_reader_looks_again", "a reader of a store that was made since it looked"),
@@ -46,6 +49,14 @@ PLACES: list[tuple[Any, ...]] = [
     (planted.ReadsAsFarAsItGoes, "test_damaged_files", "state was cut, and trusted.. is True", {"damage": "cut"}),
     (planted.RaisesWhatPickleRaises, "test_damaged_files", "expected StoreError with the directory",
      {"damage": "cut"}),
+    (calls.DestroysASuccessor, REBUILT, "has destroyed what it had opened"),
+    (calls.DestroysWhatIsThere, REBUILT, "has destroyed what it had opened"),
+    (calls.LockedWhereItIsStale, "test_of_two_writers_one_wins", "found 'StoreLockedError', expected 'StaleStoreErr"),
+    (calls.RelativePath, "test_the_working_directory_changes", "removed or rebuilt"),
+    (calls.RelativeToDestroy, "test_the_working_directory_changes", "destroyed, when the working directory"),
+    (calls.RowsInPortions, LARGE, "sees all of it or nothing"),
+    (calls.BytesInPortions, LARGE, "sees all of it or nothing"),
+    (calls.StoreByStore, LARGE, "sees all of it or nothing"),
 ]  # fmt: skip
 
 

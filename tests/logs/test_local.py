@@ -416,6 +416,17 @@ def test_a_file_cut_short_is_refused(directory: str, log: LocalLog) -> None:
         LocalLog(directory)
 
 
+@pytest.mark.parametrize("lost", [1, 1000, 3 * 4096 + 2048])
+def test_a_part_of_a_page_cut_off_is_refused(directory: str, log: LocalLog, lost: int) -> None:
+    """LMDB would read the page without some of its rows: a task without its last commit."""
+    log.append(output(10, b"v" * 5000))
+    log.close()
+    data = Path(directory, "data.mdb")
+    os.truncate(data, data.stat().st_size - lost)
+    with pytest.raises(LogError, match=f"{directory}(.|\n)*damaged(.|\n)*copy"):
+        LocalLog(directory)
+
+
 def test_something_else_in_the_file_is_refused(directory: str) -> None:
     os.makedirs(directory)
     Path(directory, "data.mdb").write_bytes(random.Random(1).randbytes(100_000))

@@ -545,6 +545,16 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
         LmdbBackend(tmp_path / "gone", ["s"])
 
 
+def test_a_part_of_a_page_cut_off_is_not_trusted(tmp_path: Path) -> None:
+    """LMDB would read the page without some of its rows."""
+    with closing(LmdbBackend(tmp_path, ["s"])) as backend:
+        backend.write({"s": [(b"%04d" % row, b"v" * 100) for row in range(400)]}, None, "v1")
+    os.truncate(tmp_path / "data.mdb", (tmp_path / "data.mdb").stat().st_size - 1000)
+    with closing(LmdbBackend(tmp_path, ["s"])) as backend:
+        assert not backend.trusted()
+        assert not list(backend.range("s"))
+
+
 @pytest.mark.parametrize("damage", [b"x" * 8192, b"x" * 100])
 def test_damaged_files(tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """Are rebuilt, since the changelog has what they had; a reader is told who does that."""

@@ -224,8 +224,9 @@ class Environment:
         path, page_size = os.path.join(self.directory, "data.mdb"), environment.stat()["psize"]
         with self._writing():
             found, expected = os.path.getsize(path), (environment.info()["last_pgno"] + 1) * page_size
-            # Pages that were allocated and freed in one transaction may never have been written.
-            if found < expected - _LOOSE_PAGES * page_size:
+            # Pages that were allocated and freed in one transaction may never have been written. A part of a page is
+            # damage: LMDB would read it as a page without some of its rows.
+            if found < expected - _LOOSE_PAGES * page_size or (found < expected and found % page_size):
                 raise LogError(
                     f"local log {self.directory}: data.mdb is damaged: it has {found} bytes, and should have "
                     f"{expected}. Restore it from a copy, or move the directory away to start with an empty log"

@@ -23,12 +23,13 @@ from penstock.store import Changes
 from .changelog_content import ContentTests
 from .changelog_damage import DamageTests
 from .changelog_places import PlaceTests
+from .changelog_races import RaceTests
 from .changelog_tests import append_each, clean, commit_of, failing, filled, restored
 from .expectations import expect
 from .histories import State, applied, run_histories
 
 
-class ChangelogContract(ContentTests, DamageTests, PlaceTests):
+class ChangelogContract(ContentTests, DamageTests, PlaceTests, RaceTests):
     """The contract of a changelog in a place of its own, as tests; run them in a test class of yours.
 
     >>> from penstock.plugins.changelogs.memory import MemoryChangelog

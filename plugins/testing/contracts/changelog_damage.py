@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,12 +11,12 @@ from typing import ClassVar
 
 import pytest
 
-from penstock import ChangelogError
+from penstock import ChangelogError, DeltaChangelog
 from penstock.store import Changes
 
 from .changelog_children import Call, append_without_room, change_until_killed, is_current
 from .changelog_places import size_of
-from .changelog_tests import ChangelogTests, clean, commit_of, filled, restored
+from .changelog_tests import ChangelogTests, append_each, clean, commit_of, filled, restored
 from .child import Step, answer, chosen, places_in
 from .durability import expect_durable
 from .expectations import expect
@@ -98,6 +99,46 @@ class DamageTests(ChangelogTests):
                     self._check_reset(copy, where)
                 shutil.rmtree(copy)
         assert tried == 0 or refused, f"{damage}: of {tried} places none was noticed"
+
+    @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="looks for open files where Linux lists them")
+    @pytest.mark.parametrize("damage", ["cut", "longer", "lost"])
+    def test_a_file_is_not_as_it_was_left(self, tmp_path: Path, damage: str) -> None:
+        """By a disk that was full, or an operator: an append to it is restored, or raises ChangelogError."""
+        if self.in_one_process:
+            pytest.skip("this changelog keeps no files here")
+        number, files = 0, [tmp_path]
+        while number < len(files):
+            directory = tmp_path / f"{number}"
+            directory.mkdir()
+            log = self.open(directory)
+            append_each(log, None, "0-v", "1-v", "2-v")
+            # What a process holds open, it cannot compare with what it left.
+            held = {os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")}
+            files = [each for each in sorted(directory.rglob("*")) if each.is_file()]
+            file = files[number] if files else directory
+            number += 1
+            if files and os.path.realpath(file) not in held:
+                self._append_to(log, directory, file, damage)
+            log.close()
+
+    def _append_to(self, log: DeltaChangelog, directory: Path, file: Path, damage: str) -> None:
+        content = file.read_bytes()
+        left = {"cut": content[:-3], "longer": content + b"rest of another", "lost": None}[damage]
+        file.unlink() if left is None else file.write_bytes(left)
+        where = f"{file.name} was {damage} when the process appended its next delta"
+        try:
+            append_each(log, "2-v", "3-v")
+        except ChangelogError:
+            return
+        except Exception as error:
+            raise AssertionError(f"{where}: append must raise ChangelogError, and raised {error!r}") from error
+        if left == (file.read_bytes() if file.exists() else None):
+            return
+        try:
+            known = {"2-v": {"s": {b"key": b"2-v"}}}
+            expect(restored(self.open(directory), "3-v", "2-v", known), {"s": {b"key": b"3-v"}}, where)
+        except ChangelogError as error:
+            raise AssertionError(f"{where}: append returned, and what it appended is not there: {error}") from error
 
     def _written(self, directory: Path) -> dict[str, State]:
         """Write a chain with a snapshot in its middle; return the state at each version."""

@@ -193,19 +193,21 @@ def act_until_killed(connection: Connection, act: Callable[[], object], place: S
 
     In a loop, the first and the last time, and one between, are enough.
     """
-    times = act_in_steps(act, place, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    places = [] if place is None else [place]
+    times = act_in_steps(act, places, lambda: os.kill(os.getpid(), signal.SIGKILL))
     connection.send([Step(*call, time) for call, count in times.items() for time in sorted({1, count // 2 + 1, count})])
 
 
 def act_in_steps(
-    act: Callable[[], object], place: Step | None, stop: Callable[[], object]
+    act: Callable[[], object], places: Sequence[Step], stop: Callable[[], object]
 ) -> dict[tuple[str, int, str, int, str], int]:
-    """Act, and call `stop` before a step of that; return the steps without their times, and how often each was made.
+    """Act, and call `stop` before some steps; return the steps without their times, and how often each was made.
 
     Python tells of the calls of functions that are written in C: files change in such functions only, and not in those
     of Python's own types.
     """
     times: dict[tuple[str, int, str, int, str], int] = {}
+    stops = set(places)
 
     def step(frame: FrameType, event: str, called: Any) -> None:
         if event != "c_call" or isinstance(getattr(called, "__self__", None), _IN_MEMORY) or called in _HARMLESS:
@@ -213,7 +215,7 @@ def act_in_steps(
         code = frame.f_code
         call = code.co_filename, frame.f_lineno, code.co_qualname, frame.f_lasti, called.__qualname__
         times[call] = times.get(call, 0) + 1
-        if place is not None and place[:-1] == call and place.time == times[call]:
+        if stops and (*call, times[call]) in stops:
             stop()
 
     sys.setprofile(step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .histories import run_histories
 from .log_commits import CommitTests
+from .log_damage import DamageTests
 from .log_following import FollowingTests
 from .log_history import History
 from .log_leases import LeaseTests
@@ -13,7 +14,7 @@ from .log_records import RecordTests
 from .log_topics import TopicTests
 
 
-class LogContract(TopicTests, RecordTests, FollowingTests, CommitTests, LeaseTests, PlaceTests, RaceTests):
+class LogContract(TopicTests, RecordTests, FollowingTests, CommitTests, LeaseTests, PlaceTests, DamageTests, RaceTests):
     """The contract of a log, as tests; run them in a test class of yours.
 
     >>> from penstock.plugins.logs.local import LocalLog

@@ -14,12 +14,14 @@ from typing import Any
 
 from penstock import Commit, Lease, Log, LogError, ManualClock, OutputBatch, TaskCommitter, TopicPartition
 
-from .child import Step, act_in_steps, act_until_killed, without_room
+from .child import Step, act_until_killed, without_room
+from .races import Side, act_as
 
 APPLICATION = "application"
 INPUTS = [TopicPartition("in", 0), TopicPartition("in", 1)]
 Opener = Callable[[Path, ManualClock], Log]
 Work = tuple[Commit, Sequence[OutputBatch]]
+_ROUND_MS = 1_000_000
 
 
 def commit_until_killed(
@@ -98,48 +100,38 @@ def commit_without_room(connection: Connection, opener: Opener, where: tuple[Pat
     connection.send(outcome)
 
 
+def look_at_damage(connection: Connection, opener: Opener, where: tuple[Path, int]) -> None:
+    """Open a log whose files are damaged; send what is there, or the error."""
+    try:
+        log = opener(where[0], ManualClock(where[1]))
+        connection.send(seen(log) if log.topics() else {"topics": []})
+    except LogError as error:
+        connection.send(f"LogError: {error}")
+    except Exception as error:
+        connection.send(f"{type(error).__name__}: {error}")
+
+
+def seen(log: Log) -> dict[str, Any]:
+    """Return what is in a log."""
+    names = ["in", "out", "side"]
+    partitions = [TopicPartition(name, number) for name in names for number in range(log.topic(name).partitions)]
+    ends = log.end_offsets(partitions)
+    starts = log.start_offsets(partitions)
+    records: dict[str, list[bytes | None]] = {}
+    for each in partitions:
+        at = starts[each]
+        while at < ends[each] and (batches := log.fetch(each, at, ends[each], 1 << 20)):
+            records.setdefault(each.topic, []).extend(value for batch in batches for value in batch.values)
+            at = batches[-1].next_offset
+    commit = log.last_commit(APPLICATION, "0_0", INPUTS)
+    note = log.get_meta(APPLICATION, "note")
+    return {"topics": names, "ends": dict(ends), "records": records, "commit": commit, "note": note}
+
+
 def act_when_told(connection: Connection, opener: Opener, where: tuple[Path, int], side: str) -> None:
     """Open the log, and act as a side of races until the connection ends."""
     clock = ManualClock(where[1])
-    act_as(connection, opener(where[0], clock), clock, side)
-
-
-def act_as(connection: Connection, log: Log, clock: ManualClock, side: str) -> None:
-    """For each race: get ready, act, wait where that is to be stopped, and send the outcome and the steps."""
-    acting = _Side(log, clock)
-    while True:
-        try:
-            acting.begin(*connection.recv())
-            act = getattr(acting, side.replace(" ", "_"))()
-            connection.send("ready")
-            place = connection.recv()
-        except (EOFError, OSError):
-            acting.end()
-            return
-        outcome = ""
-
-        def call(act: Callable[[], object] = act) -> None:
-            nonlocal outcome
-            outcome = _outcome(act)
-
-        def stop() -> None:
-            connection.send("stopped")
-            connection.recv()
-
-        steps = [Step(*each, 1) for each in act_in_steps(call, place, stop)]
-        connection.send((outcome, steps))
-        connection.recv()
-        connection.send(_outcome(acting.afterwards))
-
-
-def _outcome(act: Callable[[], object]) -> str:
-    """Act, and return what is returned, or the name of what is raised."""
-    try:
-        return repr(act())
-    except LogError as error:
-        return type(error).__name__
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
+    act_as(connection, LogSide(opener(where[0], clock), clock), side, LogError)
 
 
 def application_of(number: int) -> str:
@@ -152,11 +144,8 @@ def topic_of(number: int) -> str:
     return f"topic-{number}"
 
 
-class _Side:
-    """What a side of a race does. Each method gets ready, and returns the call that is raced.
-
-    When both calls have ended, `afterwards` shows who has the task, or the lease.
-    """
+class LogSide(Side):
+    """A side of races on a log."""
 
     def __init__(self, log: Log, clock: ManualClock) -> None:
         self._log = log
@@ -164,16 +153,16 @@ class _Side:
         self._committers: list[TaskCommitter] = []
         self._leases: list[Lease] = []
 
-    def begin(self, name: bytes, number: int, now_ms: int) -> None:
-        """Begin the race of a number, at a time; `name` is in what this side writes."""
+    def begin(self, name: str, number: int) -> None:
+        """Begin a race when leases of the one before have expired."""
         self.end()
-        self.afterwards: Callable[[], object] = lambda: None
-        self._mine, self._number, self._now_ms = name, number, now_ms
+        self.afterwards = lambda: None
+        self._mine, self._number, self._now_ms = b"-" + name.encode(), number, _ROUND_MS * number
         self._name, self._topic = application_of(number), topic_of(number)
         self._set_clock(0)
 
     def end(self) -> None:
-        """Free what the race before has opened."""
+        """Close committers, and release leases."""
         for committer in self._committers:
             committer.close()
         for lease in self._leases:
@@ -194,15 +183,19 @@ class _Side:
         return OutputBatch(topic, [b"%d" % self._number] * len(mine), mine, [0] * len(mine))
 
     def commits(self) -> Callable[[], object]:
+        """Commit outputs and a position."""
         committer = self._open()
         outputs = [self._output(b"one"), self._output(b"two")]
         return lambda: committer.commit(Commit({INPUTS[0]: 1}, "v1", b"state"), outputs)
 
     def commits_another_task(self) -> Callable[[], object]:
+        """Commit a second task of the application."""
         committer = self._open("0_1")
         return lambda: committer.commit(Commit({INPUTS[1]: 1}, "v1"), [self._output(b"of another task")])
 
     def opens(self) -> Callable[[], object]:
+        """Take over the task; afterwards commit."""
+
         def open_committer() -> object:
             committer = self._open()
             commit = Commit({INPUTS[0]: 2}, "v2")
@@ -213,22 +206,28 @@ class _Side:
         return open_committer
 
     def forgets(self) -> Callable[[], object]:
+        """Delete the application's commits."""
         return lambda: self._log.delete_commits(self._name)
 
     def sets_positions(self) -> Callable[[], object]:
+        """Let the application begin anew."""
         return lambda: self._log.set_positions(self._name, {INPUTS[0]: 5})
 
     def looks(self) -> Callable[[], object]:
+        """Read the position of an earlier commit."""
         self._open().commit(Commit({INPUTS[0]: 0}, "v0"), [])
         return lambda: self._log.committed(self._name, INPUTS)
 
     def appends(self) -> Callable[[], object]:
+        """Produce outside any task."""
         return lambda: self._log.append(self._output(b"appended", b"also"))
 
     def counts(self) -> Callable[[], object]:
+        """Change a note by what it was."""
         return lambda: self._log.change_meta(self._name, "note", lambda before: b"%d" % (int(before or 0) + 1))
 
     def notes(self) -> Callable[[], object]:
+        """Replace a note."""
         return lambda: self._log.put_meta(self._name, "note", b"5")
 
     def _lease(self, owner: str) -> Lease:
@@ -243,9 +242,12 @@ class _Side:
         return lease
 
     def leads(self) -> Callable[[], object]:
+        """Take the lease; afterwards renew it."""
         return lambda: self._lease("driver one") and None
 
     def leads_late(self) -> Callable[[], object]:
+        """Take the lease when the first one has expired, and keep a note under it."""
+
         def lead() -> None:
             self._set_clock(22)
             self._lease("driver two").put_meta(self._name, "note", b"of driver two")
@@ -253,27 +255,34 @@ class _Side:
         return lead
 
     def renews_late(self) -> Callable[[], object]:
+        """Renew a lease that has expired."""
         self._set_clock(0)
         return self._late_lease().renew
 
     def notes_late(self) -> Callable[[], object]:
+        """Keep a note under a lease that has expired."""
         self._set_clock(0)
         lease = self._late_lease()
         return lambda: lease.put_meta(self._name, "note", b"of driver one")
 
     def releases_late(self) -> Callable[[], object]:
+        """Give up a lease that has expired."""
         self._set_clock(0)
         return self._late_lease().release
 
     def creates(self) -> Callable[[], object]:
+        """Create a topic."""
         return lambda: self._log.create_topic(self._topic, 2)
 
     def ensures(self) -> Callable[[], object]:
+        """Create a topic unless it is there."""
         return lambda: self._log.ensure_topic(self._topic, 2)
 
     def deletes(self) -> Callable[[], object]:
+        """Delete a topic."""
         self._log.create_topic(self._topic, 1)
         return lambda: self._log.delete_topic(self._topic)
 
     def appends_to_it(self) -> Callable[[], object]:
+        """Produce to the topic that is deleted."""
         return lambda: self._log.append(self._output(b"appended", topic=self._topic))

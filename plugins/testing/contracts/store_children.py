@@ -18,7 +18,7 @@ from typing import Any
 from penstock import StaleStoreError, StoreBackend, StoreBackendFactory, StoreError, StoreLockedError
 from penstock.store import Changes
 
-from .child import Step, act_until_killed, without_room
+from .child import Step, act_in_steps, act_until_killed, without_room
 
 STORES = ("first", "second")
 
@@ -83,14 +83,34 @@ def write_when_told(connection: Connection, opener: StoreBackendFactory, directo
                 connection.send(backend.version())
             continue
         assert backend is not None, f"the test sent {order!r} before it opened a backend"
-        if order == "close":
-            backend.close()
-            connection.send("closed")
+        if order in ("close", "destroy"):
+            getattr(backend, order)()
+            connection.send("done")
         elif order == "write":
             connection.send(_outcome(backend, *given))
         else:
             changes, previous, version, place = given
             connection.send(_in_steps(connection, partial(_outcome, backend, changes, previous, version), place))
+
+
+def write_much(
+    connection: Connection, opener: StoreBackendFactory, directory: Path, changes: Changes, most: int
+) -> None:
+    """Write after "v1", and wait for an order at about `most` steps of that, which a first write has shown."""
+    with TemporaryDirectory() as other, closing(opener(Path(other), STORES)) as first:
+        first.write({"first": []}, None, "v1")
+        steps = list(act_in_steps(lambda: first.write(changes, "v1", "v2"), [], lambda: None).items())
+        first.destroy()
+    places = [Step(*call, times // 2 + 1) for call, times in steps]
+    backend = opener(directory, STORES)
+
+    def stop() -> None:
+        connection.send("stopped")
+        connection.recv()
+
+    act_in_steps(lambda: backend.write(changes, "v1", "v2"), places[:: -(-len(places) // most)], stop)
+    backend.close()
+    connection.send("written")
 
 
 def _outcome(backend: StoreBackend, changes: Changes, previous: str | None, version: str) -> str:

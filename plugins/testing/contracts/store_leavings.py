@@ -86,6 +86,33 @@ class LeavingTests(StoreTests):
                 backend.close()
         type(self).open(directory, STORES).destroy()
 
+    def test_the_working_directory_changes(self, tmp_path: Path) -> None:
+        """Between any two calls, as a program likes: a directory stays the one that was opened."""
+        place, here, there = (tmp_path / name for name in ("stores", "here", "over/there"))
+        for each in (place, here, there):
+            each.mkdir(parents=True)
+        now: Committed = NOTHING
+        rule = "the working directory has changed since it was opened"
+        for number in range(2):
+            with _working_in(here):
+                backend = type(self).open(place, STORES)
+            with _working_in(there):
+                changes: Changes = {"first": [(b"%d" % number, b"1")], "second": [(b"k", b"%d" % number)]}
+                backend.write(changes, now[0], f"v{number}")
+                now = committed(now, changes, f"v{number}")
+                backend.release()
+                check_reads(backend, now, rule)
+                view = backend.view(STORES)
+                if view is not None:
+                    expect(view.version, now[0], f"the version of a view; {rule}")
+                    expect(dict(view.range("first")), now[1]["first"], f"the rows of a view; {rule}")
+                    view.close()
+                if number:
+                    backend.destroy()
+                backend.close()
+        with self.opened(place) as backend:
+            check_reads(backend, NOTHING, f"destroyed, when {rule}")
+
     def test_files_do_not_grow(self, tmp_path: Path) -> None:
         """Where the same rows are written again and again, and the directory is opened again and again."""
         if self.in_one_process:

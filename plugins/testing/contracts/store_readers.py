@@ -8,12 +8,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from penstock.store import Changes
+from penstock.store import Change, Changes
 
 from .child import answer
 from .expectations import expect
-from .store_children import STORES, look_when_told, read_early, read_on
+from .store_children import STORES, look_when_told, read_early, read_on, write_much
 from .store_tests import NOTHING, Committed, StoreTests, check_reads, committed
+
+_LOOKS = 5
+"""At how many steps of a large write a reader looks."""
 
 
 class ReaderTests(StoreTests):
@@ -146,6 +149,29 @@ class ReaderTests(StoreTests):
             assert keys == sorted(set(keys)) and set(keys) >= {key for key, _ in rows[::2]}, (
                 f"{where}, every other row was deleted: it yields each other row once, in order: {len(keys)} keys"
             )
+
+    def test_a_reader_beside_a_large_write(self, tmp_path: Path) -> None:
+        """Of 55,000 rows and some megabytes, wherever it is looked at: nothing of it is there, or all."""
+        rows: list[Change] = [(b"%06d" % row, b"new") for row in range(50_000)]
+        large: list[Change] = [(b"%06d" % row, b"new") for row in range(5_000)]
+        large += [(b"large%d" % row, b"new" * 500_000) for row in range(6)]
+        changes: Changes = {"first": rows, "second": large}
+        children = self.children()
+        with self.opened(tmp_path) as backend:
+            backend.write({"first": [(b"000000", b"old")], "second": [(b"000000", b"old")]}, None, "v1")
+        content = {store: {b"000000": b"old"} for store in STORES}
+        before: Committed = ("v1", content)
+        after = committed(before, changes, "v2")
+        work = write_much, type(self).open, tmp_path, changes, _LOOKS
+        with children.started(*work) as writer, self._looker(tmp_path, STORES) as reader:
+            while answer(writer) == "stopped":
+                found = _asked(reader, "look")
+                sizes = found if isinstance(found, str) else (found[0], [len(each) for each in found[1].values()])
+                assert found in (before, after, "StoreError"), (
+                    f"a reader beside a write of 55,000 rows sees all of it or nothing: found {sizes} rows"
+                )
+                writer.send("go on")
+            self._expect_look(reader, after, "a reader after a write of 55,000 rows")
 
     def test_a_reader_is_killed(self, tmp_path: Path) -> None:
         """In its scan: the writer writes, closes and opens as ever, and `destroy` leaves nothing."""

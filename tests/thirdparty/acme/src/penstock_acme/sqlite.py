@@ -96,6 +96,8 @@ class SqliteBackend(StoreBackend):
     def destroy(self) -> None:
         """Close and delete the file, and what SQLite keeps beside it."""
         self.close()
+        if self._file.exists() and not self._is_here():
+            return  # another process has rebuilt the stores
         for file in (self._file, *self._file.parent.glob("state.sqlite-*")):
             file.unlink(missing_ok=True)
 
