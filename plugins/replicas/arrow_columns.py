@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -144,8 +144,9 @@ def _converter_of(serde: Serde[Any]) -> Callable[[Any], Any] | None:
     """Return how a value becomes one of Arrow; None if it is one."""
     if type(serde) is UuidSerde:
         return str
-    if is_struct(serde):
-        return lambda value: json.loads(serde.serialize(value))
+    if isinstance(serde, TypedSerde) and is_struct(serde):
+        schema = serde.json_schema()
+        return lambda value: _with_defaults(json.loads(serde.serialize(value)), schema, schema.get("$defs", {}))
     return (lambda value: dump_json(serde.to_json(value)).decode()) if is_json_text(serde) else None
 
 
@@ -157,7 +158,8 @@ _SIMPLE = {"string": "string", "integer": "int64", "number": "float64", "boolean
 def arrow_type(schema: Schema) -> pyarrow.DataType | None:
     """Return the type of Arrow for the values of a JSON schema: objects with fields, lists and simple values.
 
-    None for a schema that has others, such as objects with any keys, values of several types, or a type in itself.
+    None for a schema that has others: objects with any keys, or with fields that are not declared, values of several
+    types, a type in itself, and a field that may be absent or null, which are two values and one null.
     """
     return _type(schema, schema.get("$defs", {}), ())
 
@@ -174,10 +176,31 @@ def _type(schema: Any, named: Schema, above: tuple[str, ...]) -> pyarrow.DataTyp
     if kind == "array" and "items" in schema:
         of = _type(schema["items"], named, above)
         return None if of is None else pyarrow.list_(of)
-    if kind == "object" and schema.get("properties") and not isinstance(schema.get("additionalProperties"), Mapping):
+    if kind == "object" and schema.get("properties") and not schema.get("additionalProperties"):
+        if any(map(_may_be_none, _without_default(schema))):
+            return None
         fields = [(name, _type(each, named, above)) for name, each in schema["properties"].items()]
         return None if any(of is None for _, of in fields) else pyarrow.struct(fields)
     return None
+
+
+def _without_default(schema: Schema) -> Iterator[Schema]:
+    """Yield the fields that may be absent and have no default."""
+    for name, field in schema["properties"].items():
+        if name not in schema.get("required", ()) and "default" not in field:
+            yield field
+
+
+def _with_defaults(value: Any, schema: Any, named: Schema) -> Any:
+    """Return a value as JSON has it, with the fields that are absent because they have their defaults."""
+    schema, _ = _resolved(schema, named, ())
+    if isinstance(value, list):
+        return [_with_defaults(each, schema["items"], named) for each in value]
+    if isinstance(value, dict):
+        fields = schema["properties"]
+        defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
+        return defaults | {name: _with_defaults(each, fields[name], named) for name, each in value.items()}
+    return value
 
 
 def without_absent(value: Any, schema: Schema) -> Any:

@@ -199,6 +199,14 @@ class LosesTheSignOfZero(Numbers):
         return abs(value) if type(value) is float and value == 0 else value
 
 
+class IntsStayInts(Numbers):
+    """Floats; an int is taken for one, and written as an int."""
+
+    def deserialize(self, data: bytes) -> Any:
+        read = super().deserialize(data)
+        return list(map(float, read)) if type(read) is list else float(read)
+
+
 class SortsItsArgument(Numbers):
     def serialize(self, value: Any) -> bytes:
         written = super().serialize(value)

@@ -224,6 +224,7 @@ IN_SUITES: list[tuple[Any, Any, str, str]] = [
     (TestNumbers, planted.RemembersInTheFastFunction, EQUAL, "which is equal and differs"),
     (TestNumbers, planted.RemembersAfterReading, EQUAL, "was written"),
     (TestNumbers, planted.LosesTheSignOfZero, "comes_back|equal_values", "-0.0"),
+    (TestNumbers, planted.IntsStayInts, "was_read", "a key that was read must have the same bytes"),
     (TestNumbers, planted.SortsItsArgument, "not_changed", "must not change its value"),
     (TestNumbers, planted.BindsItself, BOUND, "bind must not change the serde itself"),
     (TestNumbers, planted.BoundOnesShareTheirTopic, BOUND, "bind must not change"),

@@ -177,6 +177,20 @@ def test_a_source_that_cannot_read_what_is_written_is_found_before_it_reads(regi
     assert list(registry.subjects) == ["in-value", "lines-value"]
 
 
+@dataclass
+class Count:
+    number: int
+    weight: float = 0.0
+
+
+def test_integers_of_any_size_come_back() -> None:
+    serde = JsonSchemaSerde(Count, registry="mock://large")
+    for number in (1, 2**64 - 1, 2**64, -(2**63) - 1, 10**30 + 7):
+        data = serde.serialize(Count(number, 1e22))
+        assert serde.deserialize(data) == Count(number, 1e22)
+        assert serde.from_json(json.loads(json.dumps(serde.to_json(Count(number))))) == Count(number)
+
+
 def test_what_a_store_can_read() -> None:
     def unreadable(before: Any, now: Any) -> str:
         found: str = now.unreadable(before.written_form())

@@ -25,7 +25,7 @@ with needed("serde 'avro'", "avro"):
     from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
     from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
-    from .avro_schemas import keep_ints, prepare_reader, prepare_schema
+    from .avro_schemas import check_values, keep_ints, prepare_reader, prepare_schema
     from .base import RegistryOptions, RegistrySerde, declared_schema
     from .client import MockRegistryClient, RegistryClient
 
@@ -43,7 +43,10 @@ class _Serializer(AvroSerializer):
 
     def _get_parsed_schema(self, schema: Schema) -> Any:
         parsed = self._parsed_schemas.get_parsed_schema(schema)
-        return parsed or keep_ints(super()._get_parsed_schema(schema))
+        if not parsed:
+            parsed = check_values(keep_ints(super()._get_parsed_schema(schema)))
+            self._parsed_schemas.set(schema, parsed)
+        return parsed
 
 
 class AvroSerde(RegistrySerde[T]):
@@ -127,7 +130,7 @@ class AvroSerde(RegistrySerde[T]):
             of_plain = lambda value, _: msgspec.convert(value, kind, builtin_types=_NATURAL)  # noqa: E731
         write = _Serializer(self.client, self._as_schema() if self.schema else None, to_plain, {**writing, **_STRICT})
         if self.schema is not None:
-            prepare_schema(write._parsed_schema)
+            write._parsed_schema = check_values(prepare_schema(write._parsed_schema))
         read = AvroDeserializer(self.client, self.schema, of_plain, conf=reading)
         return (
             write if self.schema is None else writer_of(write, self.schema, to_plain),
@@ -190,6 +193,7 @@ _PREFIX = 5
 def writer_of(write: Callable[..., bytes], schema: str, to_plain: Convert | None) -> Callable[..., bytes]:
     """Return a function that writes the first value by `write`, which registers the schema, and then by itself."""
     parsed, prefix = _parsed(schema), b""
+    parsed = None if parsed is None else check_values(parsed)
 
     def write_fast(value: Any, context: Any) -> bytes:
         nonlocal prefix

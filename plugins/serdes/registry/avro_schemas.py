@@ -1,9 +1,14 @@
-"""Parsed Avro schemas as fastavro needs them: defaults as Python's values, and unions in which an int stays an int."""
+"""Parsed Avro schemas as fastavro needs them: defaults as Python's values, and values of the declared types only."""
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from datetime import datetime, time
+from numbers import Integral, Real
+from struct import Struct
+from typing import Any, NoReturn, cast
+from uuid import UUID
 
 from penstock.support.packages import needed
 
@@ -11,7 +16,8 @@ with needed("serde 'avro'", "avro"):
     from fastavro.read import LOGICAL_READERS
     from fastavro.write import LOGICAL_WRITERS
 
-_NO_INT = "no-int"
+_NO_INT, _CHECKED = "no-int", "checked"
+_FLOAT32 = Struct(">f")
 _FLOATS, _INTS, _BYTES = ("float", "double"), ("int", "long"), ("bytes", "fixed")
 _NAMED = ("record", "error", "enum", "fixed")
 Reader = Callable[[Any, Any, Any], Any]
@@ -44,6 +50,41 @@ def keep_ints(parsed: Any) -> Any:
                 for kind, branch in zip(kinds, part, strict=True)
             ]
     return parsed
+
+
+def check_values(parsed: Any) -> Any:
+    """Return a schema, changed in place, by which fastavro refuses values of other types than it declares.
+
+    fastavro writes 1 for 1.5 where an int is declared, True for any text, infinity for a float that is too large, each
+    letter of a text as an entry of an array, and a datetime without a time zone by the zone of this host.
+    """
+    for part in list(_parts(parsed, set())):
+        if isinstance(part, list):
+            part[:] = map(_checked, part)
+            continue
+        for name in ("type", "items", "values"):
+            if name in part and (name != "type" or not isinstance(part["type"], str)):
+                part[name] = _checked(part[name])
+        for field in part.get("fields", ()):
+            field["type"] = _checked(field["type"])
+            if _kind(field["type"]) in _FLOATS and "default" in field:
+                field["default"] = float(field["default"])  # fastavro takes no int where the type is a dict
+        if part["type"] == "array":
+            part["logicalType"] = _CHECKED
+    return _checked(parsed)
+
+
+def _checked(schema: Any) -> Any:
+    kind = _kind(schema)
+    logical = schema.get("logicalType") if isinstance(schema, dict) else None
+    if (
+        logical == _CHECKED
+        or not isinstance(kind, str)
+        or kind not in _TYPES
+        or (kind == "string" and logical != "uuid")
+    ):
+        return schema
+    return {**(schema if isinstance(schema, dict) else {"type": kind}), "logicalType": _CHECKED, _CHECKED: logical}
 
 
 def prepare_reader(parsed: Any) -> Any:
@@ -82,6 +123,88 @@ for _float in _FLOATS:
     LOGICAL_WRITERS[f"{_float}-{_NO_INT}"] = _no_int
 
 
+class _Unfit:
+    """Stands for a value of another type: no branch of a union takes it, and to write it raises TypeError."""
+
+    def __init__(self, value: object, expected: str) -> None:
+        self._said = f"expected {expected}, found {type(value).__name__} {reprlib.repr(value)}"
+
+    def _refuse(self) -> NoReturn:
+        raise TypeError(self._said)
+
+    __bool__ = __index__ = __int__ = __float__ = __len__ = _refuse
+
+
+_TYPES: Mapping[str, Callable[[Any], bool]] = {
+    "boolean": lambda value: isinstance(value, bool),
+    "int": lambda value: _is_int(value) and -0x8000_0000 <= value < 0x8000_0000,
+    "long": lambda value: _is_int(value) and -0x8000_0000_0000_0000 <= value < 0x8000_0000_0000_0000,
+    "float": lambda value: isinstance(value, Real) and not isinstance(value, bool) and _is_float32(value),
+    "double": lambda value: isinstance(value, Real) and not isinstance(value, bool),
+    "string": lambda value: isinstance(value, str) and _is_uuid(value),
+}
+"""Which values are of a type, after fastavro has made a date, time or UUID a number or text."""
+_LOGICAL: Mapping[str, tuple[type | tuple[type, ...], Callable[[Any], bool], str]] = {
+    "date": ((datetime, str), lambda value: False, "a date without a time"),
+    "time-millis": (time, lambda value: value.tzinfo is None, "a time without a time zone"),
+    "time-micros": (time, lambda value: value.tzinfo is None, "a time without a time zone"),
+    "timestamp-millis": (datetime, lambda value: value.tzinfo is not None, "a datetime with a time zone"),
+    "timestamp-micros": (datetime, lambda value: value.tzinfo is not None, "a datetime with a time zone"),
+    "local-timestamp-millis": (datetime, lambda value: value.tzinfo is None, "a datetime without a time zone"),
+    "local-timestamp-micros": (datetime, lambda value: value.tzinfo is None, "a datetime without a time zone"),
+}
+"""Which values of a type a logical type keeps, and the name of these values."""
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+
+
+def _is_float32(value: Any) -> bool:
+    try:
+        _FLOAT32.pack(value)
+    except OverflowError:
+        return False
+    return True
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _check(value: Any, schema: Any) -> Any:
+    """Return a value as fastavro writes it by a schema that `check_values` has changed; an _Unfit for a wrong one."""
+    kind, logical = schema["type"], schema[_CHECKED]
+    if logical is not None:
+        declared, fits, expected = _LOGICAL.get(logical, ((), bool, ""))
+        if isinstance(value, declared) and not fits(value):
+            return _Unfit(value, expected)
+        if (prepare := LOGICAL_WRITERS.get(f"{kind}-{logical}")) is not None:
+            plain = prepare(value, schema)
+            return plain if _TYPES[kind](plain) else _Unfit(value, logical if logical != _NO_INT else kind)
+    return value if _TYPES[kind](value) else _Unfit(value, f"Avro's {kind}")
+
+
+def _check_array(value: Any, schema: Any) -> Any:
+    is_text = isinstance(value, (str, bytes, bytearray, memoryview, Mapping))
+    return _Unfit(value, "a list") if is_text else value
+
+
+def _quickly(exact: type) -> Callable[[Any, Any], Any]:
+    """Return `_check`, faster for values of a type that needs no more than that."""
+    return lambda value, schema: value if type(value) is exact and schema[_CHECKED] is None else _check(value, schema)
+
+
+for _type in _TYPES:
+    LOGICAL_WRITERS[f"{_type}-{_CHECKED}"] = _check
+LOGICAL_WRITERS[f"boolean-{_CHECKED}"], LOGICAL_WRITERS[f"double-{_CHECKED}"] = _quickly(bool), _quickly(float)
+LOGICAL_WRITERS[f"array-{_CHECKED}"] = _check_array
+
+
 def _kind(schema: Any) -> Any:
     if isinstance(schema, list):
         return "union"
@@ -109,7 +232,7 @@ def _value(schema: Any, default: Any, named: Mapping[str, Any]) -> Any:
         default = float(default)
     elif not isinstance(default, (int, str)):
         return default
-    logical = schema.get("logicalType") if isinstance(schema, dict) else None
+    logical = schema.get(_CHECKED, schema.get("logicalType")) if isinstance(schema, dict) else None
     read = cast(Reader | None, LOGICAL_READERS.get(f"{kind}-{logical}"))
     return default if read is None or not isinstance(default, (int, str, bytes)) else read(default, schema, None)
 

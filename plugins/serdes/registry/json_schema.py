@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
+import msgspec
 import orjson
 
 from penstock.support.packages import needed
@@ -95,11 +96,15 @@ class JsonSchemaSerde(RegistrySerde[T]):
         if typed is None:
             to_plain, of_plain = None, None
         else:
-            to_plain = lambda value, _: orjson.loads(typed.serialize(value))  # noqa: E731
-            of_plain = lambda value, _: typed.deserialize(orjson.dumps(value))  # noqa: E731
+            to_plain = lambda value, _: msgspec.json.decode(typed.serialize(value))  # noqa: E731
+            of_plain = lambda value, _: typed.deserialize(_dump(value))  # noqa: E731
         return (
-            JSONSerializer(self.schema, self.client, to_plain, writing, json_encode=dump_finite),
-            JSONDeserializer(self.schema, of_plain, self.client, reading, json_decode=orjson.loads),
+            JSONSerializer(
+                self.schema, self.client, to_plain, writing, json_encode=dump_finite if typed is None else _dump
+            ),
+            JSONDeserializer(
+                self.schema, of_plain, self.client, reading, json_decode=orjson.loads if typed is None else _load
+            ),
         )
 
     def _differences(self, written: Schema) -> str:
@@ -113,6 +118,17 @@ class JsonSchemaSerde(RegistrySerde[T]):
             return "; ".join(changes(essence(json.loads(before)), now))
         except (KeyError, TypeError, AttributeError):  # a schema of another kind than types have: the registry decides
             return ""
+
+
+_load: Callable[[Any], Any] = msgspec.json.decode
+"""Unlike orjson's, it reads integers of more than 64 bits as what they are."""
+
+
+def _dump(value: Any) -> bytes:
+    try:
+        return dump_finite(value)
+    except TypeError:  # an integer of more than 64 bits
+        return msgspec.json.encode(value)
 
 
 def _text(schema: Mapping[str, Any]) -> str:

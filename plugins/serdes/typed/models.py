@@ -22,7 +22,7 @@ T = TypeVar("T")
 class ModelSerde(TypedSerde[T]):
     """Values of a type that pydantic validates, by the names (aliases) and the rules of its models.
 
-    Sets are written in the order that they have in this process, so equal values may have different bytes.
+    Sets and dicts are written in the order that they have in this process, so equal values may have different bytes.
     """
 
     def __init__(self, kind: Any, *, refuses_extra: bool) -> None:

@@ -119,6 +119,10 @@ class StandardSerde(TypedSerde[T]):
         message = message.replace("`", "'").replace(", got ", ", found ")
         return f"{path}: {message}" if path else message
 
+    def _has_other_bytes_of_equals(self) -> bool:
+        # An int where a float or a Decimal is declared is written as an int, and read as what is declared.
+        return any(isinstance(each, inspect.FloatType | inspect.DecimalType) for each in _inside(self._info, set()))
+
     def _essence(self) -> Schema:
         return self._essence_with_defaults(lambda part: isinstance(part, inspect.StructType) and _omits_defaults(part))
 

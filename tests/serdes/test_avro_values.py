@@ -1,0 +1,136 @@
+"""Avro writes values of the declared types only: none comes back as another value."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from hashlib import sha256
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from penstock import SerdeError
+from penstock.plugins.serdes.registry.avro import AvroSerde
+from penstock.plugins.testing.contracts.serde_tests import same_value
+
+pytestmark = pytest.mark.filterwarnings("ignore:Unknown local-timestamp:avro.errors.IgnoredLogicalType")
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
+DAY = {"type": "int", "logicalType": "date"}
+CLOCK = {"type": "long", "logicalType": "time-micros"}
+ID = {"type": "string", "logicalType": "uuid"}
+TEXTS = {"type": "array", "items": "string"}
+INNER = {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "int"}]}
+OTHER = {"type": "record", "name": "Other", "fields": [{"name": "x", "type": "string"}]}
+_NOW = datetime(2024, 2, 29, 1, 2, 3, 456789, tzinfo=UTC)
+
+
+def serde_of(kind: Any, value_type: Any = None) -> AvroSerde[Any]:
+    """Return the serde of a record with the field `v`."""
+    schema = {"type": "record", "name": "Row", "fields": [{"name": "v", "type": kind}]}
+    return AvroSerde(json.dumps(schema), value_type, registry=registry_of(kind))
+
+
+def registry_of(kind: Any) -> str:
+    """Return a registry for the schema of `kind` alone."""
+    return f"mock://{sha256(str(kind).encode()).hexdigest()}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("int", [1.5, 1.0, True, "1", None, Decimal("1.5"), 2**31, -(2**31) - 1]),
+        ("long", [1.5, False, Decimal(1), 2**63]),
+        ("boolean", [1, 0, "no", "", None, 0.5]),
+        ("float", [1e300, True, "1.5", None, Decimal("0.1")]),
+        ("double", [True, "1.5", "NaN", Decimal("0.1"), 10**400]),
+        (MILLIS, [datetime(2024, 2, 29), 1.5, "2024-02-29"]),
+        (MICROS, [datetime(2024, 2, 29), True]),
+        (LOCAL, [_NOW]),
+        (DAY, [_NOW, datetime(2024, 2, 29), "2024-02-29", 1.5]),
+        (CLOCK, [time(1, tzinfo=UTC), time(1, tzinfo=timezone(timedelta(hours=2)))]),
+        (ID, ["text", 1]),
+        (TEXTS, ["text", b"text", {"a": 1}]),
+        (["null", "boolean"], [1, "no"]),
+        (["null", MILLIS], [datetime(2024, 2, 29)]),
+        (["null", DAY], [datetime(2024, 2, 29)]),
+        (["null", "float"], [1e300]),
+        (["null", TEXTS], ["text"]),
+        ({"type": "array", "items": "int"}, [[1.5], [True]]),
+        ({"type": "map", "values": "int"}, [{"a": 1.5}]),
+        (INNER, [{"x": 1.5}]),
+        (["null", INNER], [{"x": 1.5}]),
+    ],
+)
+def test_a_value_of_another_type_is_refused(kind: Any, values: list[Any]) -> None:
+    for has_written in (False, True):  # the first value is written by Confluent's serializer
+        for value in values:
+            serde = serde_of(kind)
+            if has_written:
+                serde.serialize({"v": _of(kind)})
+            with pytest.raises(SerdeError, match="serde 'avro': cannot write"):
+                serde.serialize({"v": value})
+            if has_written:
+                by_newest = AvroSerde(registry=registry_of(kind), subject="Row")
+                with pytest.raises(SerdeError, match="serde 'avro': cannot write"):
+                    by_newest.serialize({"v": value})
+
+
+def _of(kind: Any) -> Any:
+    """Return a value that fits."""
+    kind = next((each for each in kind if each != "null"), None) if isinstance(kind, list) else kind
+    name = kind if isinstance(kind, str) else kind.get("logicalType", kind["type"])
+    return {
+        "boolean": True, "float": 0.5, "double": 0.1, "timestamp-millis": _NOW, "timestamp-micros": _NOW,
+        "local-timestamp-micros": datetime(2024, 2, 29), "date": date(2024, 2, 29), "time-micros": time(1),
+        "uuid": UUID(int=1), "array": [], "map": {}, "record": {"x": 1},
+    }.get(name, 1)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("int", [0, -(2**31), 2**31 - 1]),
+        ("long", [2**63 - 1, -(2**63)]),
+        ("float", [0.5, -0.0, float("inf"), float("nan")]),
+        ("double", [0.1, 1e300]),
+        (MICROS, [_NOW]),
+        (LOCAL, [datetime(2024, 2, 29, 1)]),
+        (["null", DAY, "string"], [None, date(2024, 2, 29), "2024-02-29", "text"]),
+        (["null", "float", "double"], [0.5, 1e300, 0.1]),
+        ([INNER, OTHER], [{"x": 1}, {"x": "text"}]),
+        (["int", "long", "double"], [1, 2**40, 1.0, 0.5]),
+        ({"type": "array", "items": ["null", "boolean"]}, [[True, None, False]]),
+    ],
+)
+def test_a_value_comes_back_as_it_was(kind: Any, values: list[Any]) -> None:
+    serde = serde_of(kind)
+    for value in [*values, *values]:
+        read = serde.deserialize(serde.serialize({"v": value}))["v"]
+        assert same_value(read, value), f"{value!r} came back as {read!r}"
+
+
+def test_a_schema_that_is_no_record() -> None:
+    for kind, value, wrong in (("long", 2**40, 1.5), (DAY, date(2024, 2, 29), _NOW), (TEXTS, ["a"], "a")):
+        own = AvroSerde(json.dumps(kind), registry=registry_of([kind]), subject="own")
+        by_newest = AvroSerde(registry=registry_of([kind]), subject="own")
+        for serde in (own, by_newest, own, by_newest):
+            assert serde.deserialize(serde.serialize(value)) == value
+            with pytest.raises(SerdeError, match="serde 'avro': cannot write"):
+                serde.serialize(wrong)
+
+
+@dataclass
+class Row:
+    v: int
+
+
+def test_a_wrong_field_of_a_type_is_refused_with_what_was_found() -> None:
+    serde = serde_of("long", Row)
+    assert serde.deserialize(serde.serialize(Row(2))) == Row(2)
+    with pytest.raises(SerdeError, match="expected Avro's long, found float 1.5 on field v"):
+        serde.serialize(Row(1.5))  # type: ignore[arg-type]
