@@ -25,11 +25,13 @@ from penstock.plugins.upgrade.windowed_keys import WHOLE_KEYS, whole_keys, with_
 from penstock.program.nodes import decorate, reads
 from penstock.program.partitioning import partitions_of_key
 from penstock.program.serdes import serdes_of_topic
+from penstock.task.dead_letter import FailureNote
 
 from .dead_letters import Letter, Selection, batches_from, letters_in, partitions_of, read_letters
-from .stored_id import stored_application
+from .stored_id import read_stored, stored_application
 
 _STATE_BYTES = 1_900
+_VERSION = "replay"
 _STRETCHES = "offsets"
 """Beside the kinds, which are hexadecimal numbers."""
 
@@ -48,12 +50,23 @@ class Replayed:
 
     @classmethod
     def of(cls, commit: Commit | None, partition: TopicPartition) -> Replayed:
-        """Return what a replay's last commit remembers."""
+        """Return what a replay's last commit remembers; nothing of a topic that was deleted since, and made again.
+
+        Raises ConfigError for the commit of an application.
+        """
         if commit is None:
+            return cls()
+        if commit.version != _VERSION:
+            raise ConfigError(
+                f"what was replayed of {partition.topic!r} is kept under the id {group_of(partition.topic)!r}. There "
+                "is an application of this id, whose commits a replay would replace: give the application another id "
+                "(--application-id), and `penstock reset` the old one"
+            )
+        if partition not in commit.positions:
             return cls()
         kinds = json.loads(commit.engine_state or b"{}")
         stretches = [(first, last) for first, last in kinds.pop(_STRETCHES, [])]
-        return cls(commit.positions.get(partition, 0), kinds, stretches)
+        return cls(commit.positions[partition], kinds, stretches)
 
     def has(self, letter: Letter) -> bool:
         """Return whether a letter was replayed."""
@@ -192,6 +205,31 @@ def by_sinks(application: Application, log: Log) -> Choose:
     return choose
 
 
+IsMoved = Callable[[FailureNote], bool]
+"""(note of a letter) -> whether records with its key go to another partition than the one that it was read from."""
+
+
+def moves_none(note: FailureNote) -> bool:
+    """Return False, where it is not known which application it was."""
+    return False
+
+
+def moved_by_resharding(application: Application, log: Log) -> IsMoved:
+    """Return whether a letter was read from a topic that has grown since, before the application was resharded.
+
+    The state of its key is where records go by the new number of partitions.
+    """
+    starts = read_stored(application.id, log).starts
+    # The new partitions of a topic that has grown are empty until the application is resharded.
+    grown = {topic: at for topic, at in starts.items() if at.get(str(len(at) - 1)) == 0}
+
+    def is_moved(note: FailureNote) -> bool:
+        began = grown.get(note.topic or "", {}).get(str(note.partition))
+        return began is not None and note.offset is not None and note.offset < began
+
+    return is_moved
+
+
 def replayed(log: Log, topic: str) -> Mapping[int, Replayed]:
     """Return the replayed part of each partition, without disturbing a running replay."""
     return {
@@ -211,14 +249,16 @@ def replay(
     dry_run: bool = False,
     choose: Choose = by_hash,
     refuses: Refuses = refuses_internal,
+    is_moved: IsMoved = moves_none,
 ) -> Replay:
     """Send selected letters, as their source records were, to `to` or back to where each was read.
 
-    Back means into the partition that it was read from. `choose` says the partition where that is not there, and in
-    `to`. Letters that were replayed before are left out, except with `again` or where the selection goes by place or
-    time. Letters whose topic is not there, or which `refuses` refuses, wait, and hold up no others. What is sent and
-    what is remembered are one commit of the log: a replay that is killed is taken up where it was. At most `limit` are
-    sent. Raises UnknownTopicError when there is no topic `to`.
+    Back means into the partition that it was read from. `choose` says the partition where that is not there, where
+    `is_moved` says so, and in `to`. Letters that were replayed before are left out, except with `again` or where the
+    selection goes by place or time. Letters whose topic is not there, or which `refuses` refuses, wait, and hold up no
+    others. What is sent and what is remembered are one commit of the log: a replay that is killed is taken up where it
+    was. At most `limit` are sent. Raises UnknownTopicError when there is no topic `to`, and ConfigError when an
+    application has the id under which the log keeps what was replayed.
     """
     if to is not None and to not in log.topics():
         raise UnknownTopicError(f"there is no topic {to!r} to replay to")
@@ -229,7 +269,9 @@ def replay(
         if limit is not None and sum(each.records for each in total) >= limit:
             break
         left = None if limit is None else limit - sum(each.records for each in total)
-        one = _PartitionReplay(log, partition, selection, to, left, again or selection.by_place, choose, refuses)
+        one = _PartitionReplay(
+            log, partition, selection, to, left, again or selection.by_place, choose, refuses, is_moved
+        )
         if dry_run:
             one.run(replayed(log, topic)[partition.partition])
         else:
@@ -253,6 +295,7 @@ class _PartitionReplay:
         again: bool,
         choose: Choose,
         refuses: Refuses,
+        is_moved: IsMoved,
     ) -> None:
         self._log = log
         self._partition = partition
@@ -262,6 +305,7 @@ class _PartitionReplay:
         self._again = again
         self._choose = choose
         self._refuses = refuses
+        self._is_moved = is_moved
         self._counts = {name: info.partitions for name, info in log.topics().items()}
         self._offsets: dict[str, list[int]] = {}
         self._done: set[str] = set()
@@ -275,11 +319,13 @@ class _PartitionReplay:
         """Send, in commits of about a fetch each."""
         partition = self._partition
         group, task = group_of(partition.topic), f"0_{partition.partition}"
+        # A look first: opening would take the fence of an application of this id.
+        Replayed.of(self._log.last_commit(group, task, [partition]), partition)
         # Weeks may pass until the next replay.
         with closing(self._log.open_lasting_committer(group, task, [partition])) as committer:
             memory = Replayed.of(committer.committed, partition)
             for outputs in self._outputs(memory):
-                committer.commit(Commit({partition: memory.base}, "replay", memory.to_bytes()), outputs)
+                committer.commit(Commit({partition: memory.base}, _VERSION, memory.to_bytes()), outputs)
 
     def run(self, memory: Replayed) -> None:
         """Read, but send nothing."""
@@ -347,7 +393,8 @@ class _PartitionReplay:
         self._done.add(letter.kind)
         number = letter.note.partition
         chosen: Sequence[int] | None = None
-        if self._to is None and number is not None and number < self._counts[to]:
+        stays = self._to is None and not self._is_moved(letter.note)
+        if stays and number is not None and number < self._counts[to]:
             chosen = (number,)
         elif letter.key is not None:
             chosen = self._choose(to, letter.key, self._counts[to])

@@ -174,18 +174,20 @@ def replay(
     The headers of a letter name the topic. With --app it must be one that the application reads. Letters that cannot go
     back wait, and the command ends with 1 when it has sent the others.
     """
-    from penstock.plugins.applications.replay import by_hash, by_sinks, refuses_internal, refuses_other_than_inputs
-    from penstock.plugins.applications.replay import replay as run_replay
+    from penstock.plugins.applications import replay as replaying
 
     selection, where = _selection(given)
     with open_log(find_settings(**where)) as log:
         topic_info(log, topic)
         application = named_application(**where)
-        choose = by_hash if application is None else by_sinks(application, log)
-        refuses = refuses_internal if application is None else refuses_other_than_inputs(application, log)
-        done = run_replay(
-            log, topic, selection, to=to, limit=limit, again=again, dry_run=dry_run, choose=choose, refuses=refuses
-        )
+        known = {}
+        if application is not None:
+            known = {
+                "choose": replaying.by_sinks(application, log),
+                "refuses": replaying.refuses_other_than_inputs(application, log),
+                "is_moved": replaying.moved_by_resharding(application, log),
+            }
+        done = replaying.replay(log, topic, selection, to=to, limit=limit, again=again, dry_run=dry_run, **known)
     _report(topic, done, dry_run=dry_run, as_json=as_json)
 
 

@@ -13,6 +13,7 @@ from penstock.plugins.applications.replay import (
     Refuses,
     Replayed,
     by_sinks,
+    moved_by_resharding,
     refuses_other_than_inputs,
     replay,
     replayed,
@@ -94,7 +95,8 @@ class Letters:
         with closing(open_log(self._settings)) as log:
             choose = by_sinks(self._application, log)
             refuses = refuses_other_than_inputs(self._application, log)
-            done = replay(log, topic, selection, limit=MOST_REPLAYED, choose=choose, refuses=refuses)
+            is_moved = moved_by_resharding(self._application, log)
+            done = replay(log, topic, selection, limit=MOST_REPLAYED, choose=choose, refuses=refuses, is_moved=is_moved)
         sent = sum(each.records for each in done.sent)
         _log.info("the console replayed %d dead letters of %s", sent, topic)
         for (name, why), count in done.held.items():
