@@ -174,7 +174,8 @@ def replay(
     The headers of a letter name the topic. With --app it must be one that the application reads. Letters that cannot go
     back wait, and the command ends with 1 when it has sent the others.
     """
-    from penstock.plugins.applications import replay as replaying
+    from penstock.plugins.applications import replay_targets as targets
+    from penstock.plugins.applications.replay import replay as run_replay
 
     selection, where = _selection(given)
     with open_log(find_settings(**where)) as log:
@@ -183,11 +184,11 @@ def replay(
         known = {}
         if application is not None:
             known = {
-                "choose": replaying.by_sinks(application, log),
-                "refuses": replaying.refuses_other_than_inputs(application, log),
-                "is_moved": replaying.moved_by_resharding(application, log),
+                "choose": targets.by_sinks(application, log),
+                "refuses": targets.refuses_other_than_inputs(application, log),
+                "is_moved": targets.moved_by_resharding(application, log),
             }
-        done = replaying.replay(log, topic, selection, to=to, limit=limit, again=again, dry_run=dry_run, **known)
+        done = run_replay(log, topic, selection, to=to, limit=limit, again=again, dry_run=dry_run, **known)
     _report(topic, done, dry_run=dry_run, as_json=as_json)
 
 

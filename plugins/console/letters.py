@@ -9,14 +9,12 @@ from typing import Any
 
 from penstock import Application, Log, PenstockError, TopicPartition
 from penstock.plugins.applications.dead_letters import Letter, Selection, batches_from, letters_in, partitions_of
-from penstock.plugins.applications.replay import (
+from penstock.plugins.applications.replay import Replayed, replay, replayed
+from penstock.plugins.applications.replay_targets import (
     Refuses,
-    Replayed,
     by_sinks,
     moved_by_resharding,
     refuses_other_than_inputs,
-    replay,
-    replayed,
 )
 from penstock.plugins.queries.http.refusals import Refused
 from penstock.plugins.runtime.locations import open_log
@@ -129,19 +127,23 @@ class Letters:
 
 
 def _latest(log: Log, topic: str, selection: Selection, before: int) -> dict[int, list[Letter]]:
-    """Return the last letters of each partition, before an offset if it is not negative."""
+    """Return the last letters of each partition, before an offset if it is not negative; [] if there are none at all.
+
+    Offsets may be without records, many in a row: aborted transactions and compaction leave such.
+    """
     found: dict[int, list[Letter]] = {}
     partitions = partitions_of(log, topic, selection)
-    ends = log.end_offsets(partitions)
+    starts, ends = log.start_offsets(partitions), log.end_offsets(partitions)
     for each in partitions:
-        end = ends[each] if before < 0 else min(before, ends[each])
-        first = max(0, end - _ON_A_PAGE)
-        found[each.partition] = [
-            letter
-            for batch in batches_from(log, TopicPartition(topic, each.partition), first, end)
-            for letter in letters_in(batch)
-            if letter.offset < end
-        ]
+        first = ends[each] if before < 0 else min(before, ends[each])
+        letters: list[Letter] = []
+        offsets = _ON_A_PAGE
+        while not letters and first > starts[each]:
+            end, first = first, max(starts[each], first - offsets)
+            offsets *= 2
+            for batch in batches_from(log, TopicPartition(topic, each.partition), first, end):
+                letters += [letter for letter in letters_in(batch) if letter.offset < end]
+        found[each.partition] = letters[-_ON_A_PAGE:]
     return found
 
 

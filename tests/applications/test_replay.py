@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import Application, Commit, Processor, Topology, Windowed, default_partitioner, key_value_store, run
+from penstock import (
+    Application,
+    Commit,
+    Processor,
+    Topology,
+    Windowed,
+    default_partitioner,
+    key_value_store,
+    run,
+)
 from penstock.errors import ConfigError, FencedError, UnknownTopicError
 from penstock.handlers import Failure, Stage
 from penstock.log import Log
@@ -19,13 +28,13 @@ from penstock.plugins.applications.dead_letters import Letter, Selection, read_l
 from penstock.plugins.applications.replay import (
     Replay,
     Replayed,
-    by_sinks,
     count_letters,
-    refuses_other_than_inputs,
     replay,
 )
+from penstock.plugins.applications.replay_targets import by_sinks, refuses_other_than_inputs
 from penstock.plugins.console.letters import _latest
 from penstock.plugins.logs.local import LocalLog
+from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.locations import open_log
 from penstock.program.serdes import resolve_serde
 from penstock.record import Headers, OutputBatch, Record, RecordBatch, TopicPartition
@@ -402,6 +411,18 @@ class Read(FaultyLog):
         if partition == PLACE:
             self.stretches.append((start, end))
         return super().fetch(partition, start, end, max_bytes)
+
+
+def test_letters_before_many_offsets_without_records_are_on_the_page() -> None:
+    """Compaction and aborted transactions leave such offsets: the page said that there are no letters."""
+    log = MemoryLog()
+    log.create_topic("dead", 1, {"cleanup.policy": "compact"})
+    for key in (b"old", *[b"k"] * 200):
+        log.append(OutputBatch("dead", [key], [b"v"], [0]))
+    log.maintain(1)
+    assert [each.offset for each in _latest(log, "dead", Selection(), 200)[0]] == [0]
+    assert [each.offset for each in _latest(log, "dead", Selection(), -1)[0]] == [200]
+    assert _latest(log, "dead", Selection(), 0)[0] == []
 
 
 def test_of_many_letters_only_those_that_are_wanted_are_read() -> None:

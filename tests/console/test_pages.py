@@ -351,7 +351,7 @@ def test_a_log_that_is_away_is_said_on_the_page(tmp_path: Path) -> None:
         surroundings.create(**{"in": 1, "dead": 1})
         with Queries.of_this_machine(application(surroundings)) as queries:
             (tmp_path / "no log").write_text("")
-            queries.application = queries.application.with_settings(log=f"local:{tmp_path / 'no log'}")
+            queries.named = queries.named.with_settings(log=f"local:{tmp_path / 'no log'}")
             with closing(console_app(queries)) as console:
                 for page in ("", "topology", "tasks", "events"):
                     answer = in_process(console, page)

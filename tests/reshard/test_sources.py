@@ -21,7 +21,8 @@ from penstock import (
     key_value_store,
 )
 from penstock.plugins.applications.dead_letters import Selection
-from penstock.plugins.applications.replay import by_sinks, moved_by_resharding, refuses_other_than_inputs, replay
+from penstock.plugins.applications.replay import replay
+from penstock.plugins.applications.replay_targets import by_sinks, moved_by_resharding, refuses_other_than_inputs
 from penstock.plugins.applications.stored_id import read_stored
 from penstock.plugins.dsl import StreamsBuilder, within
 from penstock.plugins.logs.memory import MemoryLog
