@@ -21,6 +21,7 @@ from .reset import parse_time
 from .topics import topic_info
 
 if TYPE_CHECKING:
+    from penstock import Application
     from penstock.plugins.applications.dead_letters import Letter, Selection
     from penstock.plugins.applications.replay import Replay
 
@@ -180,7 +181,7 @@ def replay(
     selection, where = _selection(given)
     with open_log(find_settings(**where)) as log:
         topic_info(log, topic)
-        application = named_application(**where)
+        application = _application_of(to, **where)
         known = {}
         if application is not None:
             known = {
@@ -190,6 +191,16 @@ def replay(
             }
         done = run_replay(log, topic, selection, to=to, limit=limit, again=again, dry_run=dry_run, **known)
     _report(topic, done, dry_run=dry_run, as_json=as_json)
+
+
+def _application_of(to: str | None, log: str | None, data_dir: str | None, app: str | None) -> Application | None:
+    """Return the application of --app. Raises ConfigError for a Topology without an id, whose inputs are not known.
+
+    With --to nobody asks for its inputs.
+    """
+    if app is None or to is not None:
+        return named_application(log, data_dir, app)
+    return find_application(app, log=log, data_dir=data_dir)
 
 
 def _selection(given: dict[str, Any]) -> tuple[Selection, dict[str, Any]]:

@@ -107,16 +107,20 @@ class Letters:
 
     def _shown(self, letter: Letter, done: Replayed, refuses: Refuses) -> dict[str, Any]:
         note = letter.note
+        exception = letter.exception
+        if self._hides and exception:
+            # Somebody else's client may have written more than the name.
+            exception = next(iter(exception.split()), None)
         facts: list[tuple[str, str]] = [("offset", f"partition {letter.partition}, offset {letter.offset}")]
         if note is not None:
             read = f"{note.topic} partition {note.partition} offset {note.offset}" if note.topic else "no record"
-            facts += [("read from", read), ("exception", letter.exception or "-")]
+            facts += [("read from", read), ("exception", exception or "-")]
         if not self._hides:
             facts += [("message", (note.message if note is not None else None) or "-")]
             facts += [("key", _text(letter.key)), ("value", _text(letter.value))]
             facts += [(f"header {name}", _text(value)) for name, value in letter.headers]
         return {
-            "title": f"{moment(letter.timestamp)} {letter.exception or 'no dead letter'} from {letter.source or '-'}",
+            "title": f"{moment(letter.timestamp)} {exception or 'no dead letter'} from {letter.source or '-'}",
             "facts": facts,
             "stacktrace": None if self._hides or note is None else note.stacktrace,
             "replayed": done.has(letter),
