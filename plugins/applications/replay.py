@@ -18,7 +18,7 @@ from penstock import (
 )
 
 from .dead_letters import Letter, Selection, batches_from, letters_in, partitions_of, read_letters
-from .replay_targets import Choose, IsMoved, Refuses, by_hash, moves_none, refuses_internal
+from .replay_targets import BY_HEADERS, Targets
 
 _STATE_BYTES = 1_900
 _VERSION = "replay"
@@ -144,15 +144,13 @@ def replay(
     limit: int | None = None,
     again: bool = False,
     dry_run: bool = False,
-    choose: Choose = by_hash,
-    refuses: Refuses = refuses_internal,
-    is_moved: IsMoved = moves_none,
+    targets: Targets = BY_HEADERS,
 ) -> Replay:
     """Send selected letters, as their source records were, to `to` or back to where each was read.
 
-    Back means into the partition that it was read from. `choose` says the partition where that is not there, where
-    `is_moved` says so, and in `to`. Letters that were replayed before are left out, except with `again` or where the
-    selection goes by place or time. Letters whose topic is not there, or which `refuses` refuses, wait, and hold up no
+    Back means into the partition that it was read from. `targets` choose the partition where that is not there, where
+    the key has moved, and in `to`. Letters that were replayed before are left out, except with `again` or where the
+    selection goes by place or time. Letters whose topic is not there, or is refused by `targets`, wait, and hold up no
     others. What is sent and what is remembered are one commit of the log: a replay that is killed is taken up where it
     was. At most `limit` are sent. Raises UnknownTopicError when there is no topic `to`, and ConfigError when an
     application has the id under which the log keeps what was replayed.
@@ -166,9 +164,7 @@ def replay(
         if limit is not None and sum(each.records for each in total) >= limit:
             break
         left = None if limit is None else limit - sum(each.records for each in total)
-        one = _PartitionReplay(
-            log, partition, selection, to, left, again or selection.by_place, choose, refuses, is_moved
-        )
+        one = _PartitionReplay(log, partition, selection, to, left, again or selection.by_place, targets)
         if dry_run:
             one.run(replayed(log, topic)[partition.partition])
         else:
@@ -190,9 +186,7 @@ class _PartitionReplay:
         to: str | None,
         limit: int | None,
         again: bool,
-        choose: Choose,
-        refuses: Refuses,
-        is_moved: IsMoved,
+        targets: Targets,
     ) -> None:
         self._log = log
         self._partition = partition
@@ -200,9 +194,7 @@ class _PartitionReplay:
         self._to = to
         self._left = limit
         self._again = again
-        self._choose = choose
-        self._refuses = refuses
-        self._is_moved = is_moved
+        self._targets = targets
         self._counts = {name: info.partitions for name, info in log.topics().items()}
         self._offsets: dict[str, list[int]] = {}
         self._done: set[str] = set()
@@ -290,11 +282,11 @@ class _PartitionReplay:
         self._done.add(letter.kind)
         number = letter.note.partition
         chosen: Sequence[int] | None = None
-        stays = self._to is None and not self._is_moved(letter.note)
+        stays = self._to is None and not self._targets.is_moved(letter.note)
         if stays and number is not None and number < self._counts[to]:
             chosen = (number,)
         elif letter.key is not None:
-            chosen = self._choose(to, letter.key, self._counts[to])
+            chosen = self._targets.choose(to, letter.key, self._counts[to])
         output = outputs.setdefault(to, OutputBatch(to, [], [], [], [], []))
         output.keys.append(letter.key)
         output.values.append(letter.value)
@@ -308,7 +300,7 @@ class _PartitionReplay:
         return True
 
     def _why_not(self, topic: str) -> str | None:
-        return self._refuses(topic) or (None if topic in self._counts else "it does not exist")
+        return self._targets.refuses(topic) or (None if topic in self._counts else "it does not exist")
 
 
 def count_letters(log: Log, topic: str) -> dict[tuple[str | None, str | None], tuple[int, int]]:

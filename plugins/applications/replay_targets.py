@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from penstock import Application, ConfigError, Log, SinkNode, SourceNode, default_partitioner
 from penstock.plugins.upgrade.saved_program import read_note_of_any_version
@@ -105,3 +106,25 @@ def moved_by_resharding(application: Application, log: Log) -> IsMoved:
         return began is not None and note.offset is not None and note.offset < began
 
     return is_moved
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Where letters may go."""
+
+    choose: Choose = by_hash
+    refuses: Refuses = refuses_internal
+    is_moved: IsMoved = moves_none
+
+
+BY_HEADERS = Targets()
+"""What the headers of a letter say, where it is not known which application it was."""
+
+
+def targets_of(application: Application, log: Log) -> Targets:
+    """Return where letters of an application may go."""
+    return Targets(
+        by_sinks(application, log),
+        refuses_other_than_inputs(application, log),
+        moved_by_resharding(application, log),
+    )

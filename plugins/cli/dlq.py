@@ -175,21 +175,15 @@ def replay(
     The headers of a letter name the topic. With --app it must be one that the application reads. Letters that cannot go
     back wait, and the command ends with 1 when it has sent the others.
     """
-    from penstock.plugins.applications import replay_targets as targets
     from penstock.plugins.applications.replay import replay as run_replay
+    from penstock.plugins.applications.replay_targets import BY_HEADERS, targets_of
 
     selection, where = _selection(given)
     with open_log(find_settings(**where)) as log:
         topic_info(log, topic)
         application = _application_of(to, **where)
-        known = {}
-        if application is not None:
-            known = {
-                "choose": targets.by_sinks(application, log),
-                "refuses": targets.refuses_other_than_inputs(application, log),
-                "is_moved": targets.moved_by_resharding(application, log),
-            }
-        done = run_replay(log, topic, selection, to=to, limit=limit, again=again, dry_run=dry_run, **known)
+        targets = BY_HEADERS if application is None else targets_of(application, log)
+        done = run_replay(log, topic, selection, to=to, limit=limit, again=again, dry_run=dry_run, targets=targets)
     _report(topic, done, dry_run=dry_run, as_json=as_json)
 
 

@@ -109,9 +109,9 @@ def _written(output: Path | None, form: str) -> Iterator[Any]:
         if form == "parquet":
             raise ConfigError("--format parquet: name the file with --output")
         with reader_may_leave():
-            output = data_output()
-            yield output
-            output.flush()
+            lines = data_output()
+            yield lines
+            lines.flush()
         return
     aside = output.with_name(f"{output.name}.tmp")
     try:

@@ -10,12 +10,7 @@ from typing import Any
 from penstock import Application, Log, PenstockError, TopicPartition
 from penstock.plugins.applications.dead_letters import Letter, Selection, batches_from, letters_in, partitions_of
 from penstock.plugins.applications.replay import Replayed, replay, replayed
-from penstock.plugins.applications.replay_targets import (
-    Refuses,
-    by_sinks,
-    moved_by_resharding,
-    refuses_other_than_inputs,
-)
+from penstock.plugins.applications.replay_targets import Refuses, refuses_other_than_inputs, targets_of
 from penstock.plugins.queries.http.refusals import Refused
 from penstock.plugins.runtime.locations import open_log
 from penstock.settings.dead_letters import dead_letter_topics
@@ -91,10 +86,8 @@ class Letters:
             raise Refused(400, "bad_request", "Expected the partition and the offset of a letter.")
         selection = Selection(partition=partition, first=offset, last=offset) if names_one else Selection()
         with closing(open_log(self._settings)) as log:
-            choose = by_sinks(self._application, log)
-            refuses = refuses_other_than_inputs(self._application, log)
-            is_moved = moved_by_resharding(self._application, log)
-            done = replay(log, topic, selection, limit=MOST_REPLAYED, choose=choose, refuses=refuses, is_moved=is_moved)
+            targets = targets_of(self._application, log)
+            done = replay(log, topic, selection, limit=MOST_REPLAYED, targets=targets)
         sent = sum(each.records for each in done.sent)
         _log.info("the console replayed %d dead letters of %s", sent, topic)
         for (name, why), count in done.held.items():

@@ -31,7 +31,7 @@ from penstock.plugins.applications.replay import (
     count_letters,
     replay,
 )
-from penstock.plugins.applications.replay_targets import by_sinks, refuses_other_than_inputs
+from penstock.plugins.applications.replay_targets import Targets, by_sinks, targets_of
 from penstock.plugins.console.letters import _latest
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
@@ -216,16 +216,20 @@ def test_a_windowed_key_goes_where_the_sink_of_its_topic_sends_it() -> None:
     topology.add_sink("by first", "by-first", "all", key_serde=serde, partition_by=lambda key: key.key[0])
     choose = by_sinks(Application("app", topology), log)
     for topic in ("windows", "read", "by-first"):
-        replay(log, "dead", Selection(), to=topic, again=True, choose=choose)
+        replay(log, "dead", Selection(), to=topic, again=True, targets=Targets(choose))
     for topic, hashed in (("windows", names), ("read", names), ("by-first", ["k"] * len(names))):
         assert placed(log, topic) == [default_partitioner(each.encode(), 7) for each in hashed], topic
-    replay(log, "dead", Selection(), again=True, choose=choose)  # back, where partition 9 is not there any more
+    replay(
+        log, "dead", Selection(), again=True, targets=Targets(choose)
+    )  # back, where partition 9 is not there any more
     assert placed(log, "a") == [default_partitioner(each.encode(), 3) for each in names]
     topology.add_sink(
         "by value", "b", "all", key_serde=serde, partitioner=lambda topic, record, count: record.value % 2
     )
     with pytest.raises(ConfigError, match="sink 'by value' cannot choose a partition of 'b'"):
-        replay(log, "dead", Selection(), to="b", again=True, choose=by_sinks(Application("app", topology), log))
+        replay(
+            log, "dead", Selection(), to="b", again=True, targets=Targets(by_sinks(Application("app", topology), log))
+        )
 
 
 def test_no_letter_is_dropped_by_a_partitioner_that_drops_what_has_no_value() -> None:
@@ -236,7 +240,7 @@ def test_no_letter_is_dropped_by_a_partitioner_that_drops_what_has_no_value() ->
     topology.add_sink("some", "elsewhere", "all", key_serde="str", partitioner=lambda topic, record, count: ())
     choose = by_sinks(Application("app", topology), log)
     with pytest.raises(ConfigError, match="sink 'some' cannot choose a partition of 'elsewhere'.* drops"):
-        replay(log, "dead", Selection(), to="elsewhere", choose=choose)
+        replay(log, "dead", Selection(), to="elsewhere", targets=Targets(choose))
     assert [each.records for each in replay(log, "dead", Selection(), to="elsewhere").sent] == [1]
     assert values(log, "elsewhere") == [7]
 
@@ -352,7 +356,7 @@ def test_headers_lead_to_no_topic_but_inputs() -> None:
     topology.add_repartition("again", "all", key_serde="str")
     topology.add_global_store(key_value_store("fixed"), "the fixed", "fixed", "fill", Ignores)
     application = Application("app", topology)
-    done = replay(log, "dead", Selection(), refuses=refuses_other_than_inputs(application, log))
+    done = replay(log, "dead", Selection(), targets=targets_of(application, log))
     assert [each.to for each in done.sent] == ["a", "app-again-repartition", "in-1", "fixed"]
     assert held(done) == dict.fromkeys(("b", "app-counts-changelog", "elsewhere", "__internal"), 1)
     # Where the application is not known, names tell.

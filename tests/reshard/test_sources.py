@@ -22,7 +22,7 @@ from penstock import (
 )
 from penstock.plugins.applications.dead_letters import Selection
 from penstock.plugins.applications.replay import replay
-from penstock.plugins.applications.replay_targets import by_sinks, moved_by_resharding, refuses_other_than_inputs
+from penstock.plugins.applications.replay_targets import targets_of
 from penstock.plugins.applications.stored_id import read_stored
 from penstock.plugins.dsl import StreamsBuilder, within
 from penstock.plugins.logs.memory import MemoryLog
@@ -108,11 +108,7 @@ def test_letters_of_before_a_topic_grew_go_where_the_state_of_their_keys_is(tmp_
     resharded(fails, log, 7)
     produce(log, "in", [(key, "2,", 2) for key in KEYS] + bad)
     run(fails, log)
-    chosen = {
-        "choose": by_sinks(mended, log), "refuses": refuses_other_than_inputs(mended, log),
-        "is_moved": moved_by_resharding(mended, log),
-    }  # fmt: skip
-    done = replay(log, "dead", Selection(), **chosen)
+    done = replay(log, "dead", Selection(), targets=targets_of(mended, log))
     assert (sum(each.records for each in done.sent), done.held) == (16, {})
     run(mended, log)
     last = {key: values[-1][0] for key, values in outputs(log).items()}
