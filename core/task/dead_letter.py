@@ -16,6 +16,8 @@ _MESSAGE_BYTES, _STACKTRACE_BYTES = 2_048, 8_192
 _NEARLY_FULL_BYTES = 950_000
 """A record of this size gets shorter ones: with its headers it has to stay below a topic's usual 1 MiB."""
 _SHORT_BYTES = 512
+_MOST_DIGITS = 19
+"""Of an offset, which has 63 bits."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,8 @@ def _text(value: bytes | None) -> str | None:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
+    """Return a partition or an offset; None for what is none: anybody may have written these headers."""
+    return int(text) if text is not None and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def _cut(text: bytes, limit: int) -> bytes:

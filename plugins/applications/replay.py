@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
 from penstock import (
-    Application,
     Commit,
     ConfigError,
     Log,
     OutputBatch,
-    SinkNode,
-    SourceNode,
     TopicPartition,
     UnknownTopicError,
-    default_partitioner,
 )
-from penstock.plugins.upgrade.saved_program import read_note_of_any_version
-from penstock.plugins.upgrade.windowed_keys import WHOLE_KEYS, whole_keys, with_whole_keys
-from penstock.program.nodes import decorate, reads
-from penstock.program.partitioning import partitions_of_key
-from penstock.program.serdes import serdes_of_topic
 
 from .dead_letters import Letter, Selection, batches_from, letters_in, partitions_of, read_letters
-from .stored_id import stored_application
+from .replay_targets import BY_HEADERS, Targets
 
 _STATE_BYTES = 1_900
+_VERSION = "replay"
 _STRETCHES = "offsets"
 """Beside the kinds, which are hexadecimal numbers."""
 
@@ -48,12 +40,23 @@ class Replayed:
 
     @classmethod
     def of(cls, commit: Commit | None, partition: TopicPartition) -> Replayed:
-        """Return what a replay's last commit remembers."""
+        """Return what a replay's last commit remembers; nothing of a topic that was deleted since, and made again.
+
+        Raises ConfigError for the commit of an application.
+        """
         if commit is None:
+            return cls()
+        if commit.version != _VERSION:
+            raise ConfigError(
+                f"what was replayed of {partition.topic!r} is kept under the id {group_of(partition.topic)!r}. There "
+                "is an application of this id, whose commits a replay would replace: give the application another id "
+                "(--application-id), and `penstock reset` the old one"
+            )
+        if partition not in commit.positions:
             return cls()
         kinds = json.loads(commit.engine_state or b"{}")
         stretches = [(first, last) for first, last in kinds.pop(_STRETCHES, [])]
-        return cls(commit.positions.get(partition, 0), kinds, stretches)
+        return cls(commit.positions[partition], kinds, stretches)
 
     def has(self, letter: Letter) -> bool:
         """Return whether a letter was replayed."""
@@ -124,74 +127,6 @@ def group_of(topic: str) -> str:
     return f"{topic}-replay"
 
 
-Choose = Callable[[str, bytes, int], Sequence[int]]
-"""(topic, serialized key, number of partitions) -> the partitions to which records with this key go."""
-
-
-Refuses = Callable[[str], str | None]
-"""(topic that a letter's headers name) -> why no letter may go there; None: it may."""
-
-
-def refuses_internal(topic: str) -> str | None:
-    """Refuse what is no input of any application by its name, where it is not known which application it was."""
-    internal = topic.startswith("__") or topic.endswith("-changelog")
-    return "an application's changelog, or a topic of the log's own" if internal else None
-
-
-def refuses_other_than_inputs(application: Application, log: Log) -> Refuses:
-    """Return the function that refuses topics which the application does not read: headers can name any topic."""
-    application = stored_application(application, log)
-    program = application.program
-    sources = [each for each in program.nodes.values() if isinstance(each, SourceNode)]
-
-    def refuses(topic: str) -> str | None:
-        if any(reads(each, topic, application.id, program.internal_topics) for each in sources):
-            return None
-        return f"no source of application {application.id!r} reads it"
-
-    return refuses
-
-
-def by_hash(topic: str, key: bytes, count: int) -> Sequence[int]:
-    """Choose the partition by the hash of the key's bytes."""
-    return (default_partitioner(key, count),)
-
-
-def by_sinks(application: Application, log: Log) -> Choose:
-    """Return the function that chooses as the application's sinks do: a windowed key without its window, for instance.
-
-    Where only a source names the topic, its key serde says whether keys are windowed. Others are chosen `by_hash`.
-    """
-    application = stored_application(application, log)
-    kept = whole_keys(application, read_note_of_any_version(application.id, log), log)
-    application = with_whole_keys(application, {WHOLE_KEYS: kept})
-    program, settings = application.program, application.settings
-    nodes: dict[str, SinkNode | SourceNode] = {}
-    for node in sorted(program.nodes.values(), key=lambda each: isinstance(each, SinkNode)):
-        if isinstance(node, SourceNode):
-            nodes |= {decorate(application.id, each, program.internal_topics): node for each in node.topics}
-        elif isinstance(node, SinkNode) and isinstance(node.topic, str):
-            nodes[decorate(application.id, node.topic, program.internal_topics)] = node
-
-    def choose(topic: str, key: bytes, count: int) -> Sequence[int]:
-        if (node := nodes.get(topic)) is None:
-            return by_hash(topic, key, count)
-        serde, _ = serdes_of_topic(node.key_serde, None, settings, f"topic {topic!r}", topic)
-        if isinstance(node, SinkNode) and (node.partitioner or node.partition_by):
-            try:
-                if chosen := partitions_of_key(node, serde, topic, serde.deserialize(key), count):
-                    return chosen
-                raise ValueError("its partitioner drops records with this key")
-            except Exception as error:  # a user's function, and a key that may be why the record failed
-                raise ConfigError(
-                    f"sink {node.name!r} cannot choose a partition of {topic!r} for key {key!r}: {error!r}: leave "
-                    "--app away to send it by the hash of its key"
-                ) from error
-        return by_hash(topic, key[: len(key) - serde.window_bytes], count)
-
-    return choose
-
-
 def replayed(log: Log, topic: str) -> Mapping[int, Replayed]:
     """Return the replayed part of each partition, without disturbing a running replay."""
     return {
@@ -209,16 +144,16 @@ def replay(
     limit: int | None = None,
     again: bool = False,
     dry_run: bool = False,
-    choose: Choose = by_hash,
-    refuses: Refuses = refuses_internal,
+    targets: Targets = BY_HEADERS,
 ) -> Replay:
     """Send selected letters, as their source records were, to `to` or back to where each was read.
 
-    Back means into the partition that it was read from. `choose` says the partition where that is not there, and in
-    `to`. Letters that were replayed before are left out, except with `again` or where the selection goes by place or
-    time. Letters whose topic is not there, or which `refuses` refuses, wait, and hold up no others. What is sent and
-    what is remembered are one commit of the log: a replay that is killed is taken up where it was. At most `limit` are
-    sent. Raises UnknownTopicError when there is no topic `to`.
+    Back means into the partition that it was read from. `targets` choose the partition where that is not there, where
+    the key has moved, and in `to`. Letters that were replayed before are left out, except with `again` or where the
+    selection goes by place or time. Letters whose topic is not there, or is refused by `targets`, wait, and hold up no
+    others. What is sent and what is remembered are one commit of the log: a replay that is killed is taken up where it
+    was. At most `limit` are sent. Raises UnknownTopicError when there is no topic `to`, and ConfigError when an
+    application has the id under which the log keeps what was replayed.
     """
     if to is not None and to not in log.topics():
         raise UnknownTopicError(f"there is no topic {to!r} to replay to")
@@ -229,7 +164,7 @@ def replay(
         if limit is not None and sum(each.records for each in total) >= limit:
             break
         left = None if limit is None else limit - sum(each.records for each in total)
-        one = _PartitionReplay(log, partition, selection, to, left, again or selection.by_place, choose, refuses)
+        one = _PartitionReplay(log, partition, selection, to, left, again or selection.by_place, targets)
         if dry_run:
             one.run(replayed(log, topic)[partition.partition])
         else:
@@ -251,8 +186,7 @@ class _PartitionReplay:
         to: str | None,
         limit: int | None,
         again: bool,
-        choose: Choose,
-        refuses: Refuses,
+        targets: Targets,
     ) -> None:
         self._log = log
         self._partition = partition
@@ -260,8 +194,7 @@ class _PartitionReplay:
         self._to = to
         self._left = limit
         self._again = again
-        self._choose = choose
-        self._refuses = refuses
+        self._targets = targets
         self._counts = {name: info.partitions for name, info in log.topics().items()}
         self._offsets: dict[str, list[int]] = {}
         self._done: set[str] = set()
@@ -275,11 +208,13 @@ class _PartitionReplay:
         """Send, in commits of about a fetch each."""
         partition = self._partition
         group, task = group_of(partition.topic), f"0_{partition.partition}"
+        # A look first: opening would take the fence of an application of this id.
+        Replayed.of(self._log.last_commit(group, task, [partition]), partition)
         # Weeks may pass until the next replay.
         with closing(self._log.open_lasting_committer(group, task, [partition])) as committer:
             memory = Replayed.of(committer.committed, partition)
             for outputs in self._outputs(memory):
-                committer.commit(Commit({partition: memory.base}, "replay", memory.to_bytes()), outputs)
+                committer.commit(Commit({partition: memory.base}, _VERSION, memory.to_bytes()), outputs)
 
     def run(self, memory: Replayed) -> None:
         """Read, but send nothing."""
@@ -347,10 +282,11 @@ class _PartitionReplay:
         self._done.add(letter.kind)
         number = letter.note.partition
         chosen: Sequence[int] | None = None
-        if self._to is None and number is not None and number < self._counts[to]:
+        stays = self._to is None and not self._targets.is_moved(letter.note)
+        if stays and number is not None and number < self._counts[to]:
             chosen = (number,)
         elif letter.key is not None:
-            chosen = self._choose(to, letter.key, self._counts[to])
+            chosen = self._targets.choose(to, letter.key, self._counts[to])
         output = outputs.setdefault(to, OutputBatch(to, [], [], [], [], []))
         output.keys.append(letter.key)
         output.values.append(letter.value)
@@ -364,7 +300,7 @@ class _PartitionReplay:
         return True
 
     def _why_not(self, topic: str) -> str | None:
-        return self._refuses(topic) or (None if topic in self._counts else "it does not exist")
+        return self._targets.refuses(topic) or (None if topic in self._counts else "it does not exist")
 
 
 def count_letters(log: Log, topic: str) -> dict[tuple[str | None, str | None], tuple[int, int]]:

@@ -16,7 +16,7 @@ from penstock.plugins.runtime.reading import read_up_to
 from .command import separator_option, verb
 from .failures import ended_by_sigterm
 from .options import find_settings, log_options, open_log
-from .output import note, reader_may_leave
+from .output import data_output, note, reader_may_leave
 from .topics import topic_info
 
 POLL_SECONDS = 0.1
@@ -80,8 +80,9 @@ def consume(
 ) -> None:
     """Print the records of TOPIC, one a line, up to where it ends now or (--follow) for ever.
 
-    Serdes str and bytes print as they are, everything else as JSON. With --json bytes are base64 text, and
-    the output is what `penstock produce --json-lines` reads. Only committed records are seen.
+    Serdes str and bytes print as they are, everything else as JSON; on a terminal control characters are escaped.
+    With --json bytes are base64 text, and the output is what `penstock produce --json-lines` reads. Only committed
+    records are seen.
     """
     from .text import json_lines, text_lines, topic_serdes, write_lines
 
@@ -92,7 +93,7 @@ def consume(
         separator = key_separator if print_key else None
         line = json_lines(keys, values) if as_json else text_lines(keys, values, separator, null_text)
         start = log.end_offsets(partitions) if follow and not from_beginning else log.start_offsets(partitions)
-        output = sys.stdout.buffer
+        output = data_output()
         left = max_records if max_records is not None else sys.maxsize
         for batch in _batches(log, dict(start), follow, output):
             left -= write_lines(batch, line, left, output)

@@ -21,6 +21,7 @@ from .reset import parse_time
 from .topics import topic_info
 
 if TYPE_CHECKING:
+    from penstock import Application
     from penstock.plugins.applications.dead_letters import Letter, Selection
     from penstock.plugins.applications.replay import Replay
 
@@ -174,19 +175,26 @@ def replay(
     The headers of a letter name the topic. With --app it must be one that the application reads. Letters that cannot go
     back wait, and the command ends with 1 when it has sent the others.
     """
-    from penstock.plugins.applications.replay import by_hash, by_sinks, refuses_internal, refuses_other_than_inputs
     from penstock.plugins.applications.replay import replay as run_replay
+    from penstock.plugins.applications.replay_targets import BY_HEADERS, targets_of
 
     selection, where = _selection(given)
     with open_log(find_settings(**where)) as log:
         topic_info(log, topic)
-        application = named_application(**where)
-        choose = by_hash if application is None else by_sinks(application, log)
-        refuses = refuses_internal if application is None else refuses_other_than_inputs(application, log)
-        done = run_replay(
-            log, topic, selection, to=to, limit=limit, again=again, dry_run=dry_run, choose=choose, refuses=refuses
-        )
+        application = _application_of(to, **where)
+        targets = BY_HEADERS if application is None else targets_of(application, log)
+        done = run_replay(log, topic, selection, to=to, limit=limit, again=again, dry_run=dry_run, targets=targets)
     _report(topic, done, dry_run=dry_run, as_json=as_json)
+
+
+def _application_of(to: str | None, log: str | None, data_dir: str | None, app: str | None) -> Application | None:
+    """Return the application of --app. Raises ConfigError for a Topology without an id, whose inputs are not known.
+
+    With --to nobody asks for its inputs.
+    """
+    if app is None or to is not None:
+        return named_application(log, data_dir, app)
+    return find_application(app, log=log, data_dir=data_dir)
 
 
 def _selection(given: dict[str, Any]) -> tuple[Selection, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -11,6 +12,9 @@ from penstock.program.partitioning import keys_to_hash
 
 from .options import name_and_value
 from .text import TextSerde, headers_from_json, shorten
+
+_MOST_MS = 2**63 - 1
+"""A log keeps timestamps in 64 bits."""
 
 
 class _Row(NamedTuple):
@@ -107,8 +111,8 @@ class LineReader:
         timestamp = record.get("timestamp", now)
         if isinstance(timestamp, str):
             timestamp = parse_timestamp(timestamp)
-        if not isinstance(timestamp, int) or isinstance(timestamp, bool):
-            raise ValueError(f'"timestamp": expected ms since the epoch, found {timestamp!r}')
+        if not isinstance(timestamp, int) or isinstance(timestamp, bool) or abs(timestamp) > _MOST_MS:
+            raise ValueError(f'"timestamp": expected ms since the epoch, found {shorten(timestamp)}')
         headers = headers_from_json(record["headers"]) if record.get("headers") is not None else self._headers
         partition = self._checked_partition(record.get("partition"))
         return [
@@ -122,7 +126,7 @@ class LineReader:
         ]
 
     def _checked_partition(self, partition: Any) -> int | None:
-        if partition is None or (isinstance(partition, int) and 0 <= partition < self._partitions):
+        if partition is None or (type(partition) is int and 0 <= partition < self._partitions):
             return partition
         raise ConfigError(f"partition {partition!r}: topic {self._topic!r} has {self._partitions}, numbered from 0")
 
@@ -133,11 +137,11 @@ def parse_timestamp(text: str) -> int:
     >>> parse_timestamp("2024-05-01T12:00:00Z")
     1714564800000
     """
-    if text.removeprefix("-").isdigit():
+    if re.fullmatch(r"-?[0-9]{1,19}", text) and abs(int(text)) <= _MOST_MS:
         return int(text)
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ConfigError(
             f"timestamp {text!r}: expected ms since the epoch or a time like 2024-05-01T12:00:00Z"
         ) from None

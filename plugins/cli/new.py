@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import keyword
 import re
+import sys
 from pathlib import Path
 
 import click
@@ -35,6 +37,11 @@ def new(kind: str, name: str, directory: Path | None) -> None:
         raise ConfigError(
             f"package name {name!r}: expected small letters and digits, in words with a dash between them, as in "
             "acme-sessions; others install it by that name"
+        )
+    if keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        raise ConfigError(
+            f"package name {name!r}: Python has a keyword or a module of this name, so the package could not be "
+            "imported: choose another one"
         )
     place = directory or Path(name)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
@@ -59,6 +59,25 @@ def print_text(text: str, *, bold: bool = False) -> None:
     with reader_may_leave():
         text = printable(text)
         click.echo(click.style(text, bold=True) if bold else text, nl=not text.endswith("\n"))
+
+
+def data_output() -> IO[bytes]:
+    """Return where lines of data go: stdout, byte for byte; on a terminal their control characters are escaped."""
+    return cast("IO[bytes]", _TerminalOutput()) if sys.stdout.isatty() else sys.stdout.buffer
+
+
+class _TerminalOutput:
+    """Takes whole lines of data, which records may have made, and shows them on the terminal."""
+
+    def write(self, lines: bytes) -> int:
+        """Write lines, without what would move the cursor, colour the terminal or turn its text."""
+        text = printable(lines.decode("utf-8", "backslashreplace"))
+        sys.stdout.buffer.write(text.encode(sys.stdout.encoding, "backslashreplace"))
+        return len(lines)
+
+    def flush(self) -> None:
+        """Let the terminal show what was written."""
+        sys.stdout.buffer.flush()
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:

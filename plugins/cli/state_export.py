@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from penstock.support.packages import needed
 
 from .command import verb
 from .options import application_options, checkpoint_options, find_application
-from .output import count, note
+from .output import count, data_output, note, reader_may_leave
 from .state_reading import StoreReading, reading_store
 
 _PORTION = 20_000
@@ -106,14 +105,13 @@ def _parquet(reading: StoreReading, file: Any) -> Any:
 @contextmanager
 def _written(output: Path | None, form: str) -> Iterator[Any]:
     """Return a file to write to; a named one appears when the block has ended without an error."""
-    from .output import reader_may_leave
-
     if output is None:
         if form == "parquet":
             raise ConfigError("--format parquet: name the file with --output")
         with reader_may_leave():
-            yield sys.stdout.buffer
-            sys.stdout.buffer.flush()
+            lines = data_output()
+            yield lines
+            lines.flush()
         return
     aside = output.with_name(f"{output.name}.tmp")
     try:

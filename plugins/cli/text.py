@@ -136,7 +136,7 @@ def headers_from_json(value: Any) -> Headers:
 
 def _header(pair: Any) -> tuple[str, bytes | None]:
     if isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str):
-        with suppress(ValueError):
+        with suppress(ValueError, TypeError):  # the second for base64 that is no text
             return pair[0], bytes_of_json(pair[1])
     raise ValueError(f'"headers": expected [name, text or null or {{"base64": text}}], found {shorten(pair)}')
 

@@ -46,7 +46,8 @@ def visit(target: str, visitor: str | None, argument: str | None, stop: bool, as
 
         if visitor is not None and stop:
             stopped = visits.stop_visits(application, log, visitor)
-            print_text(f"{application.id}: {stopped} visit{'' if stopped == 1 else 's'} stopped\n")
+            if not as_json:
+                print_text(f"{application.id}: {stopped} visit{'' if stopped == 1 else 's'} stopped\n")
         elif visitor is not None:
             visits.ask_for_visit(application, log, visitor, SystemClock().now_ms(), _data(argument))
         if as_json:

@@ -78,9 +78,9 @@ class Console:
         hides = options.stores is not None or bool(options.excluded or options.masked)
         self._guard = Guard(options.address, options.token, options.hosts)
         self._rights = Rights(options.token, options.actions_token)
-        self._watching = Watching(application)
+        self._watching = Watching(queries.named)
         self._stores = StoreViews(Answers(queries, names, list(options.masked)))
-        self._letters = Letters(application, hides=hides)
+        self._letters = Letters(queries.named, hides=hides)
         self._limiter: anyio.CapacityLimiter | None = None
         self._templates = Environment(
             loader=FileSystemLoader(_FOLDER / "templates"), autoescape=True, undefined=StrictUndefined,

@@ -9,14 +9,8 @@ from typing import Any
 
 from penstock import Application, Log, PenstockError, TopicPartition
 from penstock.plugins.applications.dead_letters import Letter, Selection, batches_from, letters_in, partitions_of
-from penstock.plugins.applications.replay import (
-    Refuses,
-    Replayed,
-    by_sinks,
-    refuses_other_than_inputs,
-    replay,
-    replayed,
-)
+from penstock.plugins.applications.replay import Replayed, replay, replayed
+from penstock.plugins.applications.replay_targets import Refuses, refuses_other_than_inputs, targets_of
 from penstock.plugins.queries.http.refusals import Refused
 from penstock.plugins.runtime.locations import open_log
 from penstock.settings.dead_letters import dead_letter_topics
@@ -92,9 +86,8 @@ class Letters:
             raise Refused(400, "bad_request", "Expected the partition and the offset of a letter.")
         selection = Selection(partition=partition, first=offset, last=offset) if names_one else Selection()
         with closing(open_log(self._settings)) as log:
-            choose = by_sinks(self._application, log)
-            refuses = refuses_other_than_inputs(self._application, log)
-            done = replay(log, topic, selection, limit=MOST_REPLAYED, choose=choose, refuses=refuses)
+            targets = targets_of(self._application, log)
+            done = replay(log, topic, selection, limit=MOST_REPLAYED, targets=targets)
         sent = sum(each.records for each in done.sent)
         _log.info("the console replayed %d dead letters of %s", sent, topic)
         for (name, why), count in done.held.items():
@@ -107,16 +100,20 @@ class Letters:
 
     def _shown(self, letter: Letter, done: Replayed, refuses: Refuses) -> dict[str, Any]:
         note = letter.note
+        exception = letter.exception
+        if self._hides and exception:
+            # Somebody else's client may have written more than the name.
+            exception = next(iter(exception.split()), None)
         facts: list[tuple[str, str]] = [("offset", f"partition {letter.partition}, offset {letter.offset}")]
         if note is not None:
             read = f"{note.topic} partition {note.partition} offset {note.offset}" if note.topic else "no record"
-            facts += [("read from", read), ("exception", letter.exception or "-")]
+            facts += [("read from", read), ("exception", exception or "-")]
         if not self._hides:
             facts += [("message", (note.message if note is not None else None) or "-")]
             facts += [("key", _text(letter.key)), ("value", _text(letter.value))]
             facts += [(f"header {name}", _text(value)) for name, value in letter.headers]
         return {
-            "title": f"{moment(letter.timestamp)} {letter.exception or 'no dead letter'} from {letter.source or '-'}",
+            "title": f"{moment(letter.timestamp)} {exception or 'no dead letter'} from {letter.source or '-'}",
             "facts": facts,
             "stacktrace": None if self._hides or note is None else note.stacktrace,
             "replayed": done.has(letter),
@@ -127,19 +124,23 @@ class Letters:
 
 
 def _latest(log: Log, topic: str, selection: Selection, before: int) -> dict[int, list[Letter]]:
-    """Return the last letters of each partition, before an offset if it is not negative."""
+    """Return the last letters of each partition, before an offset if it is not negative; [] if there are none at all.
+
+    Offsets may be without records, many in a row: aborted transactions and compaction leave such.
+    """
     found: dict[int, list[Letter]] = {}
     partitions = partitions_of(log, topic, selection)
-    ends = log.end_offsets(partitions)
+    starts, ends = log.start_offsets(partitions), log.end_offsets(partitions)
     for each in partitions:
-        end = ends[each] if before < 0 else min(before, ends[each])
-        first = max(0, end - _ON_A_PAGE)
-        found[each.partition] = [
-            letter
-            for batch in batches_from(log, TopicPartition(topic, each.partition), first, end)
-            for letter in letters_in(batch)
-            if letter.offset < end
-        ]
+        first = ends[each] if before < 0 else min(before, ends[each])
+        letters: list[Letter] = []
+        offsets = _ON_A_PAGE
+        while not letters and first > starts[each]:
+            end, first = first, max(starts[each], first - offsets)
+            offsets *= 2
+            for batch in batches_from(log, TopicPartition(topic, each.partition), first, end):
+                letters += [letter for letter in letters_in(batch) if letter.offset < end]
+        found[each.partition] = letters[-_ON_A_PAGE:]
     return found
 
 

@@ -13,6 +13,7 @@ from penstock import HISTOGRAM_BOUNDS, Application, Clock, Log, PenstockError, S
 from penstock.plugins.applications.lag import PartitionLag, present_lag
 from penstock.plugins.applications.run_status import RUNNING, RunStatus, TaskStatus
 from penstock.plugins.applications.status_topic import StatusTopic
+from penstock.plugins.applications.stored_id import stored_application
 from penstock.plugins.runtime.histogram import added
 from penstock.plugins.runtime.locations import open_log
 
@@ -129,7 +130,7 @@ class Watch:
     """Looks at an application through its log; one thread at a time may call `look`."""
 
     def __init__(self, application: Application, log: Log, clock: Clock | None = None) -> None:
-        self._application = application
+        self._named = self._application = application
         self.log = log
         self._status = StatusTopic(log, application.id)
         self._clock = clock or SystemClock()
@@ -140,6 +141,7 @@ class Watch:
         """Return the application now; without the log, the view of the look before with the error."""
         before, now_ms = self._view, self._clock.now_ms()
         try:
+            self._follow_layout()
             run = self._status.read()
             lag = present_lag(self._application, self.log)
         except PenstockError as error:
@@ -153,6 +155,12 @@ class Watch:
         self._samples.append(Sample(now_ms, interval.rate, interval.latency, total, memory, state))
         self._view = View(self._application.id, now_ms, run, lag, interval, tuple(self._samples))
         return self._view
+
+    def _follow_layout(self) -> None:
+        """Look at the application where it is in the log since it was resharded."""
+        stored = stored_application(self._named, self.log)
+        if stored.id != self._application.id:
+            self._application, self._status = stored, StatusTopic(self.log, stored.id)
 
 
 def _interval(before: RunStatus | None, run: RunStatus | None) -> Interval:

@@ -68,7 +68,8 @@ class Queries:
         open_copies: Callable[[Application], Copies],
         global_directory: Callable[[Application], Path] | None = None,
     ) -> None:
-        self._named = application
+        self.named = application
+        """The application as it was given; `application` has another id once it was resharded."""
         self._log = log
         self._open_copies = open_copies
         self._global_directory = global_directory
@@ -235,7 +236,7 @@ class Queries:
         try:
             self._looked_at = self.seconds()
             with suppress(LogError):  # it is asked again; whether a version is the last one is another question
-                stored = stored_application(self._named, self._log)
+                stored = stored_application(self.named, self._log)
                 if stored.id != self.application.id:
                     self._close_copies()
                     self._open(stored)

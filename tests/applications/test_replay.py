@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import Application, Commit, Processor, Topology, Windowed, default_partitioner, key_value_store
+from penstock import (
+    Application,
+    Commit,
+    Processor,
+    Topology,
+    Windowed,
+    default_partitioner,
+    key_value_store,
+    run,
+)
 from penstock.errors import ConfigError, FencedError, UnknownTopicError
 from penstock.handlers import Failure, Stage
 from penstock.log import Log
@@ -18,13 +28,14 @@ from penstock.plugins.applications.dead_letters import Letter, Selection, read_l
 from penstock.plugins.applications.replay import (
     Replay,
     Replayed,
-    by_sinks,
     count_letters,
-    refuses_other_than_inputs,
     replay,
 )
+from penstock.plugins.applications.replay_targets import Targets, by_sinks, targets_of
 from penstock.plugins.console.letters import _latest
 from penstock.plugins.logs.local import LocalLog
+from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.runtime.locations import open_log
 from penstock.program.serdes import resolve_serde
 from penstock.record import Headers, OutputBatch, Record, RecordBatch, TopicPartition
 from penstock.task.dead_letter import letter_headers
@@ -77,6 +88,7 @@ def values(log: Log, *topics: str) -> list[int]:
 
 
 STEPS = st.tuples(
+    st.sampled_from([False, False, True]),
     st.lists(LETTERS, max_size=6),
     st.sampled_from([(), ("ValueError",), ("builtins.KeyError", "TimeoutError")]),
     st.sampled_from([(), ("a",)]),
@@ -88,13 +100,22 @@ STEPS = st.tuples(
 
 @given(st.lists(STEPS, max_size=6))
 def test_each_letter_is_sent_once(
-    steps: list[tuple[list[tuple[int, str, Exception]], tuple[str, ...], tuple[str, ...], int | None, int | None, str]],
+    steps: list[
+        tuple[bool, list[tuple[int, str, Exception]], tuple[str, ...], tuple[str, ...], int | None, int | None, str]
+    ],
 ) -> None:
+    """Also of a topic that was deleted and made again: what was replayed of the one before says nothing of its letters."""
     log = dead_letter_log()
-    count = 0
-    for letters, exceptions, sources, partition, limit, fault in steps:
+    count, there, gone = 0, set[int](), set[int]()
+    for is_made_again, letters, exceptions, sources, partition, limit, fault in steps:
+        if is_made_again:
+            gone |= there - set(values(log, *SOURCES))
+            there.clear()
+            log.delete_topic("dead")
+            log.create_topic("dead", 2)
         for each in letters:
             letter(log, count, *each)
+            there.add(count)
             count += 1
         selection = Selection(exceptions, sources, partition)
         before = Counter(values(log, *SOURCES))
@@ -119,10 +140,49 @@ def test_each_letter_is_sent_once(
     replay(log, "dead", Selection())
     log.create_topic(LATE, 1)
     replay(log, "dead", Selection())
-    assert Counter(values(log, *SOURCES, LATE)) == Counter(range(count))
+    sent_once = set(range(count)) - gone
+    assert Counter(values(log, *SOURCES, LATE)) == Counter(sent_once)
     assert {waiting for _, waiting in count_letters(log, "dead").values()} <= {0}
     replay(log, "dead", Selection(), again=True)
-    assert Counter(values(log, *SOURCES, LATE)) == Counter([*range(count), *range(count)])
+    assert Counter(values(log, *SOURCES, LATE)) == Counter([*sent_once, *there])
+
+
+NUMBERS = st.one_of(
+    st.none(), st.binary(max_size=6), st.integers().map(lambda number: str(number).encode()),
+    st.sampled_from([b"9" * 5_000, b"9" * 19, "\u0663".encode(), "\u00b2".encode()]),
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=4))
+def test_no_headers_that_somebody_made_up_hold_up_a_replay(numbers: list[tuple[bytes | None, bytes | None]]) -> None:
+    log = dead_letter_log()
+    for number, (partition, offset) in enumerate(numbers):
+        made_up: Headers = (
+            ("__streams.errors.exception", b"E"), ("__streams.errors.topic", b"a"),
+            ("__streams.errors.partition", partition), ("__streams.errors.offset", offset),
+        )  # fmt: skip
+        log.append(OutputBatch("dead", [b"k"], [b"%d" % number], [number], [made_up]))
+    letter(log, len(numbers), 0, "a", ERRORS[0])
+    replay(log, "dead", Selection())
+    assert sorted(values(log, "a")) == [*range(len(numbers) + 1)]
+
+
+def test_an_application_of_the_id_that_replays_have_is_left_alone(tmp_path: Path) -> None:
+    """A replay of `dead` commits as `dead-replay` does."""
+    topology = Topology().add_source("letters", "dead").add_sink("out", "elsewhere", "letters")
+    application = Application("dead-replay", topology, data_dir=str(tmp_path), engine="embedded")
+    with closing(open_log(application.settings)) as log:
+        for name in ("dead", "elsewhere", "a"):
+            log.create_topic(name, 1)
+        letter(log, 0, 0, "a", ERRORS[0])
+        run(application)
+        letter(log, 1, 0, "a", ERRORS[0])
+        committed = log.last_commit("dead-replay", "0_0", [PLACE])
+        for refused in (lambda: replay(log, "dead", Selection()), lambda: count_letters(log, "dead")):
+            with pytest.raises(ConfigError, match="application of this id, whose commits a replay would replace"):
+                refused()
+        assert log.last_commit("dead-replay", "0_0", [PLACE]) == committed
+        assert run(application).records_in == 1
 
 
 def test_it_goes_back_as_it_was_and_where_it_was() -> None:
@@ -156,16 +216,20 @@ def test_a_windowed_key_goes_where_the_sink_of_its_topic_sends_it() -> None:
     topology.add_sink("by first", "by-first", "all", key_serde=serde, partition_by=lambda key: key.key[0])
     choose = by_sinks(Application("app", topology), log)
     for topic in ("windows", "read", "by-first"):
-        replay(log, "dead", Selection(), to=topic, again=True, choose=choose)
+        replay(log, "dead", Selection(), to=topic, again=True, targets=Targets(choose))
     for topic, hashed in (("windows", names), ("read", names), ("by-first", ["k"] * len(names))):
         assert placed(log, topic) == [default_partitioner(each.encode(), 7) for each in hashed], topic
-    replay(log, "dead", Selection(), again=True, choose=choose)  # back, where partition 9 is not there any more
+    replay(
+        log, "dead", Selection(), again=True, targets=Targets(choose)
+    )  # back, where partition 9 is not there any more
     assert placed(log, "a") == [default_partitioner(each.encode(), 3) for each in names]
     topology.add_sink(
         "by value", "b", "all", key_serde=serde, partitioner=lambda topic, record, count: record.value % 2
     )
     with pytest.raises(ConfigError, match="sink 'by value' cannot choose a partition of 'b'"):
-        replay(log, "dead", Selection(), to="b", again=True, choose=by_sinks(Application("app", topology), log))
+        replay(
+            log, "dead", Selection(), to="b", again=True, targets=Targets(by_sinks(Application("app", topology), log))
+        )
 
 
 def test_no_letter_is_dropped_by_a_partitioner_that_drops_what_has_no_value() -> None:
@@ -176,7 +240,7 @@ def test_no_letter_is_dropped_by_a_partitioner_that_drops_what_has_no_value() ->
     topology.add_sink("some", "elsewhere", "all", key_serde="str", partitioner=lambda topic, record, count: ())
     choose = by_sinks(Application("app", topology), log)
     with pytest.raises(ConfigError, match="sink 'some' cannot choose a partition of 'elsewhere'.* drops"):
-        replay(log, "dead", Selection(), to="elsewhere", choose=choose)
+        replay(log, "dead", Selection(), to="elsewhere", targets=Targets(choose))
     assert [each.records for each in replay(log, "dead", Selection(), to="elsewhere").sent] == [1]
     assert values(log, "elsewhere") == [7]
 
@@ -292,7 +356,7 @@ def test_headers_lead_to_no_topic_but_inputs() -> None:
     topology.add_repartition("again", "all", key_serde="str")
     topology.add_global_store(key_value_store("fixed"), "the fixed", "fixed", "fill", Ignores)
     application = Application("app", topology)
-    done = replay(log, "dead", Selection(), refuses=refuses_other_than_inputs(application, log))
+    done = replay(log, "dead", Selection(), targets=targets_of(application, log))
     assert [each.to for each in done.sent] == ["a", "app-again-repartition", "in-1", "fixed"]
     assert held(done) == dict.fromkeys(("b", "app-counts-changelog", "elsewhere", "__internal"), 1)
     # Where the application is not known, names tell.
@@ -351,6 +415,18 @@ class Read(FaultyLog):
         if partition == PLACE:
             self.stretches.append((start, end))
         return super().fetch(partition, start, end, max_bytes)
+
+
+def test_letters_before_many_offsets_without_records_are_on_the_page() -> None:
+    """Compaction and aborted transactions leave such offsets: the page said that there are no letters."""
+    log = MemoryLog()
+    log.create_topic("dead", 1, {"cleanup.policy": "compact"})
+    for key in (b"old", *[b"k"] * 200):
+        log.append(OutputBatch("dead", [key], [b"v"], [0]))
+    log.maintain(1)
+    assert [each.offset for each in _latest(log, "dead", Selection(), 200)[0]] == [0]
+    assert [each.offset for each in _latest(log, "dead", Selection(), -1)[0]] == [200]
+    assert _latest(log, "dead", Selection(), 0)[0] == []
 
 
 def test_of_many_letters_only_those_that_are_wanted_are_read() -> None:

@@ -64,6 +64,8 @@ def test_a_replay_elsewhere_goes_where_the_sink_of_the_application_sends_it(lett
     shown = letters.json_lines("consume", "ones", "--json")
     assert [each["partition"] for each in shown if each["key"] is not None] == [1]
     letters(*replay, "--all", "--app", "ones:topology")
+    back = letters("dlq", "replay", "dead", "--app", "ones:topology", code=2)
+    assert "has no id" in back.stderr, "which topics it reads is not known, so no header may choose one"
     assert len(letters.json_lines("consume", "ones", "--json")) == 4
 
 

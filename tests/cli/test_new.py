@@ -62,3 +62,10 @@ def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
     refused = new("processor", name, "--directory", str(tmp_path / "made"))
     assert refused.exit_code == 2 and "expected small letters and digits" in refused.stderr
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("name", ["class", "json"])
+def test_a_package_that_python_could_not_import_is_refused(tmp_path: Path, name: str) -> None:
+    refused = new("processor", name, "--directory", str(tmp_path / "made"))
+    assert refused.exit_code == 2 and "Python has a keyword or a module of this name" in refused.stderr
+    assert not (tmp_path / "made").exists()

@@ -16,6 +16,7 @@ from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.settings import Settings
 
 from ..waiting import wait_until
+from .applications import TARGET, counting, run
 from .console import Console
 
 
@@ -149,6 +150,31 @@ def test_a_terminal_gets_progress_tables_and_colour(lines: Console) -> None:
     assert "─" in shown
     assert "\x1b[" in on_a_terminal(lines, "--help")
     assert "\x1b[" not in on_a_terminal(lines, "--help", NO_COLOR="1")
+
+
+def test_no_record_controls_the_terminal_and_elsewhere_its_bytes_are_exact(console: Console) -> None:
+    """What moves the cursor, sets colours or the title, or turns the direction of text; a byte that is not UTF-8."""
+    hostile = "\x1b[2J\x1b]0;title\x07\x9b31m\x7f\u202e\r"
+    counting(console)
+    with open_log(Settings(data_dir=str(console.directory / ".penstock"))) as log:
+        log.append(OutputBatch("words", [hostile.encode()], [hostile.encode()], [0], [((hostile, hostile.encode()),)]))
+        log.append(OutputBatch("dead", [b"k"], [b"\x9b31m\xff"], [0]))
+    run()
+    escaped = "\\u001b[2J\\u001b]0;title\\u0007\\u009b31m\\u007f\\u202e\\u000d"
+    for verb in (
+        ("consume", "words", "--print-key"), ("consume", "words", "--json"), ("state", "export", TARGET, "counts"),
+        ("state", "get", TARGET, "counts", hostile),
+    ):  # fmt: skip
+        shown = on_a_terminal(console, *verb).replace("\r\n", "\n")
+        assert all(each.isprintable() or each in "\n\t" for each in shown), (verb, shown)
+        assert escaped in shown or escaped.replace("\\u000d", "\\r") in shown, (verb, shown)
+    assert on_a_terminal(console, "consume", "dead", "--serde", "bytes") == "\\x9b31m\\xff\r\n"
+    lines = (
+        console("consume", "words", "--print-key").stdout_bytes
+        + console("consume", "dead", "--serde", "bytes").stdout_bytes
+    )
+    assert lines == f"{hostile}\t{hostile}\n".encode() + b"\x9b31m\xff\n"
+    assert console.json("consume", "words", "--json")["value"] == hostile
 
 
 def test_a_full_disk_behind_stdout_is_an_error(lines: Console) -> None:

@@ -111,6 +111,10 @@ def test_the_serdes_of_an_application_are_used(lines: Console) -> None:
         (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "partition": ' '1}\n', "line 3: partition 1: topic 'lines' has 1"),
         (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "timestamp": ' '1.5}\n', 'line 3: "timestamp": expected ms'),
         (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "headers": ' '5}\n', 'line 3: "headers": expected'),
+        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "headers": {"h": {"base64": 5}}}\n', 'line 3: "headers": expected'),
+        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "partition": true}\n', "line 3: partition True: topic"),
+        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "timestamp": 9223372036854775808}\n', 'line 3: "timestamp": expected ms'),
+        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "timestamp": "\u00b2"}\n', "line 3: timestamp '\u00b2': expected ms"),
     ],
 )  # fmt: skip
 def test_a_line_that_does_not_fit_ends_after_those_before_it(
@@ -153,6 +157,9 @@ def test_timestamps_headers_and_partitions_for_all(console: Console) -> None:
     ("arguments", "message"),
     [
         (["-t", "yesterday"], "timestamp 'yesterday': expected ms since the epoch or a time like"),
+        (["-t", "\u00b2"], "timestamp '\u00b2': expected ms since the epoch or a time like"),
+        (["-t", "9223372036854775808"], "timestamp '9223372036854775808': expected ms since the epoch"),
+        (["-t", "9" * 5_000], "expected ms since the epoch or a time like"),
         (["-H", "x"], "--header 'x': expected NAME=VALUE"),
         (["--partition", "1"], "partition 1: topic 'lines' has 1, numbered from 0"),
         (["-K", ""], "--key-separator"),

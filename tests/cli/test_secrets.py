@@ -54,14 +54,14 @@ VERBS = [
 ]  # fmt: skip
 """Commands that work."""
 FAILING = [
-    (2, "config", TARGET, "--set", "sasl.pasword=marked-secret"),
-    (2, "run", TARGET, "--set", "schema_registry_user_info=5:marked-secret", "--set", "commit_interval=x"),
-    (2, "config", TARGET, "--set", "changelog=nothing:s3://me:marked-secret@nowhere"),
-    (2, "lag", TARGET, "--log", "kafka:localhost:1", "--set", "task_timeout=1s"),
-    (1, "state", "get", TARGET, "orders", "none"),
-    (1, "state", "backup", TARGET, "nothing://me:marked-secret@bucket/backups"),
-    (1, "state", "restore", TARGET, "nothing://me:marked-secret@bucket/backups"),
-    (2, "changelog", "move", TARGET, "--from", "topic://me:marked-secret@bucket/other"),
+    (2, ("config", TARGET, "--set", "sasl.pasword=marked-secret")),
+    (2, ("run", TARGET, "--set", "schema_registry_user_info=5:marked-secret", "--set", "commit_interval=x")),
+    (2, ("config", TARGET, "--set", "changelog=nothing:s3://me:marked-secret@nowhere")),
+    (2, ("lag", TARGET, "--log", "kafka:localhost:1", "--set", "task_timeout=1s")),
+    (1, ("state", "get", TARGET, "orders", "none")),
+    (1, ("state", "backup", TARGET, "nothing://me:marked-secret@bucket/backups")),
+    (1, ("state", "restore", TARGET, "nothing://me:marked-secret@bucket/backups")),
+    (2, ("changelog", "move", TARGET, "--from", "topic://me:marked-secret@bucket/other")),
 ]
 """The exit codes of commands that fail, and the commands."""
 
@@ -117,10 +117,10 @@ def test_no_command_shows_or_logs_a_secret(
             walk(*verb)
         assert "below 0" in walk("dlq", "show", "dead"), "a letter whose message has the settings"
         backups = s3.uri("bucket/backups").replace("key:secret@", f"me:{MARK}@")
-        for verb in ("backup", "backups"):
-            walk("state", verb, TARGET, backups)
+        for name in ("backup", "backups"):
+            walk("state", name, TARGET, backups)
         walk("state", "restore", TARGET, backups, code=1)
-        for code, *arguments in FAILING:
+        for code, arguments in FAILING:
             walk(*arguments, code=code)
         s3.refuse = "GET"
         walk("state", "verify", TARGET, code=1)

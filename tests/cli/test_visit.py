@@ -45,6 +45,7 @@ def test_a_visit_from_its_request_to_its_end(console: Console) -> None:
     assert "keep.scale" not in console("visit", TARGET, "check").stdout  # it is over
     assert console("visit", TARGET, "check", "--stop").stdout == "pricing: 1 visit stopped\n"
     assert "stopped" in console("visit", TARGET).stdout
+    assert console.json("visit", TARGET, "check", "--stop", "--json")["application_id"] == "pricing"
 
 
 def test_what_is_refused(console: Console) -> None:

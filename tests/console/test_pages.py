@@ -75,6 +75,9 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundi
         rows = [(f"k{number:03}", f"v{number}", number) for number in range(120)]
         made.put("in", [*rows, *((text, text, 1) for text in HOSTILE), ("bad", "of bad", 7)])
         run(application(made))
+        # Another client may write the message into the header of the exception.
+        others = (("__streams.errors.exception", b"java.lang.X of bad"), ("__streams.errors.topic", b"in"))
+        made.log.append(OutputBatch("dead", [b"k"], [b"v"], [8], [others]))
         yield made
 
 
@@ -214,7 +217,7 @@ def test_stores_that_are_left_out_or_masked_stay_so(queries: Queries) -> None:
         assert reader.get("store?name=texts").status == reader.get("copies?name=texts").status == 404
         assert "texts" not in reader.get("stores").text
         letters = reader.get("dead-letters").text
-        assert "ValueError" in letters and "of bad" not in letters
+        assert "ValueError" in letters and "java.lang.X" in letters and "of bad" not in letters
     with served(queries, pages=pages, masked=["texts"]) as url:
         reader = Reader(url)
         assert "k007 ***" in reader.get("store?name=texts&key=k007").text
@@ -351,7 +354,7 @@ def test_a_log_that_is_away_is_said_on_the_page(tmp_path: Path) -> None:
         surroundings.create(**{"in": 1, "dead": 1})
         with Queries.of_this_machine(application(surroundings)) as queries:
             (tmp_path / "no log").write_text("")
-            queries.application = queries.application.with_settings(log=f"local:{tmp_path / 'no log'}")
+            queries.named = queries.named.with_settings(log=f"local:{tmp_path / 'no log'}")
             with closing(console_app(queries)) as console:
                 for page in ("", "topology", "tasks", "events"):
                     answer = in_process(console, page)

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from penstock import LogError, ManualClock
+from penstock.plugins.applications.lease import LeaseKeeper
 from penstock.plugins.applications.run_status import RunStatus, SlotHost, TaskStatus, VisitOfRun
 from penstock.plugins.applications.status_topic import StatusTopic
+from penstock.plugins.applications.stored_id import StoredAs, write_stored
 from penstock.plugins.console.watch import Interval, Rate, Watch, Watching
 
 from ..spark import apps
@@ -35,6 +37,20 @@ def status(written_ms: int, records: int, **changes: object) -> RunStatus:
         times={"latency": {"0": [9.0, 5, 0, 0, records, *[0] * 14], "1": [9.0, 2, *[0] * 17]}},
     )  # fmt: skip
     return replace(run, **changes)  # type: ignore[arg-type]
+
+
+def test_an_application_that_is_resharded_is_watched_where_it_is(surroundings: Surroundings) -> None:
+    log = surroundings.log
+    watch = Watch(surroundings.application("app", apps.count()), log, ManualClock(2_000))
+    StatusTopic(log, "app").write(status(1_000, 100))
+    assert watch.look().state == "running"
+    lease = LeaseKeeper(log, "app")
+    write_stored("app", lease, StoredAs("app-layout-2", "app"))
+    lease.release()
+    assert watch.look().state == "never started"
+    StatusTopic(log, "app-layout-2").write(status(2_000, 7, application_id="app-layout-2"))
+    run = watch.look().run
+    assert run is not None and (run.application_id, run.records_in) == ("app-layout-2", 7)
 
 
 def test_rates_are_between_two_statuses_of_one_run(surroundings: Surroundings) -> None:

@@ -10,14 +10,19 @@ import pytest
 from penstock import (
     Application,
     ConfigError,
+    DeadLetter,
     IncompatibleStateError,
     OutputBatch,
     Record,
+    TopicPartition,
     Topology,
     TopologyError,
     default_partitioner,
     key_value_store,
 )
+from penstock.plugins.applications.dead_letters import Selection
+from penstock.plugins.applications.replay import replay
+from penstock.plugins.applications.replay_targets import targets_of
 from penstock.plugins.applications.stored_id import read_stored
 from penstock.plugins.dsl import StreamsBuilder, within
 from penstock.plugins.logs.memory import MemoryLog
@@ -74,6 +79,42 @@ def test_a_topic_that_grows_and_is_written_to_while_the_old_records_are_processe
     produce(log, "in", rows(8, 9))
     run(app, log)
     assert outputs(log) == always(tmp_path, 9)
+
+
+class Fails(Append):
+    """Fails for a value that is bad."""
+
+    def process(self, record: Record) -> None:
+        if record.value.startswith("bad"):
+            raise ValueError(record.value)
+        super().process(record)
+
+
+def test_letters_of_before_a_topic_grew_go_where_the_state_of_their_keys_is(tmp_path: Path) -> None:
+    """Those of after it, and of topics that did not grow, go back into the partition where they were read."""
+    log = new_log({"in": 4, "other": 2, "out": 1, "dead": 1})
+    made = []
+    for keep in (Fails, Append):
+        topology = Topology().add_source("in", "in").add_processor("keep", keep, "in", stores=[key_value_store("kept")])
+        topology.add_sink("out", "out", "keep").add_source("beside", "other").add_processor("fails", Fails, "beside")
+        made.append(Application("shop", topology, processing_handler=DeadLetter("dead"),
+                                **settings(tmp_path, "topic:")))  # fmt: skip
+    fails, mended = made
+    bad = [(key, "bad,", 1) for key in KEYS]
+    produce(log, "in", [(key, "1,", 0) for key in KEYS] + bad)
+    log.append(OutputBatch("other", [b"x"] * 2, [b"bad", b"good"], [1, 1], partitions=[(0,), (1,)]))
+    run(fails, log)
+    grow(log, "in", 7)
+    resharded(fails, log, 7)
+    produce(log, "in", [(key, "2,", 2) for key in KEYS] + bad)
+    run(fails, log)
+    done = replay(log, "dead", Selection(), targets=targets_of(mended, log))
+    assert (sum(each.records for each in done.sent), done.held) == (16, {})
+    run(mended, log)
+    last = {key: values[-1][0] for key, values in outputs(log).items()}
+    assert last == {key.encode(): b"1,2,bad,bad," for key in KEYS}
+    partitions = [TopicPartition("other", number) for number in range(2)]
+    assert list(log.end_offsets(partitions).values()) == [2, 2], "its writers choose partitions in their own way"
 
 
 def through_topic(directory: Path, between: str = "between") -> Application:
