@@ -14,7 +14,7 @@ from ..record import RecordMetadata
 from ..settings.secret import SettingsByName
 from ..settings.settings import Settings
 from ..store import Entries, StateStore
-from ..store.record_cache import FlushListener
+from ..store.record_cache import FlushListener, Forwarding
 from ..support.callbacks import check_plain, watched
 from .progress import Progress
 from .saved_values import SavedValues
@@ -181,6 +181,15 @@ class ReadOnlyView:
         self._store = store
         self.name = store.name
         self.filler = filler
+
+    @property
+    def forwarding(self) -> Forwarding | None:
+        """The store's own: a processor that only reads may ask the filler for it."""
+        return self._store.forwarding
+
+    @forwarding.setter
+    def forwarding(self, forwarding: Forwarding) -> None:
+        self._store.forwarding = forwarding
 
     def __getattr__(self, name: str) -> Any:
         store = self._store

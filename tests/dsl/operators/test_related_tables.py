@@ -18,6 +18,7 @@ from ..interleaving import folded
 Table = KTable[Any, Any]
 Rows = dict[Any, Any]
 KINDS = ["join", "left_join", "outer_join"]
+FROM_THEIR_TOPICS = {"changelog": "topic:", "topology_optimization": "reuse_ktable_source_topics"}
 
 
 def half(value: int) -> int | None:
@@ -90,6 +91,8 @@ def test_the_result_has_the_rows_of_the_moment(related: str, seed: int) -> None:
         "reopen_tasks": chance.random() < 0.3,
         "dsl_store_format": chance.choice(["default", "headers"]),
     }
+    if chance.random() < 0.3:
+        options |= FROM_THEIR_TOPICS
     tables: dict[str, Rows] = {"one": {}, "two": {}}
     out: Rows = {}
     sums: Rows = {}
@@ -107,6 +110,17 @@ def test_the_result_has_the_rows_of_the_moment(related: str, seed: int) -> None:
                     expected[f"{each % 7}"] = expected.get(f"{each % 7}", 0) + each
                 found = folded(driver.read_all("sums"), sums)
                 assert {group: total for group, total in found.items() if total} == expected
+
+
+def test_a_table_that_its_topic_fills_is_joined_with_itself() -> None:
+    builder = StreamsBuilder()
+    table = builder.table("one", "one", value_serde="int")
+    table.join(table, both).to_stream().to("out", value_serde="int")
+    with TopologyTestDriver(builder, **FROM_THEIR_TOPICS) as driver:
+        driver.pipe("one", "a", 1)
+        assert folded(driver.read_all("out")) == {"a": both(1, 1)}
+        driver.pipe("one", "a", None)
+        assert [each.value for each in driver.read_all("out")][-1:] == [None]
 
 
 @pytest.mark.parametrize("cached", [True, False], ids=["cached", "uncached"])
