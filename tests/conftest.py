@@ -60,8 +60,17 @@ _LONG = (
     "test_installed.py",
 )
 """Files with tests that take longest: they begin early, so that no process is left with one of them at the end."""
-_EACH_DAY = [Path(__file__).parent / name / "test_contract.py" for name in ("changelogs", "logs", "stores")]
+_EACH_DAY = ("changelogs/test_contract.py", "logs/test_contract.py", "stores/test_contract.py")
 """Files whose contract suites run whole each day: those of what is used by default."""
+_MATRICES = (
+    "examples/test_examples.py",
+    "kafka/test_refused_records.py",
+    "runtime/test_out_of_range.py",
+    "simulate/test_operators.py",
+    "upgrades/test_dsl.py",
+    "upgrades/test_windows.py",
+)
+"""Files with tests of which each has many cases that take long, such as programs on engines or verbs with changes."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -92,13 +101,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def _parts(item: pytest.Item) -> int:
     """Return in how many days a test runs once.
 
-    What is planted and was found once need not be found each day, and a rule that many suites try need not be tried by
-    each of them.
+    What is planted and was found once need not be found each day, and a rule that many suites or cases try need not be
+    tried by each of them.
     """
     if "_planted_" in getattr(item, "originalname", ""):
         return 3
     of_a_contract = getattr(item, "obj", _parts).__module__.startswith("penstock.plugins.testing.contracts.")
-    return 2 if of_a_contract and item.path not in _EACH_DAY else 1
+    file = item.path.relative_to(Path(__file__).parent).as_posix()
+    return 2 if (of_a_contract and file not in _EACH_DAY) or (hasattr(item, "callspec") and file in _MATRICES) else 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,14 +16,13 @@ from penstock import Application
 from penstock.plugins.logs.kafka.log import KafkaLog
 
 from ..kafka.clients import delete_own
-from ..rotation import by_turns
 from .running import EXAMPLES, OnAnEngine, Runner, by_key, in_the_driver, load
 
 NUMBERED = sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
 ON_KAFKA = {"kafka": "exactly_once", "kafka at least once": "at_least_once"}
 
 
-SPARK = [pytest.mark.spark, pytest.mark.xdist_group("spark elsewhere"), by_turns(0, 2)]
+SPARK = [pytest.mark.spark, pytest.mark.xdist_group("spark elsewhere")]
 """Of tests that ask for the session by the name of a parameter: tests/conftest.py does not see that they share it."""
 BROKER = [pytest.mark.broker, pytest.mark.xdist_group("broker, test_examples")]
 
