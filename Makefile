@@ -16,7 +16,7 @@ IN_MEMORY = $(shell test "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print 
 	! grep -q ' /dev/shm [^ ]* [^ ]*noexec' /proc/mounts && \
 	awk '/^MemAvailable/ && $$2 > 12000000 { print "/dev/shm" }' /proc/meminfo)
 
-.PHONY: all help venv java view lint format types quick test test-all test-install soak docs demo demo-kafka bench bench-kafka clean
+.PHONY: all help venv java warm view lint format types quick test test-all test-install soak docs demo demo-kafka bench bench-kafka clean
 .DEFAULT_GOAL := all
 
 all: lint types test docs  ## what CI runs: lint, types, test, docs
@@ -42,6 +42,9 @@ java:  ## check that Spark will find Java 17 or later
 	command -v "$$java" >/dev/null || { echo "Spark needs Java 17 or later, and $$java is not there: install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME" >&2; exit 1; }; \
 	found=$$("$$java" -version 2>&1 | awk -F'"' '/version/ { print int($$2); exit }'); \
 	test "$${found:-0}" -ge 17 || { echo "Spark needs Java 17 or later; $$java is $$("$$java" -version 2>&1 | head -n 1): install a newer one or set JAVA_HOME to it" >&2; exit 1; }
+
+warm: $(STAMP) java  ## Spark's archive of classes for this host, if it is missing
+	@$(BIN)/penstock warmup --if-missing || echo "Spark will take longer to start"
 
 # Type checkers do not follow the import hook of an editable installation: in .venv they find the links as stubs, by
 # which nothing is imported.
@@ -70,8 +73,7 @@ types: $(STAMP) view  ## mypy --strict, the tests too
 quick: $(STAMP)  ## tests of core, the DSL and the stores, in a minute or two, without Java and Spark
 	$(BIN)/python -m pytest -q -n 2 $(QUICK) $(PYTEST)
 
-test: $(STAMP) java  ## tests of everything, in JOBS processes: more than cores, for half of the time a test waits
-	@$(BIN)/penstock warmup --if-missing || echo "Spark will take longer to start"
+test: $(STAMP) warm  ## tests of everything, in JOBS processes: more than cores, for half of the time a test waits
 	@export TMPDIR=$$(mktemp -d "$(or $(TMPDIR),$(IN_MEMORY),/tmp)/t.XXXXXX") && \
 		$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(PYTEST) && rm -rf "$$TMPDIR"
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -34,7 +35,7 @@ os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(__file__).parents
 settings.register_profile(
     "penstock",
     deadline=None,
-    max_examples=100 if rotation.DAY == "all" else 30,
+    max_examples=100 if rotation.DAY == "all" else 25,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("penstock")
@@ -59,6 +60,17 @@ _LONG = (
     "test_installed.py",
 )
 """Files with tests that take longest: they begin early, so that no process is left with one of them at the end."""
+_EACH_DAY = ("changelogs/test_contract.py", "logs/test_contract.py", "stores/test_contract.py")
+"""Files whose contract suites run whole each day: those of what is used by default."""
+_MATRICES = (
+    "examples/test_examples.py",
+    "kafka/test_refused_records.py",
+    "runtime/test_out_of_range.py",
+    "simulate/test_operators.py",
+    "upgrades/test_dsl.py",
+    "upgrades/test_windows.py",
+)
+"""Files with tests of which each has many cases that take long, such as programs on engines or verbs with changes."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -69,6 +81,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     broker wait more than they work, so each file may be in a process of its own. Other files are in one process each,
     so that no other one makes what their tests share again, nor imports the same.
     """
+    if (parts := _parts(item)) > 1 and item.get_closest_marker("skipif") is None:
+        item.add_marker(rotation.by_turns(crc32(item.nodeid.encode()), parts))
     names = getattr(item, "fixturenames", ())
     for name in _SHARED:
         if name in names:
@@ -82,6 +96,19 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         group = item.nodeid.partition("::")[0]
     if group is not None and item.get_closest_marker("xdist_group") is None:
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _parts(item: pytest.Item) -> int:
+    """Return in how many days a test runs once.
+
+    What is planted and was found once need not be found each day, and a rule that many suites or cases try need not be
+    tried by each of them.
+    """
+    if "_planted_" in getattr(item, "originalname", ""):
+        return 3
+    of_a_contract = getattr(item, "obj", _parts).__module__.startswith("penstock.plugins.testing.contracts.")
+    file = item.path.relative_to(Path(__file__).parent).as_posix()
+    return 2 if (of_a_contract and file not in _EACH_DAY) or (hasattr(item, "callspec") and file in _MATRICES) else 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

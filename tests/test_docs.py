@@ -48,8 +48,8 @@ PAGES = [
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PLAIN = re.compile(r"(?:([^|;]+) \| )?penstock ([^|;&<>$*]+)(?: \| (.+))?")
 """A command of `penstock`, with what it reads from and what reads it; it needs no shell itself."""
-LONG = {"write_and_prove.md": 0, "dataframes.md": 1, "backends.md": 1}
-"""Pages, beside README.md, that take longest, and on which of two days each of them runs."""
+LONG = {"README.md": 0, "write_and_prove.md": 0, "dataframes.md": 1, "backends.md": 1}
+"""Pages that take longest, and on which of two days each runs; `make test-install` types README's commands each day."""
 FOLDERS = {
     "core": "penstock",
     "stores": "penstock.stores",

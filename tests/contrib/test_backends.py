@@ -25,25 +25,25 @@ both = pytest.mark.parametrize("backend", [RocksDbBackend, SqliteBackend])
 OPEN = "contrib.rocksdb", "contrib.sqlite"
 
 
-@by_turns(0, 2)
+@by_turns(0, 4)
 class TestSqlite(StoreBackendContract):
     open = staticmethod(partial(SqliteBackend, lock_timeout="1s"))
     examples = 8
 
 
-@by_turns(0, 2)
+@by_turns(1, 4)
 class TestKindsOverSqlite(StoreKindsContract):
     open = staticmethod(SqliteBackend)
     examples = 3
 
 
-@by_turns(1, 2)
+@by_turns(2, 4)
 class TestRocksDb(StoreBackendContract):
     open = staticmethod(partial(RocksDbBackend, lock_timeout="1s"))
     examples = 8
 
 
-@by_turns(1, 2)
+@by_turns(3, 4)
 class TestKindsOverRocksDb(StoreKindsContract):
     open = staticmethod(RocksDbBackend)
     examples = 3

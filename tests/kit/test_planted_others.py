@@ -26,6 +26,7 @@ from penstock.plugins.testing.mock_context import MockProcessorContext
 from penstock.settings.names import NoCounterpartError
 from penstock.settings.types import SettingType, expecting, optional, whole_number
 
+from ..rotation import of_today
 from . import planted_handlers as handlers
 from . import planted_kinds as kinds
 from .planted_kinds import TestTags as TestTags
@@ -33,7 +34,7 @@ from .planted_kinds import TestTags as TestTags
 # ---------------------------------------------------------------- what is right
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", of_today(list(SPECS), 2))
 def test_our_own_kinds_keep_the_contract(name: str) -> None:
     suite = type("Suite", (StateStoreContract,), {"spec": SPECS[name], "calls": CALLS[name], "examples": 15})()
     assert list(failures(suite)) == []
