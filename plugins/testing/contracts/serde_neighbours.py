@@ -188,12 +188,15 @@ def _is_hashable(value: Any) -> bool:
 
 
 def _has_fields(value: Any) -> bool:
-    return is_dataclass(value) and not isinstance(value, type)
+    kind = type(value)
+    return is_dataclass(kind) or hasattr(kind, "_fields") or hasattr(kind, "__struct_fields__")
 
 
 def _with_other_fields(value: Any, others: Any) -> Iterator[Any]:
-    for field in fields(value):
-        if field.init:
-            for other in others(getattr(value, field.name)):
-                with suppress(Exception):  # its class takes no such value
-                    yield replace(value, **{field.name: other})
+    kind = type(value)
+    names = getattr(kind, "_fields", ()) or getattr(kind, "__struct_fields__", ())
+    given = {name: getattr(value, name) for name in names or [each.name for each in fields(value) if each.init]}
+    for name, each in given.items():
+        for other in others(each):
+            with suppress(Exception):  # its class takes no such value
+                yield kind(**{**given, name: other})

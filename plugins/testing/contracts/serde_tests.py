@@ -91,6 +91,10 @@ class SerdeTests:
         return [neighbourhood(value) for value in sorted(by_shape.values(), key=lambda value: len(shape(value)))[-4:]]
 
 
+def _struct_fields(value: Any) -> Sequence[str]:
+    return getattr(type(value), "__struct_fields__", ())
+
+
 def same_value(one: Any, other: Any, *, exactly: bool = True) -> bool:
     """Return whether two values are equal and of one type, all through, with nan the same as nan and -0.0 not as 0.0.
 
@@ -130,11 +134,11 @@ def same_value(one: Any, other: Any, *, exactly: bool = True) -> bool:
         )
     if isinstance(one, _Pair):
         return same(one.pair, other.pair)
-    return bool(one == other) or (
-        # One may have a nan.
-        is_dataclass(one)
-        and all(same(getattr(one, each.name), getattr(other, each.name)) for each in fields(one) if each.compare)
-    )
+    if one == other:
+        return True
+    # One may have a nan.
+    names = [each.name for each in fields(one) if each.compare] if is_dataclass(one) else _struct_fields(one)
+    return bool(names) and all(same(getattr(one, name), getattr(other, name)) for name in names)
 
 
 _equal_value = partial(same_value, exactly=False)
