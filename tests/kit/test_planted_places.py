@@ -56,6 +56,8 @@ PLACES: list[tuple[Any, ...]] = [
     (calls.RelativeToDestroy, "test_the_working_directory_changes", "destroyed, when the working directory"),
     (calls.RowsInPortions, LARGE, "sees all of it or nothing"),
     (calls.BytesInPortions, LARGE, "sees all of it or nothing"),
+    (calls.NeverSyncs, "test_a_crash_of_the_machine", "took a part of what was not synced"),
+    (calls.StateOfTwoFiles, "test_a_crash_of_the_machine", "took a part of what was not synced"),
     (calls.StoreByStore, LARGE, "sees all of it or nothing"),
 ]  # fmt: skip
 
