@@ -37,6 +37,15 @@ class CrashImages:
             on_disk = old[1] if old[0] == number else b""
             self._on_disk[file] = number, _mixed(on_disk, content, set(range(-(-len(content) // _PAGE))) - {*dirty})
 
+    def write_images(self, directory: Path, name: str) -> Iterator[Path]:
+        """Yield directories below this one, with the files of each image."""
+        for number, image in enumerate(self.images()):
+            place = directory / f"{name}-{number}"
+            for file, content in image.items():
+                (place / file).parent.mkdir(parents=True, exist_ok=True)
+                (place / file).write_bytes(content)
+            yield place
+
     def images(self) -> Iterator[dict[Path, bytes]]:
         """Yield directories that a crash may leave: with none of the pages, one of them, about half of them."""
         pages = [(name, page) for name, (_, dirty) in self._now.items() for page in dirty]

@@ -37,20 +37,20 @@ def expect_durable(directory: Path, rule: str) -> None:
 
 def _unsynced_bytes(directory: Path) -> int | None:
     """Return about how many bytes of the files in a directory a crash of the machine would lose; None if unknown."""
-    if not _can_say(directory):
+    if not can_say(directory):
         return None
     return sum(_unsynced_pages(file) for file in directory.rglob("*") if file.is_file()) * os.sysconf("SC_PAGESIZE")
 
 
 def dirty_pages(path: Path) -> set[int] | None:
     """Return the numbers of the pages of a file that are in memory alone; None where the system does not say."""
-    if not _can_say(path.parent):
+    if not can_say(path.parent):
         return None
     pages = range(-(-path.stat().st_size // os.sysconf("SC_PAGESIZE")))
     return {page for page in pages if _unsynced_pages(path, page)} if _unsynced_pages(path) else set()
 
 
-def _can_say(directory: Path) -> bool:
+def can_say(directory: Path) -> bool:
     """Return whether the system says what is on disk: not an older one, or a file system in memory."""
     probe = directory / "probe-of-the-contract"
     probe.write_bytes(os.urandom(10_000))
