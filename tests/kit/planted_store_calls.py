@@ -142,3 +142,21 @@ class StateOfTwoFiles(FileBackend):
                 rows[bytes.fromhex(key.decode("ascii", "replace"))] = bytes.fromhex(value.decode("ascii", "replace"))
         rows.pop(b"", None)
         return version, {**tables, "first": rows}
+
+
+class KeepsWhatIsAsLong(LmdbBackend):
+    """A large value stays where it is replaced by one of its length."""
+
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:
+        def is_new(store: str, key: bytes, value: bytes | None) -> bool:
+            return value is None or len(value) < 4096 or len(self.get(store, key) or b"") != len(value)
+
+        kept = {store: [row for row in rows if is_new(store, *row)] for store, rows in changes.items()}
+        super().write(kept, previous, version)
+
+
+class ReadersMakeAFile(FileBackend):
+    def __init__(self, directory: Path, stores: Sequence[str], *, read_only: bool = False) -> None:
+        if read_only:
+            (directory / "journal").touch()
+        super().__init__(directory, stores, read_only=read_only)

@@ -58,6 +58,8 @@ PLACES: list[tuple[Any, ...]] = [
     (calls.BytesInPortions, LARGE, "sees all of it or nothing"),
     (calls.NeverSyncs, "test_a_crash_of_the_machine", "took a part of what was not synced"),
     (calls.StateOfTwoFiles, "test_a_crash_of_the_machine", "took a part of what was not synced"),
+    (calls.KeepsWhatIsAsLong, "test_a_value_is_replaced_by_one_as_long", "4096 bytes was replaced"),
+    (calls.ReadersMakeAFile, "test_a_reader_where_nothing_is_yet", "makes no files, and made .'journal'"),
     (calls.StoreByStore, LARGE, "sees all of it or nothing"),
 ]  # fmt: skip
 

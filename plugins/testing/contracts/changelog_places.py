@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import chdir
 from pathlib import Path
 from random import Random
 
@@ -95,6 +96,27 @@ class PlaceTests(ChangelogTests):
             rule = "an object that has looked, after another one destroyed the changelog and began anew"
             check_restored(reader, "0-w", None, b"new", rule)
             expect((reader.proven(), reader.beginnings()), (set(), {"0-w"}), rule)
+
+    def test_the_working_directory_changes(self, tmp_path: Path) -> None:
+        """Between any two calls, as a program likes: a changelog stays the one that was opened."""
+        place, here, there = (tmp_path / name for name in ("place", "here", "over/there"))
+        for each in (place, here, there):
+            each.mkdir(parents=True)
+        with chdir(here):
+            log = self.open(place)
+            log.append({"s": [(b"key", b"0-v")]}, None, "0-v")
+        rule = "the working directory has changed since it was opened"
+        with chdir(there):
+            append_each(log, "0-v", "1-v")
+            log.snapshot("1-v", iter([("s", b"key", b"1-v")]))
+            clean(log, "1-v")
+            for reader in (log, self.open(place)):
+                expect(restored(reader, "1-v", None, {}), {"s": {b"key": b"1-v"}}, rule)
+            log.destroy()
+            expect(self.open(place).beginnings(), set(), f"destroyed, when {rule}")
+            left = [each.name for each in there.iterdir()]
+            assert not left, f"{rule}: it left {left} there"
+            log.close()
 
     def test_processes_that_append_once_ask_for_a_snapshot(self, tmp_path: Path) -> None:
         """Each restarts after one commit: the deltas of those before count as well."""
