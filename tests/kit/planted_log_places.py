@@ -89,6 +89,16 @@ class CutsNotes(MemoryLog):
         super().put_meta(application_id, key, value[:65_536])
 
 
+class NotesEndBeforeZeros(MemoryLog):
+    def put_meta(self, application_id: str, key: str, value: bytes) -> None:
+        super().put_meta(application_id, key, value.rstrip(b"\0"))
+
+
+class EmptyNotesAreNone(MemoryLog):
+    def change_meta(self, application_id: str, key: str, change: Callable[[bytes | None], bytes]) -> None:
+        super().change_meta(application_id, key, lambda before: change(before or None))
+
+
 # ---------------------------------------------------------------- on disk
 
 

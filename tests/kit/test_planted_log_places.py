@@ -32,6 +32,8 @@ PLANTED: list[tuple[Any, str, str]] = [
     (planted.SomeThousandInACommit, "test_many_records_in_one_commit", "of a commit of 40,000"),
     (planted.PositionsOfFloats, LARGE, "a position of 62 bits"),
     (planted.CutsNotes, LARGE, "a note of 102400 bytes"),
+    (planted.NotesEndBeforeZeros, "test_notes_of_any_bytes", "a note of any bytes"),
+    (planted.EmptyNotesAreNone, "test_notes_of_any_bytes", "before it was changed"),
     (planted.TimesInTheOrderOfNames, "test_times_of_several_partitions", "offsets for the time"),
     (planted.TopicsOnce, LOOKED, "a topic"),
     (planted.NotesOnce, LOOKED, "a note"),
