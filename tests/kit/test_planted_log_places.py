@@ -34,6 +34,8 @@ PLANTED: list[tuple[Any, str, str]] = [
     (planted.CutsNotes, LARGE, "a note of 102400 bytes"),
     (planted.NotesEndBeforeZeros, "test_notes_of_any_bytes", "a note of any bytes"),
     (planted.EmptyNotesAreNone, "test_notes_of_any_bytes", "before it was changed"),
+    (planted.NamesIgnoreCase, "test_topics_that_are_almost_the_same", "already exists|exists"),
+    (planted.EnsuresPartitions, "test_topics_that_are_almost_the_same", "was there before ensure_topic"),
     (planted.TimesInTheOrderOfNames, "test_times_of_several_partitions", "offsets for the time"),
     (planted.TopicsOnce, LOOKED, "a topic"),
     (planted.NotesOnce, LOOKED, "a note"),
