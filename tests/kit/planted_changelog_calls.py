@@ -5,16 +5,18 @@ Other processes import this module.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from penstock import World
+from penstock import World, version_counter
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.changelogs.storage import TEMPORARY, LocalStorage, _write_all
 
-from .planted_folders import _ASIDE, FolderChangelog
+from .planted_folders import _ASIDE, _DELTA, FolderChangelog
 
 
 class CleansWhatIsWritten(FolderChangelog):
@@ -35,6 +37,41 @@ class CleansTheTemporaryOfOthers(DirectoryChangelog):
         super().clean(version, grace_ms, now_ms, is_current)
         if is_current():
             self.delete([each.name for each in self._storage.files() if each.name.endswith(TEMPORARY)])
+
+
+class GraceInSeconds(FolderChangelog):
+    def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
+        super().clean(version, grace_ms // 1000, now_ms, is_current)
+
+
+class CleansTheSameCounter(FolderChangelog):
+    """A delta that is no older than the version is deleted."""
+
+    def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
+        super().clean(version, grace_ms, now_ms, is_current)
+        for each in self._versions(_DELTA):
+            if version_counter(each) == version_counter(version) and each != version and is_current():
+                (self._folder / f"{each}{_DELTA}").unlink()
+
+
+class BeginsWhereSomethingIsMissing(FolderChangelog):
+    def beginnings(self) -> set[str]:
+        deltas = self._deltas()
+        return {each.version for each in deltas.values() if each.previous not in deltas}
+
+
+class FolderFromThere(FolderChangelog):
+    """The folder depends on the working directory."""
+
+    def __init__(self, location: str, application_id: str, task_id: str) -> None:
+        super().__init__(location, application_id, task_id)
+        self._folder = Path(os.path.relpath(self._folder))
+
+
+class DestroysNamesThatBeginAlike(FolderChangelog):
+    def destroy(self) -> None:
+        for folder in self._folder.parent.glob(f"{self._folder.name}*"):
+            shutil.rmtree(folder)
 
 
 class OneAsideForAll(FolderChangelog):

@@ -89,6 +89,32 @@ class CutsNotes(MemoryLog):
         super().put_meta(application_id, key, value[:65_536])
 
 
+class NotesEndBeforeZeros(MemoryLog):
+    def put_meta(self, application_id: str, key: str, value: bytes) -> None:
+        super().put_meta(application_id, key, value.rstrip(b"\0"))
+
+
+class EmptyNotesAreNone(MemoryLog):
+    def change_meta(self, application_id: str, key: str, change: Callable[[bytes | None], bytes]) -> None:
+        super().change_meta(application_id, key, lambda before: change(before or None))
+
+
+class NamesIgnoreCase(MemoryLog):
+    def create_topic(self, name: str, *given: Any, **named: Any) -> None:
+        super().create_topic(
+            next((each for each in self.topics() if each.lower() == name.lower()), name), *given, **named
+        )
+
+
+class EnsuresPartitions(MemoryLog):
+    """A topic that has others is made anew."""
+
+    def ensure_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+        if name in self.topics() and self.topic(name).partitions != partitions:
+            self.delete_topic(name)
+        super().ensure_topic(name, partitions, config)
+
+
 # ---------------------------------------------------------------- on disk
 
 

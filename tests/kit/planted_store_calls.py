@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from penstock import StoreLockedError
 from penstock.contrib.sqlite.backend import SqliteBackend, SqliteView
+from penstock.contrib.sqlite.connection import Connection
 from penstock.store import Changes
 from penstock.stores.lmdb.backend import LmdbBackend
 
-from .planted_backends import FileBackend
+from .planted_backends import FileBackend, Tables
 
 _PORTION = 20_000
 
@@ -105,3 +107,56 @@ class StoreByStore(LmdbBackend):
                 super().write({store: changes[store]}, previous, previous)
             changes = {last: changes[last]}
         super().write(changes, previous, version)
+
+
+class NeverSyncs(SqliteBackend):
+    """What a crash of the machine leaves is trusted."""
+
+    def _open(self) -> Connection:
+        connection = super()._open()
+        connection.run("PRAGMA synchronous = OFF")
+        return connection
+
+
+class StateOfTwoFiles(FileBackend):
+    """Rows first, then the version, in the files that are there; neither is synced."""
+
+    def _save(self, version: str, tables: Tables) -> None:
+        super()._save(version, tables)
+        text = b"".join(b"%b %b\n" % (key.hex().encode(), value.hex().encode()) for key, value in self._sorted(tables))
+        with open(self._file.with_name("journal"), "r+b" if self._file.with_name("journal").exists() else "w+b") as out:
+            out.write(text)
+            out.truncate()
+
+    def _sorted(self, tables: Tables) -> list[tuple[bytes, bytes]]:
+        return sorted(tables.get("first", {}).items())
+
+    def _state(self) -> tuple[str | None, Tables]:
+        version, tables = super()._state()
+        if version is None or "first" not in tables:
+            return version, tables
+        rows = {}
+        for line in self._file.with_name("journal").read_bytes().split(b"\n"):
+            key, _, value = line.partition(b" ")
+            with suppress(ValueError):
+                rows[bytes.fromhex(key.decode("ascii", "replace"))] = bytes.fromhex(value.decode("ascii", "replace"))
+        rows.pop(b"", None)
+        return version, {**tables, "first": rows}
+
+
+class KeepsWhatIsAsLong(LmdbBackend):
+    """A large value stays where it is replaced by one of its length."""
+
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:
+        def is_new(store: str, key: bytes, value: bytes | None) -> bool:
+            return value is None or len(value) < 4096 or len(self.get(store, key) or b"") != len(value)
+
+        kept = {store: [row for row in rows if is_new(store, *row)] for store, rows in changes.items()}
+        super().write(kept, previous, version)
+
+
+class ReadersMakeAFile(FileBackend):
+    def __init__(self, directory: Path, stores: Sequence[str], *, read_only: bool = False) -> None:
+        if read_only:
+            (directory / "journal").touch()
+        super().__init__(directory, stores, read_only=read_only)

@@ -61,6 +61,11 @@ PLANTED: list[tuple[Any, ...]] = [
     (calls.OneAsideForAll, RACE, AT_ONCE, raced("snapshots", "snapshots")),
     (calls.NamesInAField, RACE, AT_ONCE, raced("snapshots", "appends", "another thread")),
     (calls.DestroysFileByFile, RACE, AT_ONCE, raced("destroys", "appends")),
+    (calls.BeginsWhereSomethingIsMissing, "test_a_changelog_keeps_commits", "begins nothing"),
+    (calls.FolderFromThere, "test_the_working_directory_changes", "."),
+    (calls.DestroysNamesThatBeginAlike, "test_tasks_and_applications_are_apart", "."),
+    (calls.GraceInSeconds, "test_nothing_is_deleted_within_the_grace_period", "2-v|0-v"),
+    (calls.CleansTheSameCounter, "test_what_is_as_new_as_the_last_version_stays", "2-other stays"),
     (calls.AppendsBlindly, "test_a_file_is_not_as_it_was_left", "append returned", {"damage": "cut"}),
     (calls.AppendsBlindly, "test_a_file_is_not_as_it_was_left", "append returned", {"damage": "longer"}),
 ]

@@ -56,6 +56,10 @@ PLACES: list[tuple[Any, ...]] = [
     (calls.RelativeToDestroy, "test_the_working_directory_changes", "destroyed, when the working directory"),
     (calls.RowsInPortions, LARGE, "sees all of it or nothing"),
     (calls.BytesInPortions, LARGE, "sees all of it or nothing"),
+    (calls.NeverSyncs, "test_a_crash_of_the_machine", "took a part of what was not synced"),
+    (calls.StateOfTwoFiles, "test_a_crash_of_the_machine", "took a part of what was not synced"),
+    (calls.KeepsWhatIsAsLong, "test_a_value_is_replaced_by_one_as_long", "4096 bytes was replaced"),
+    (calls.ReadersMakeAFile, "test_a_reader_where_nothing_is_yet", "makes no files, and made .'journal'"),
     (calls.StoreByStore, LARGE, "sees all of it or nothing"),
 ]  # fmt: skip
 

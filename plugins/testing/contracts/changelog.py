@@ -295,10 +295,11 @@ class ChangelogContract(ContentTests, DamageTests, PlaceTests, RaceTests):
             log = type(self).changelog(where, *place)
             rule = f"the changelog of application {place[0]!r}, task {place[1]!r} is apart from others"
             expect(restored(log, "0-v", None, {}), {"s": {b"key": b"%d" % number}}, rule)
-        type(self).changelog(where, *places[0]).destroy()
-        for number, place in enumerate(places[1:], 1):
-            state = restored(type(self).changelog(where, *place), "0-v", None, {})
-            expect(state, {"s": {b"key": b"%d" % number}}, f"{place} after {places[0]} was destroyed")
+        for gone in range(3):
+            type(self).changelog(where, *places[gone]).destroy()
+            for number, place in enumerate(places[gone + 1 :], gone + 1):
+                state = restored(type(self).changelog(where, *place), "0-v", None, {})
+                expect(state, {"s": {b"key": b"%d" % number}}, f"{place} after {places[gone]} was destroyed")
 
     def test_a_changelog_keeps_commits(self, tmp_path: Path) -> None:
         """The commit before a delta, the latest one of a snapshot, and the first one, also after later changes."""
@@ -325,6 +326,9 @@ class ChangelogContract(ContentTests, DamageTests, PlaceTests, RaceTests):
         late.append({}, "2-v", "3-late", commit_of("3-late", 5))
         rule = "a delta proves nothing where the version before it is not there: a late one after `destroy`"
         expect(self.open(tmp_path).proven(), set(), rule)
+        expect(
+            self.open(tmp_path).beginnings(), set(), "a delta that follows a version which is not there begins nothing"
+        )
         log.append({}, None, "0-new")
         log.append({}, "0-new", "1-new")
         expect(self.open(tmp_path).proven(), {"0-new"}, "a new chain beside a late delta")

@@ -127,9 +127,29 @@ class ContentTests(ChangelogTests):
         append_each(log, None, "0-v", "1-v", "2-v")
         log.snapshot("2-v", iter([("s", b"key", b"2-v")]))
         append_each(log, "2-v", "3-v")
-        clean(log, "3-v", days=(0,))
-        for version in ("0-v", "1-v", "2-v", "3-v"):
-            expect(restored(self.open(tmp_path), version, None, {}), {"s": {b"key": version.encode()}}, "after clean")
+        for grace_days, days in ((None, 0), (2, 1), (400, 399)):
+            grace_ms = 60_000 if grace_days is None else grace_days * 24 * 3_600_000
+            clean(log, "3-v", grace_ms=grace_ms, days=(days,))
+            rule = f"after clean of what is {days} days old, within a grace period of {grace_ms} ms"
+            for version in ("0-v", "1-v", "2-v", "3-v"):
+                expect(restored(self.open(tmp_path), version, None, {}), {"s": {b"key": version.encode()}}, rule)
+
+    def test_what_is_as_new_as_the_last_version_stays(self, tmp_path: Path) -> None:
+        """A delta of another process with the counter of the version that is cleaned for, and one with the next."""
+        log, other = self.open(tmp_path), self.open(tmp_path)
+        append_each(log, None, "0-v", "1-v")
+        other.restore("1-v", None)
+        append_each(other, "1-v", "2-other", "3-other")
+        append_each(log, "1-v", "2-v")
+        log.snapshot("2-v", iter([("s", b"key", b"2-v")]))
+        clean(log, "2-v", days=(10, 20))
+        known = {"1-v": {"s": {b"key": b"1-v"}}}
+        for version in ("2-other", "3-other"):
+            rule = f"{version} stays when what is older than 2-v is cleaned"
+            try:
+                expect(restored(self.open(tmp_path), version, "1-v", known), {"s": {b"key": version.encode()}}, rule)
+            except ChangelogError as error:
+                raise AssertionError(f"{rule}: {error}") from error
 
     def test_what_is_given_is_not_kept(self, tmp_path: Path) -> None:
         """The engine clears its buffers after a commit: a delta is what it was when it was appended."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import chdir
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from penstock import ChangelogError, DeltaChangelog
+from penstock.store import Changes
 
 from .changelog_tests import ChangelogTests, append_each, clean, commit_of, failing, restored
+from .crash_images import CrashImages
 from .disk_witness import DiskWitness
+from .durability import can_say
 from .expectations import expect
+from .histories import State, applied
 
 
 class PlaceTests(ChangelogTests):
@@ -30,6 +35,30 @@ class PlaceTests(ChangelogTests):
             log.snapshot("2-v", iter([("s", b"key", b"2")]))
             clean(log, "2-v")
             disk.check("a snapshot lasts before clean deletes what it replaces")
+        log.close()
+
+    def test_a_crash_of_the_machine_takes_no_append(self, tmp_path: Path) -> None:
+        """Nor the snapshot before it: whatever part of what is in memory alone is lost when a call has returned."""
+        place = tmp_path / "place"
+        place.mkdir()
+        if self.in_one_process or not can_say(tmp_path):
+            pytest.skip("this system, or this file system, does not say what is on disk")
+        disk, log = CrashImages(place), self.open(place)
+        known: State = {}
+        for number in range(6):
+            version, previous = f"{number}-v", f"{number - 1}-v" if number else None
+            changes: Changes = {"s": [(b"%d" % number, b"v" * 5000), (b"key", b"%d" % number)]}
+            log.append(changes, previous, version)
+            known = applied(known, changes)
+            if number == 3:
+                log.snapshot(version, iter([("s", *row) for row in sorted(known["s"].items())]))
+            disk.look()
+            where = f"a crash of the machine took a part of what was not synced when append of {version} had returned"
+            for image in disk.write_images(tmp_path, f"image-{number}"):
+                try:
+                    expect(restored(self.open(image), version, None, {}), known, where)
+                except ChangelogError as error:
+                    raise AssertionError(f"{where}: {error}") from error
         log.close()
 
     @pytest.mark.parametrize("beside_writer", [False, True])
@@ -67,6 +96,27 @@ class PlaceTests(ChangelogTests):
             rule = "an object that has looked, after another one destroyed the changelog and began anew"
             check_restored(reader, "0-w", None, b"new", rule)
             expect((reader.proven(), reader.beginnings()), (set(), {"0-w"}), rule)
+
+    def test_the_working_directory_changes(self, tmp_path: Path) -> None:
+        """Between any two calls, as a program likes: a changelog stays the one that was opened."""
+        place, here, there = (tmp_path / name for name in ("place", "here", "over/there"))
+        for each in (place, here, there):
+            each.mkdir(parents=True)
+        with chdir(here):
+            log = self.open(place)
+            log.append({"s": [(b"key", b"0-v")]}, None, "0-v")
+        rule = "the working directory has changed since it was opened"
+        with chdir(there):
+            append_each(log, "0-v", "1-v")
+            log.snapshot("1-v", iter([("s", b"key", b"1-v")]))
+            clean(log, "1-v")
+            for reader in (log, self.open(place)):
+                expect(restored(reader, "1-v", None, {}), {"s": {b"key": b"1-v"}}, rule)
+            log.destroy()
+            expect(self.open(place).beginnings(), set(), f"destroyed, when {rule}")
+            left = [each.name for each in there.iterdir()]
+            assert not left, f"{rule}: it left {left} there"
+            log.close()
 
     def test_processes_that_append_once_ask_for_a_snapshot(self, tmp_path: Path) -> None:
         """Each restarts after one commit: the deltas of those before count as well."""

@@ -37,24 +37,40 @@ def expect_durable(directory: Path, rule: str) -> None:
 
 def _unsynced_bytes(directory: Path) -> int | None:
     """Return about how many bytes of the files in a directory a crash of the machine would lose; None if unknown."""
-    probe = directory / "probe-of-the-contract"
-    probe.write_bytes(os.urandom(10_000))
-    try:
-        if not _unsynced_pages(probe):
-            return None  # an older system, or a file system in memory
-    finally:
-        probe.unlink()
+    if not can_say(directory):
+        return None
     return sum(_unsynced_pages(file) for file in directory.rglob("*") if file.is_file()) * os.sysconf("SC_PAGESIZE")
 
 
-def _unsynced_pages(path: Path) -> int:
+def dirty_pages(path: Path) -> set[int] | None:
+    """Return the numbers of the pages of a file that are in memory alone; None where the system does not say."""
+    if not can_say(path.parent):
+        return None
+    pages = range(-(-path.stat().st_size // os.sysconf("SC_PAGESIZE")))
+    return {page for page in pages if _unsynced_pages(path, page)} if _unsynced_pages(path) else set()
+
+
+def can_say(directory: Path) -> bool:
+    """Return whether the system says what is on disk: not an older one, or a file system in memory."""
+    probe = directory / "probe-of-the-contract"
+    probe.write_bytes(os.urandom(10_000))
+    try:
+        return bool(_unsynced_pages(probe))
+    finally:
+        probe.unlink()
+
+
+def _unsynced_pages(path: Path, page: int | None = None) -> int:
+    """Return how many pages of a file, or of one page of it, are in memory alone."""
     if sys.platform != "linux":
         return 0
+    size = os.sysconf("SC_PAGESIZE")
+    part = _Range(0, 0) if page is None else _Range(page * size, size)
     file = os.open(path, os.O_RDONLY)
     try:
         found = _Cached()
         system = ctypes.CDLL(None, use_errno=True)
-        failed = system.syscall(_CACHESTAT, file, ctypes.byref(_Range(0, 0)), ctypes.byref(found), 0)
-        return 0 if failed else int(found.dirty)
+        failed = system.syscall(_CACHESTAT, file, ctypes.byref(part), ctypes.byref(found), 0)
+        return 0 if failed else int(found.dirty + found.writeback)
     finally:
         os.close(file)

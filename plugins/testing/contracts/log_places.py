@@ -128,6 +128,16 @@ class PlaceTests(ProcessTests):
         expect(log.committed(APPLICATION, [partition]), {partition: position + 1}, "a position of 62 bits that was set")
         log.close()
 
+    def test_notes_of_any_bytes(self, log: Log) -> None:
+        """They come back as they were, whatever they begin and end with, also to what changes them."""
+        for note in (b"", b"\0", b"note\0\0", b"\0note", b" note \n", b"\xff\xfe", b"\x80", b"None", b"0"):
+            log.put_meta(APPLICATION, "note", note)
+            expect(log.get_meta(APPLICATION, "note"), note, "a note of any bytes")
+            log.change_meta(APPLICATION, "note", lambda before: b"after " + (b"nothing" if before is None else before))
+            expect(
+                log.get_meta(APPLICATION, "note"), b"after " + note, f"a note that was {note!r} before it was changed"
+            )
+
     # -- others at its place
 
     def test_an_object_that_looked_sees_what_others_write(self, tmp_path: Path, clock: ManualClock) -> None:

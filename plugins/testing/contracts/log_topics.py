@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock import Commit, Log, LogError, TopicExistsError, TopicPartition, UnknownTopicError
+from penstock import Commit, Log, LogError, OutputBatch, TopicExistsError, TopicPartition, UnknownTopicError
 
 from .expectations import check, expect
 from .log_tests import APPLICATION, LogTests, created, everything, output
@@ -12,6 +12,18 @@ from .log_tests import APPLICATION, LogTests, created, everything, output
 
 class TopicTests(LogTests):
     """Topics: created, listed, deleted, and what is missing."""
+
+    def test_topics_that_are_almost_the_same(self, log: Log) -> None:
+        """Names that differ in case only are different topics, and one that is there stays, with its partitions."""
+        for number, name in enumerate(("topic", "Topic", "TOPIC"), 1):
+            log.create_topic(name, number)
+            log.append(OutputBatch(name, [b"k"], [name.encode()], [0]))
+        for name in ("topic", "Topic", "TOPIC"):
+            log.ensure_topic(name, 4)
+        for number, name in enumerate(("topic", "Topic", "TOPIC"), 1):
+            expect(log.topic(name).partitions, number, f"partitions of {name!r}, which was there before ensure_topic")
+            found = [each.value for each in everything(log, name)]
+            expect(found, [name.encode()], f"records of {name!r}, beside topics whose names differ in case only")
 
     def test_topics_are_listed_as_created(self, log: Log) -> None:
         """With partitions, settings, and whether they are internal."""

@@ -5,6 +5,8 @@ They import this module, so it imports little.
 
 from __future__ import annotations
 
+import builtins
+import io
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -21,6 +23,8 @@ from penstock.store import Changes
 from .child import Step, act_in_steps, act_until_killed, without_room
 
 STORES = ("first", "second")
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 REFUSALS = ("StaleStoreError", "StoreLockedError")
 """What a write raises that comes too late."""
@@ -214,6 +218,17 @@ def open_damaged(connection: Connection, opener: StoreBackendFactory, directory:
     except Exception as error:
         found = f"{type(error).__name__}: {error}"
     connection.send(found)
+
+
+def open_after_crash(connection: Connection, opener: StoreBackendFactory, directory: Path, boot: Path) -> None:
+    """As `open_damaged`, when the machine has been started again: it has another boot id."""
+    opened = io.open
+
+    def open_there(file: Any, *given: Any, **named: Any) -> Any:
+        return opened(boot if str(file) == _BOOT_ID else file, *given, **named)
+
+    io.open = builtins.open = open_there
+    open_damaged(connection, opener, directory)
 
 
 def write_without_room(connection: Connection, opener: StoreBackendFactory, directory: Path) -> None:

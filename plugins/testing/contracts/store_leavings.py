@@ -13,17 +13,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from random import Random
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from penstock import StoreBackend, StoreError
-from penstock.store import Changes
+from penstock.store import Change, Changes
 
-from .child import answer
+from .child import CleanChildren, answer
+from .crash_images import CrashImages
+from .durability import can_say
 from .expectations import expect
-from .store_children import STORES, open_damaged
+from .store_children import STORES, open_after_crash, open_damaged
 from .store_tests import NOTHING, Committed, StoreTests, check_reads, committed
 
 _OPENINGS, _WRITES = 24, 5
@@ -192,6 +195,62 @@ class LeavingTests(StoreTests):
 
         with patch.object(time, "time", now), patch.object(time, "time_ns", lambda: int(now() * 1e9)):
             yield
+
+    def test_a_crash_of_the_machine(self, tmp_path: Path) -> None:
+        """It takes any part of what was not synced: what is then trusted is a state that was committed.
+
+        Linux 6.5 and later says which pages of a file are in memory alone; the next boot has another id.
+        """
+        children = self.children()
+        place, boot = tmp_path / "stores", tmp_path / "boot_id"
+        place.mkdir()
+        boot.write_text("of-the-next-boot\n")
+        if not can_say(tmp_path):
+            pytest.skip("this system, or this file system, does not say what is on disk")
+        known: list[Committed] = [NOTHING]
+        disk, random = CrashImages(place), Random(1)
+        for opening in range(2):
+            with self.opened(place) as backend:
+                for number in range(6):
+                    keys = sorted({b"%04d" % random.randrange(400) for _ in range(150)})
+                    rows: list[Change] = [(key, random.choice((None, random.randbytes(150)))) for key in keys]
+                    changes: Changes = {"first": rows, "second": [(b"number", b"%d-%d" % (opening, number))]}
+                    version = f"v{opening}-{number}"
+                    backend.write(changes, known[-1][0], version)
+                    known.append(committed(known[-1], changes, version))
+                    disk.look()
+                    if opening and number == 3:
+                        self._check_images(children, disk, known, tmp_path)
+            if not opening:  # time passes, and the system writes everything
+                for file in (each for each in place.rglob("*") if each.is_file()):
+                    handle = os.open(file, os.O_RDONLY)
+                    os.fsync(handle)
+                    os.close(handle)
+            disk.look()
+        self._check_images(children, disk, known, tmp_path)
+
+    def _check_images(
+        self, children: CleanChildren, disk: CrashImages, known: list[Committed], directory: Path
+    ) -> None:
+        where = f"a crash of the machine took a part of what was not synced, when {known[-1][0]} was the last version"
+        for place in disk.write_images(directory, f"image-{known[-1][0]}"):
+            work = open_after_crash, type(self).open, place, directory / "boot_id"
+            where = (
+                f"a crash of the machine took a part of what was not synced, when {known[-1][0]} was the last version"
+            )
+            with children.started(*work) as connection:
+                try:
+                    found = answer(connection)
+                except EOFError:
+                    raise AssertionError(f"{where}: opening and reading ended the process") from None
+            if isinstance(found, str):
+                assert found.startswith("StoreError: ") and place.name in found, (
+                    f"{where}: expected StoreError with the directory, found {found}"
+                )
+            elif found[2]:
+                states = [state for state in known if state[0] == found[0]]
+                rule = f"{where}, and trusted() is True; sync what is written, or do not trust it after another boot"
+                expect(found[:2], states[0] if states else known[-1], rule)
 
     @pytest.mark.parametrize("damage", ["cut", "emptied", "lost"])
     def test_damaged_files(self, tmp_path: Path, damage: str) -> None:

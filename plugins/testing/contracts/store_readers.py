@@ -57,6 +57,8 @@ class ReaderTests(StoreTests):
         with children.started(read_early, opener, tmp_path, STORES) as connection:
             found = answer(connection)
             assert found in (NOTHING, "StoreError"), f"{where} finds nothing, or raises StoreError: {found}"
+        made = sorted(each.name for each in tmp_path.rglob("*"))
+        assert not made, f"{where} makes no files, and made {made}"
         with self.opened(tmp_path) as backend:
             check_reads(backend, NOTHING, f"a directory stays new after {where}")
             changes = {"first": [(b"a", b"1")]}

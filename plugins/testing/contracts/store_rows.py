@@ -187,6 +187,25 @@ class RowTests(StoreTests):
             backend.write({"second": [(b"largest", largest)]}, version, "v5")
             assert backend.get("second", b"largest") == largest, "a value of 18 MiB came back as another one"
 
+    def test_a_value_is_replaced_by_one_as_long(self, tmp_path: Path) -> None:
+        """It differs in one byte, at its beginning, in its middle or at its end."""
+        sizes = (1, 3, 255, 4096, 65_535, 65_536, 1 << 20)
+        values = {size: bytearray(os.urandom(size)) for size in sizes}
+        version = None
+        for number, place in enumerate((None, 0, 0.5, -1)):
+            for size, value in values.items():
+                if place is not None:
+                    value[int(size * place) if place == 0.5 else int(place)] ^= 1 << number
+            with self.opened(tmp_path) as backend:
+                rows: Changes = {"first": sorted((b"%d" % size, bytes(value)) for size, value in values.items())}
+                backend.write(rows, version, f"v{number}")
+                version = f"v{number}"
+                for size, value in values.items():
+                    found = backend.get("first", b"%d" % size)
+                    assert found == bytes(value), (
+                        f"a value of {size} bytes was replaced by one as long: it came back as another"
+                    )
+
     def test_counts_of_stores_that_were_emptied(self, tmp_path: Path) -> None:
         """The engine asks whether a store has entries: 0 says no, and nothing else may."""
         rows = [(b"%05d" % row, b"1") for row in range(3000)]
