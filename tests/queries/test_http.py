@@ -173,6 +173,14 @@ def test_the_client_reads_all_tasks(counts: Queries) -> None:
         client.stores()
 
 
+def test_a_wrong_path_is_no_missing_key(counts: Queries) -> None:
+    with served(counts) as url, Client(f"{url}/behind-no-proxy") as astray, Client(url) as client:
+        for store in (astray.store("counts"), client.store(""), client.store("a/b")):
+            with pytest.raises(QueryError) as refused:
+                store.get("k007")
+            assert (refused.value.status, refused.value.code) == (404, "unknown_path")
+
+
 def test_who_is_let_in(counts: Queries) -> None:
     with served(counts) as url:
         own = url.removeprefix("http://")
