@@ -14,6 +14,7 @@ from pathlib import Path
 from socket import create_connection, create_server
 from threading import Thread
 from threading import enumerate as enumerate_threads
+from typing import ClassVar
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
@@ -84,8 +85,8 @@ def test_tls(asked: Asked, tmp_path: Path) -> None:
 class Proxy(BaseHTTPRequestHandler):
     """Passes requests on to `server`, after it has said once for each of `away` that the server is away."""
 
-    server_url: str
-    away: list[int]
+    server_url: ClassVar[str]
+    away: ClassVar[list[int]]
 
     def do_GET(self) -> None:
         if self.away:
@@ -106,17 +107,21 @@ class Proxy(BaseHTTPRequestHandler):
 
 def test_a_proxy_that_says_that_the_server_is_away(asked: Asked) -> None:
     with served(asked.here) as url:
-        kind = type("Proxying", (Proxy,), {"server_url": url, "away": [504, 502]})
-        with ThreadingHTTPServer(("127.0.0.1", 0), kind) as proxy:
+
+        class Proxying(Proxy):
+            server_url = url
+            away: ClassVar[list[int]] = [504, 502]
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Proxying) as proxy:
             proxy.daemon_threads = True
             Thread(target=proxy.serve_forever, daemon=True).start()
             with Client(f"http://127.0.0.1:{proxy.server_port}") as client:
                 changes = client.store("plain").changes("b")
-                assert kind.away == []
+                assert Proxying.away == []
                 asked.writer.commit([("b", "5")])
                 assert next(changes).value == "5"
                 changes.close()
-                kind.away = [503]
+                Proxying.away = [503]
                 with pytest.raises(StoreUnavailableError, match="it answered 503"):
                     client.store("plain").get("a")
             proxy.shutdown()
@@ -124,6 +129,7 @@ def test_a_proxy_that_says_that_the_server_is_away(asked: Asked) -> None:
 
 def test_a_stream_that_is_left_while_it_opens_keeps_no_thread() -> None:
     """The server has taken the connection, and does not answer."""
+    before = set(enumerate_threads())
     with create_server(("127.0.0.1", 0)) as silent, ExitStack() as stack:
 
         async def leave() -> None:
@@ -135,7 +141,7 @@ def test_a_stream_that_is_left_while_it_opens_keeps_no_thread() -> None:
                     await opening
 
         asyncio.run(leave())
-        wait_until(lambda: not any(each.name.startswith("penstock-changes") for each in enumerate_threads()))
+        wait_until(lambda: set(enumerate_threads()) <= before, "its thread ends")
 
 
 def test_many_clients_at_once_and_idle_ones(asked: Asked) -> None:

@@ -52,16 +52,19 @@ def test_what_stays_is_on_one_page(
         for rows in first:
             asked.writer.commit(rows)
         with served(asked.here) as url:
-            contents, found, page, more = [], Counter[str](), None, list(commits)
+            contents: list[Counter[str]] = []
+            found, more = Counter[str](), list(commits)
+            page: str | None = None
             while True:
                 contents.append(Counter(entries(url, asked, store, **key)[0]))
-                rows, page = entries(url, asked, store, limit=limit, **key, **({} if page is None else {"page": page}))
-                found.update(rows)
+                next_one = {} if page is None else {"page": page}
+                shown, page = entries(url, asked, store, limit=limit, **key, **next_one)
+                found.update(shown)
                 if page is None:
                     break
                 if more:
                     asked.writer.commit(more.pop())
-    for each in set().union(*contents):
+    for each in set[str]().union(*contents):
         counts = [content[each] for content in contents]
         assert min(counts) <= found[each], f"{each} was there all the time, and is on no page"
         assert found[each] <= max(counts), f"{each} is on two pages"
