@@ -214,7 +214,7 @@ class _Service:
 
     async def _data(self, work: Callable[..., Data], *given: Any) -> Response:
         try:
-            return _json(await self._in_thread(work, *given))
+            return _Json(await self._in_thread(lambda: _dumped(work(*given))))
         except PenstockError as error:
             raise refusal(error) from error
 
@@ -300,7 +300,9 @@ class _Service:
 
     async def _stream(self, name: str, given: Parameters) -> Response:
         """Stream all entries, a page in memory at a time; an error before the first one is an answer of its own."""
-        pages = self._answers.pages(name, given, _PAGE)
+        pages = (
+            b"".join(dump_json(entry) + b"\n" for entry in page) for page in self._answers.pages(name, given, _PAGE)
+        )
         try:
             first = await self._in_thread(next, pages, None)
         except PenstockError as error:
@@ -311,7 +313,7 @@ class _Service:
             try:
                 async with asyncio.timeout(_STREAM_SECONDS):
                     while page is not None:
-                        yield b"".join(dump_json(entry) + b"\n" for entry in page)
+                        yield page
                         page = await self._in_thread(next, pages, None)
                 return
             except PenstockError as error:
@@ -357,6 +359,15 @@ class _Json(Response):
 
 def _json(data: Any, status: int = 200, **headers: str) -> Response:
     return _Json(dump_json(data), status, headers)
+
+
+def _dumped(data: Data) -> bytes:
+    """Return data as JSON, an entry at a time: other threads have their turn in between."""
+    if "entries" not in data:
+        return dump_json(data)
+    rest = dump_json({name: value for name, value in data.items() if name != "entries"})
+    entries = b",".join(map(dump_json, data["entries"]))
+    return b'{"entries":[' + entries + b"]" + (b"," if len(data) > 1 else b"") + rest[1:]
 
 
 async def _answer_bytes(data: bytes, request: Request) -> Response:
