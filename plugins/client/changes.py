@@ -21,6 +21,8 @@ _CONTINUES = ("slow", "closed")
 """The codes of a last event after which another stream continues where this one was."""
 
 Opened = tuple[http.client.HTTPConnection, http.client.HTTPResponse]
+Connect = Callable[[str | None, Callable[[http.client.HTTPConnection], None]], Opened]
+"""Opens a stream behind a position, and tells which connection it asks on, before it waits for the answer."""
 
 
 class Changes(Iterator[Entry]):
@@ -34,21 +36,21 @@ class Changes(Iterator[Entry]):
     that the store has to be read again.
     """
 
-    def __init__(self, connect: Callable[[str | None], Opened], timeout: float, after: str | None) -> None:
+    def __init__(self, connect: Connect, timeout: float, after: str | None) -> None:
         self._connect = connect
         self._timeout = timeout
         self.position = after
+        self._connection: http.client.HTTPConnection | None = None
         self._open: Opened | None = None
         self._lock = threading.Lock()
         self._has_closed = False
-        self._begin()
 
-    def _begin(self) -> None:
-        """Open a stream, and read its first event; again and again, until `timeout`."""
+    def begin(self) -> None:
+        """Open a stream, and read its first event; again and again, until `timeout`. Raises as `Store.get`."""
         until = time.monotonic() + self._timeout
         while not self._has_closed:
             try:
-                opened = self._connect(self.position)
+                opened = self._connect(self.position, self._note)
                 with self._lock:
                     self._open = opened
                 if self._has_closed:
@@ -56,10 +58,18 @@ class Changes(Iterator[Entry]):
                 self._event()
                 return
             except (OSError, http.client.HTTPException, StoreUnavailableError, QueryError) as error:
-                is_refused = isinstance(error, QueryError) and error.status
+                # A proxy answers 502 or 504 while the server is started again.
+                is_refused = isinstance(error, QueryError) and 0 < error.status < 500
                 if is_refused or time.monotonic() > until:
                     raise
                 time.sleep(_AGAIN_SECONDS)
+
+    def _note(self, connection: http.client.HTTPConnection) -> None:
+        """Keep a connection on which a stream is asked for, so that `close` ends the wait for the answer."""
+        with self._lock:
+            self._connection = connection
+        if self._has_closed:
+            raise ConnectionError("the stream of changes was closed")
 
     def __iter__(self) -> Iterator[Entry]:
         return self
@@ -85,7 +95,7 @@ class Changes(Iterator[Entry]):
     def _again(self) -> None:
         self._end()
         if not self._has_closed:
-            self._begin()
+            self.begin()
 
     def _event(self) -> tuple[str, Any]:
         """Return the next event, and its data; None for one that only has an id. Raises OSError at the end."""
@@ -114,13 +124,13 @@ class Changes(Iterator[Entry]):
     def _end(self) -> None:
         with self._lock:
             opened, self._open = self._open, None
+            connection, self._connection = self._connection, None
+        if connection is not None and connection.sock is not None:
+            with suppress(OSError):  # wakes a thread that reads
+                connection.sock.shutdown(socket.SHUT_RDWR)
         if opened is not None:
-            connection, response = opened
-            if connection.sock is not None:
-                with suppress(OSError):  # wakes a thread that reads
-                    connection.sock.shutdown(socket.SHUT_RDWR)
-            response.close()
-            connection.close()
+            opened[1].close()
+            opened[0].close()
 
     def __enter__(self) -> Changes:
         return self

@@ -8,7 +8,7 @@ import json
 import ssl
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import partial
@@ -96,11 +96,22 @@ class Client:
             return found
         raise self._error(status, found)
 
-    def stream(self, path: str, given: Iterable[tuple[str, str]], after: str | None) -> Opened:
-        """Return an answer of events that is read as it comes, on a connection of its own. Raises as `Store.get`."""
+    def stream(
+        self,
+        path: str,
+        given: Iterable[tuple[str, str]],
+        after: str | None,
+        connected: Callable[[http.client.HTTPConnection], None] = lambda connection: None,
+    ) -> Opened:
+        """Return an answer of events that is read as it comes, on a connection of its own. Raises as `Store.get`.
+
+        `connected` is called with the connection before the request is sent.
+        """
         connection = self._connect()
         last = {} if after is None else {"Last-Event-ID": after}
         try:
+            connection.connect()
+            connected(connection)
             connection.request("GET", f"{self._path}{path}?{urlencode(list(given))}", headers={**self._headers, **last})
             response = connection.getresponse()
             if response.status == 200:
@@ -116,6 +127,8 @@ class Client:
         try:
             return json.loads(answer)
         except ValueError:
+            if status == 503:  # of a server with too many connections, or of a proxy
+                raise StoreUnavailableError(f"{self._url}: it answered {status}") from None
             raise QueryError(f"{self._url}: it answered {status} without JSON", status, "no_json") from None
 
     def _error(self, status: int, found: Any) -> StoreUnavailableError | QueryError:
@@ -240,6 +253,14 @@ class Store:
         Of one key, of a range with both ends, of a prefix, or of all. `after`: the `position` of earlier changes, to
         continue behind them.
         """
+        made = self.changes_to_begin(key, start=start, end=end, prefix=prefix, after=after)
+        made.begin()
+        return made
+
+    def changes_to_begin(
+        self, key: Any = None, *, start: Any = None, end: Any = None, prefix: Any = None, after: str | None = None
+    ) -> Changes:
+        """Return `changes` before their `begin`, which another thread may end by `close`."""
         keys = {"key": key, "start": start, "end": end, "prefix": prefix}
         given = [(name, _key(each)) for name, each in keys.items() if each is not None]
         given += [("json_keys", "true"), *(each for each in self.bounds if each[0] in _OF_CHANGES)]
@@ -302,30 +323,18 @@ class AsyncStore:
         """Iterate as `Store.changes` does; close it (`contextlib.aclosing`) where the loop is left early."""
         loop = asyncio.get_running_loop()
         # Waiting takes a thread for as long as the stream lasts: a few would use up those that asyncio has for all.
-        thread = ThreadPoolExecutor(1, "penstock-changes")
+        thread, found = ThreadPoolExecutor(1, "penstock-changes"), self.store.changes_to_begin(key, **given)
         try:
-            opening = thread.submit(self.store.changes, key, **given)
-            try:
-                found = await asyncio.wrap_future(opening)
-            except BaseException:  # cancelled, or the loop was left
-                opening.add_done_callback(_close)
-                raise
-            try:
-                while (entry := await loop.run_in_executor(thread, next, found, None)) is not None:
-                    yield entry
-            finally:
-                found.close()
+            await loop.run_in_executor(thread, found.begin)
+            while (entry := await loop.run_in_executor(thread, next, found, None)) is not None:
+                yield entry
         finally:
+            found.close()
             thread.shutdown(wait=False)
 
     async def lags(self) -> dict[str, int]:
         """Return how many versions the copy of each task is behind."""
         return await asyncio.to_thread(self.store.lags)
-
-
-def _close(opening: Future[Changes]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
 
 
 def _take(found: Iterator[Entry]) -> list[Entry]:

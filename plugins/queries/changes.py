@@ -10,6 +10,7 @@ from typing import Any
 from penstock import (
     BytesSerde,
     ConfigError,
+    Serde,
     StoreUnavailableError,
     StrSerde,
     ValueAndTimestamp,
@@ -33,7 +34,7 @@ def keys_of(reading: StoreReading, key: Any, start: Any, end: Any, prefix: Any) 
     if len(given) > 1 or (given and (start, end) != (None, None)):
         raise ConfigError("changes: expected one of: key; prefix; start and end, or one of these two")
     serde = key_serde(reading.application, reading.builder)
-    if prefix is not None and not isinstance(serde, (StrSerde, BytesSerde)):
+    if prefix is not None and not has_prefixes(serde):
         raise ConfigError(f"store {reading.builder.name!r}: prefix is only for the key serdes str and bytes")
     try:
         first, last, beginning = (
@@ -43,6 +44,14 @@ def keys_of(reading: StoreReading, key: Any, start: Any, end: Any, prefix: Any) 
     except Exception as error:  # a serde of another package may raise anything
         raise ConfigError(f"store {reading.builder.name!r}: its key serde refuses a key: {error}") from error
     return Keys(key_in_row(kind_of(reading.builder)), first, last, beginning or b"")
+
+
+def has_prefixes(serde: Serde[Any]) -> bool:
+    """Return whether the keys that begin with a text or bytes are those whose serialized form begins with its form.
+
+    Others have a length or a mark in front of a text, or one behind it.
+    """
+    return isinstance(serde, (StrSerde, BytesSerde))
 
 
 def subscribed(

@@ -9,7 +9,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock import Application, Commit, LogChangelog, PenstockError, Restore, Serde, StoreBuilder, TaskChangelog
+from penstock import (
+    Application,
+    Commit,
+    LogChangelog,
+    PenstockError,
+    Restore,
+    Serde,
+    SerdeError,
+    StoreBuilder,
+    TaskChangelog,
+)
 from penstock.changelog import is_version
 from penstock.plugins.applications.saved_tasks import SavedTask
 from penstock.plugins.replicas.contents import (
@@ -211,6 +221,10 @@ class ChangesFeed:
                     entries = self._entries(each.store, source.task, rows, commit, known.setdefault(each.store, {}))
                 except PenstockError as error:  # such as a serde that does not read them
                     each.end(error)
+                    continue
+                except Exception as error:  # a serde of another package may raise anything
+                    cause = f"{type(error).__name__}: {error}"
+                    each.end(SerdeError(f"store {each.store!r}: a change cannot be read: {cause}"))
                     continue
                 size = sum(len(key) + len(value or b"") + _ROW_BYTES for key, value in rows)
                 each.put(Portion(source.task.id, shown, entries, size))

@@ -109,9 +109,12 @@ class FollowedCopies(Copies):
         )  # fmt: skip
 
     def _bring_up(self, task: SavedTask, *, is_beside: bool) -> None:
+        own = {name for name, kept in task.layouts.now.items() if kept.logged and name in self._stores}
         replica = self._replicas.get(task.id)
+        if replica is not None and replica.layout.keys() != own:  # another program runs than when it was opened
+            self._replicas.pop(task.id).close()
+            replica = None
         if replica is None:
-            own = [name for name, kept in task.layouts.now.items() if kept.logged and name in self._stores]
             if not own:
                 return
             replica = self._replicas[task.id] = Replica(
@@ -121,8 +124,7 @@ class FollowedCopies(Copies):
             return  # it needs a restore of its own, which has its turn
         began, before = self.world.seconds(), self._shown.get(task.id)
         caught_up = replica.catch_up(self._check_open if is_beside else partial(self._between, task.id, began))
-        is_same = before is not None and before.version == replica.version and before.saved == replica.saved
-        if before is not None and is_same:
+        if before is not None and before.is_of(replica):
             if caught_up:
                 before.commit, before.confirmed_at = replica.commit, began
             return
@@ -182,6 +184,10 @@ class _Shown:
                     "asked; give these stores another backend"
                 )
             self._views.update(dict.fromkeys(own, _SharedView(view)))
+
+    def is_of(self, replica: Replica) -> bool:
+        """Return whether a replica shows the same version of the same stores."""
+        return (self.version, self.layout, self.saved) == (replica.version, replica.layout, replica.saved)
 
     def snapshot(self, task: str, store: str) -> Snapshot:
         """Return a store of the replica. Raises StoreUnavailableError for one that it does not have."""

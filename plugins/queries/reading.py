@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol, TypeVar
@@ -131,14 +131,18 @@ class StoreReading:
 
     def read(self, task: SavedTask, look: Callable[[Any], T]) -> T:
         """Return what `look` finds in a task; look again where what was read has gone, as when its files grow."""
-        for _ in range(_MOST_TRIES):
-            with suppress(StaleStoreError), self.opened(task) as store:
-                return look(store)
-            if self.bounds.at_once:
-                raise WouldWait
+        tries = 0
+        while True:
+            try:
+                with self.opened(task) as store:
+                    return look(store)
+            except StaleStoreError as error:
+                if self.bounds.at_once:
+                    raise WouldWait from None
+                if tries == _MOST_TRIES:
+                    raise self._gone(task, error) from error
+            tries += 1
             self.copies.world.sleep(_PAUSE_SECONDS)
-        with self.opened(task) as store:
-            return look(store)
 
     def first(self, key: Any, look: Callable[[Any], Any]) -> Any:
         """Return what `look` finds in the tasks that may have a key; None if nothing."""
@@ -167,10 +171,16 @@ class StoreReading:
                             has_begun = True
                             yield key, self.shown(value)
                     break
-                except StaleStoreError:
+                except StaleStoreError as error:
                     if has_begun or tries == _MOST_TRIES:
-                        raise
+                        raise self._gone(task, error) from error
                     self.copies.world.sleep(_PAUSE_SECONDS)
+
+    def _gone(self, task: SavedTask, error: StaleStoreError) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"store {self.builder.name!r} in task {task.id} of application {self.application.id!r}: what was read is "
+            f"not there any more, ask again ({error})"
+        )
 
     def total(self, look: Callable[[Any], int]) -> int:
         """Return the sum of what `look` returns for each task."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Callable, Collection, Mapping
@@ -89,6 +90,7 @@ class Replica:
         self._place: str | None = None
         self._looked_at = 0.0
         self._layouts = Layouts({})
+        self._lacking = frozenset[str]()
         self._held = SoleUse(directory, self._world, lock_seconds)
         try:
             self._saved = self._look()
@@ -102,6 +104,11 @@ class Replica:
     @property
     def version(self) -> str | None:
         """The committed version whose content the replica has; None before the first one, and while it is rebuilt."""
+        return None if self._lacking else self._found_version
+
+    @property
+    def _found_version(self) -> str | None:
+        """The committed version of what is here, which may lack stores."""
         versions = set() if self._backends is None else self._backends.versions()
         found = versions.pop() if len(versions) == 1 else None
         return found if found is not None and is_version(found) else None
@@ -158,9 +165,9 @@ class Replica:
             commit = self._last_commit()
             self._follow_program(commit)
             if commit is None:
-                if self.version is not None:
+                if (found := self._found_version) is not None:
                     raise IncompatibleStateError(
-                        f"{self._where}, at version {self.version}: the log has no commit of the task: {NO_COMMIT}"
+                        f"{self._where}, at version {found}: the log has no commit of the task: {NO_COMMIT}"
                     )
                 return True
             if self.version != commit.version and not self._bring_to(commit, between):
@@ -189,7 +196,7 @@ class Replica:
         assert backends is not None
         backends.opening.between = lambda: self._pause(between)
         try:
-            backends.bring_to(commit.version, Coverage(self._layouts, commit.version))
+            backends.bring_to(commit.version, Coverage(self._layouts, commit.version, self._lacking))
         except OvertakenError:
             return False
         except ChangelogError as error:
@@ -199,6 +206,9 @@ class Replica:
             if (explained := self._explained(error)) is error:
                 raise  # with its own cause
             raise explained from error
+        if self._lacking:
+            self._lacking = frozenset()
+            self._write_note()
         return True
 
     def _pause(self, between: Callable[[], None]) -> None:
@@ -285,19 +295,33 @@ class Replica:
         self._backends = Backends(self._directory, self._layouts, changelog, self._where, self.task, self._world)
         is_ours = self._is_ours()
         self._backends.open_as_found(Coverage(self._layouts, ""))
-        version = self.version
+        self._lacking = self._noted_lacking() if is_ours else frozenset()
+        self._write_note()
+        version = self._found_version
         if not is_ours:
             self._backends.destroy()
             self._backends.open_as_found(Coverage(self._layouts, ""))
-            write_private_text(self._incarnation, saved.identity)
         elif version is not None and (gone := (coverage := Coverage(self._layouts, version)).gone):
             self._backends.close()
             self._backends.open_as_found(coverage)
             self._backends.end_transition(gone, version)
 
     @property
-    def _incarnation(self) -> Path:
+    def _note(self) -> Path:
+        """Has the incarnation, and as JSON the stores with which the copy is kept; null: all of the task."""
         return self._directory / OF_REPLICA
+
+    def _write_note(self) -> None:
+        is_whole = self._chosen is None and not self._lacking
+        kept = None if is_whole else sorted(self._layouts.now.keys() - self._lacking)
+        write_private_text(self._note, f"{self._saved.identity}\n{json.dumps(kept)}")
+
+    def _noted_lacking(self) -> frozenset[str]:
+        """Return the stores without which the copy was kept: it has nothing of them, or what they had once."""
+        kept = self._note.read_text().partition("\n")[2]
+        if not kept:  # an earlier penstock did not note them
+            return frozenset() if self._chosen is None else frozenset(self._layouts.now)
+        return frozenset() if kept == "null" else frozenset(self._layouts.now).difference(json.loads(kept))
 
     def _is_ours(self) -> bool:
         """Return whether the copy is of this incarnation; delete those on backends that no store uses any more."""
@@ -307,12 +331,12 @@ class Replica:
             for path in self._directory.iterdir():
                 if path.is_dir() and path.name not in used:
                     shutil.rmtree(path)
-            if not self._incarnation.exists():
+            if not self._note.exists():
                 # What a task of an earlier incarnation has left here is no version of a task without a commit.
                 if self._log.last_commit(self._application.id, self.task, self._saved.partitions) is None:
                     return False
-                write_private_text(self._incarnation, self._saved.identity)
-            return self._incarnation.read_text() == self._saved.identity
+                write_private_text(self._note, f"{self._saved.identity}\nnull")
+            return self._note.read_text().partition("\n")[0] == self._saved.identity
 
     def _own(self, layouts: Layouts) -> Layouts:
         """Return the layouts with the stores of the replica alone, under the ids that are in the versions' names."""

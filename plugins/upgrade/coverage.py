@@ -12,11 +12,13 @@ class Coverage:
     """Compares the layout that a version's name says with the program's present layout.
 
     A version that names no layout, or an unknown one, counts as written in the present layout. Tasks of a prepared
-    application open no version of an unknown layout (`check_layout`).
+    application open no version of an unknown layout (`check_layout`). `lacking`: stores whose content the copies lack,
+    whatever their versions' names say.
     """
 
-    def __init__(self, layouts: Layouts, version: str) -> None:
+    def __init__(self, layouts: Layouts, version: str, lacking: frozenset[str] = frozenset()) -> None:
         self._layouts = layouts
+        self._lacking = lacking
         self._version = version
         known = layouts.of_version(version)
         self._now = layouts.now
@@ -96,8 +98,10 @@ class Coverage:
         copy = self._layouts.of_version(have)
         if copy is None:
             known = id_of_version(have) in (None, id_of_version(self._version))
-            return frozenset() if known else stores
-        return frozenset(store for store in stores if not self._is_in(copy.get(store), store, backend))
+            return stores & self._lacking if known else stores
+        return frozenset(
+            store for store in stores if store in self._lacking or not self._is_in(copy.get(store), store, backend)
+        )
 
     def _is_in(self, copied: KeptStore | None, store: str, backend: str) -> bool:
         return (

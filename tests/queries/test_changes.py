@@ -179,6 +179,10 @@ def test_changes_of_one_task_do_not_end_the_wait_for_others(asked: Asked, monkey
     monkeypatch.setattr(in_process, "Subscription", LateInOneTask)
     with asked.here.store("plain").changes() as changes:
         assert changes._subscription.looks > 3
+    with served(asked.here) as url:
+        begin = _events(urlsplit(url), "/v1/stores/plain/changes", "")
+        assert next(begin)[0] == "event: begin"
+        begin.close()
 
 
 def test_what_cannot_be_followed_is_named(asked: Asked) -> None:

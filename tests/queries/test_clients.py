@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
-from socket import create_connection
+from socket import create_connection, create_server
+from threading import Thread
+from threading import enumerate as enumerate_threads
+from typing import ClassVar
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import psutil
 import pytest
 
-from penstock import ConfigError
-from penstock.client import Client, QueryError
+from penstock import ConfigError, StoreUnavailableError
+from penstock.client import AsyncClient, Client, QueryError
 
 from ..waiting import wait_until
 from .served import served
@@ -74,6 +80,68 @@ def test_tls(asked: Asked, tmp_path: Path) -> None:
     wrong = pytest.raises(ConfigError, match="the certificate or its key cannot be used")
     with wrong, served(asked.here, certificate=cert, private_key=cert):
         pass
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """Passes requests on to `server`, after it has said once for each of `away` that the server is away."""
+
+    server_url: ClassVar[str]
+    away: ClassVar[list[int]]
+
+    def do_GET(self) -> None:
+        if self.away:
+            self.send_response(self.away.pop())
+            self.end_headers()
+            self.wfile.write(b"<html>it is away</html>")
+            return
+        with urlopen(Request(f"{self.server_url}{self.path}", headers=dict(self.headers))) as answer:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):  # the client has left
+                while line := answer.readline():
+                    self.wfile.write(line)
+
+    def log_message(self, *given: object) -> None:
+        """Say nothing."""
+
+
+def test_a_proxy_that_says_that_the_server_is_away(asked: Asked) -> None:
+    with served(asked.here) as url:
+
+        class Proxying(Proxy):
+            server_url = url
+            away: ClassVar[list[int]] = [504, 502]
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Proxying) as proxy:
+            proxy.daemon_threads = True
+            Thread(target=proxy.serve_forever, daemon=True).start()
+            with Client(f"http://127.0.0.1:{proxy.server_port}") as client:
+                changes = client.store("plain").changes("b")
+                assert Proxying.away == []
+                asked.writer.commit([("b", "5")])
+                assert next(changes).value == "5"
+                changes.close()
+                Proxying.away = [503]
+                with pytest.raises(StoreUnavailableError, match="it answered 503"):
+                    client.store("plain").get("a")
+            proxy.shutdown()
+
+
+def test_a_stream_that_is_left_while_it_opens_keeps_no_thread() -> None:
+    """The server has taken the connection, and does not answer."""
+    before = set(enumerate_threads())
+    with create_server(("127.0.0.1", 0)) as silent, ExitStack() as stack:
+
+        async def leave() -> None:
+            async with AsyncClient(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout="10m") as client:
+                opening = asyncio.ensure_future(anext(client.store("plain").changes()))
+                stack.enter_context((await asyncio.to_thread(silent.accept))[0])
+                opening.cancel()
+                with suppress(asyncio.CancelledError):
+                    await opening
+
+        asyncio.run(leave())
+        wait_until(lambda: set(enumerate_threads()) <= before, "its thread ends")
 
 
 def test_many_clients_at_once_and_idle_ones(asked: Asked) -> None:

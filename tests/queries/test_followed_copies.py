@@ -1,4 +1,4 @@
-"""Replicas that one thread follows: what one of them has to read does not stop the others."""
+"""Replicas that one thread follows: what one has to read does not stop the others, and the program's stores change."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ from collections.abc import Callable
 from contextlib import closing
 from itertools import count
 from pathlib import Path
+from typing import Any
 
-from penstock import World, run
+import pytest
+
+from penstock import Application, StoreUnavailableError, World, run
+from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.queries.followed_copies import FollowedCopies
+from penstock.plugins.runtime.locations import open_log
+from penstock.queries import Queries
 from penstock.world import ThreadTicker
 
+from ..replicas.every_kind import INPUT, STORES, Writer, application
 from ..spark import apps
 from ..spark.surroundings import Surroundings
 
@@ -60,3 +67,34 @@ def test_a_restore_does_not_stop_the_other_replicas(tmp_path: Path) -> None:
             assert [each.id for each in tasks] == ["0_0", "0_1", "0_2"]
             assert all(found.has(each, "counts") for each in tasks)
         assert {"0_1", "0_2"} in answering, "they answer while the first is restored"
+
+
+@pytest.mark.parametrize("changelog", ["directory:changelog", "topic:"])
+def test_the_stores_of_the_next_program_come_and_go_with_it(
+    tmp_path: Path, changelog: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers of the next program are started before it runs; they had no new store until they were started again."""
+    every = list(STORES)
+
+    def program(stores: list[Any]) -> Application:
+        monkeypatch.setattr("tests.replicas.every_kind.STORES", stores)
+        monkeypatch.setattr("tests.replicas.every_kind.NAMES", {each.name for each in stores})
+        return application(tmp_path, changelog, f"local:{tmp_path}/log", store_backend="lmdb")
+
+    whole, part = program(every), program(every[1:])
+    with closing(open_log(part.settings)) as log, Queries.from_changelog(whole) as queries:
+        writer = Writer(part, log)
+        for number, stores in enumerate((every[1:], every, every[1:])):
+            if number:
+                writer.worker.close()
+                writer.application = prepare(program(stores), log).application
+                writer.worker = writer._new()
+            writer.commit([("a", str(number))])
+            bounds: dict[str, Any] = {"at_least": log.end_offsets([INPUT]), "wait": "60s"}
+            assert queries.store("versions", **bounds).get("a").value == str(number)
+            if number == 0:
+                with pytest.raises(StoreUnavailableError, match="its replica does not have the store yet"):
+                    queries.store("plain", wait="0ms").get("a")
+            elif stores is every:
+                assert queries.store("plain", **bounds).get("a") == str(number)
+        writer.worker.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +21,7 @@ from penstock.client import AsyncClient, Client, Entry, QueryError
 from penstock.plugins.queries.http import service, writing
 from penstock.plugins.queries.http.guard import Address
 from penstock.plugins.queries.http.server import ServerOptions, open_socket
+from penstock.plugins.serdes.json_text import dump_json
 from penstock.queries import Queries
 
 from ..replicas.every_kind import INPUT
@@ -128,6 +130,24 @@ def test_a_key_takes_no_thread(kinds: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert ask(kinds, "/v1/stores/recent/get", given={"key": "a"})[0] == 200 and threads
 
 
+def test_a_large_answer_is_written_beside_the_event_loop(kinds: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys wait for nobody's page: one of 150 MB kept the loop for seconds. A thread writes an entry at a time."""
+    threads, largest = set[str](), 0
+
+    def dumping(data: Any) -> bytes:
+        nonlocal largest
+        threads.add(threading.current_thread().name)
+        largest = max(largest, len(data.get("entries", ())))
+        return dump_json(data)
+
+    monkeypatch.setattr(service, "dump_json", dumping)
+    path = "/v1/stores/windows/entries"
+    page = ask(kinds, path)[1]
+    lines = ask(kinds, path, accept="application/x-ndjson")[1].splitlines()
+    assert page == {"entries": list(map(json.loads, lines)), "page": None} and len(lines) == 4
+    assert threads and "test-server" not in threads and largest == 0
+
+
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(limit=st.integers(1, 5), store=st.sampled_from(["plain", "windows", "twice", "sessions", "lists"]))
 def test_pages_of_any_size_have_every_entry_once(kinds: str, limit: int, store: str) -> None:
@@ -171,6 +191,14 @@ def test_the_client_reads_all_tasks(counts: Queries) -> None:
         assert asyncio.run(asked()) == (Entry("k007", 2), [2] * 10)
     with Client(url) as client, pytest.raises(QueryError, match="does not answer"):
         client.stores()
+
+
+def test_a_wrong_path_is_no_missing_key(counts: Queries) -> None:
+    with served(counts) as url, Client(f"{url}/behind-no-proxy") as astray, Client(url) as client:
+        for store in (astray.store("counts"), client.store(""), client.store("a/b")):
+            with pytest.raises(QueryError) as refused:
+                store.get("k007")
+            assert (refused.value.status, refused.value.code) == (404, "unknown_path")
 
 
 def test_who_is_let_in(counts: Queries) -> None:

@@ -198,6 +198,28 @@ def test_a_view_that_ends_is_made_again(asked: Asked, monkeypatch: pytest.Monkey
         assert list(store.all()) == [("a", "1"), ("b", "1")] and ended
 
 
+def test_what_has_gone_for_good_is_unavailable(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the tasks are others after a resharding."""
+    asked.writer.commit([(key, "1") for key in "ab"])
+    stores = [asked.store(queries, "plain") for queries in (asked.here, asked.replicas)]
+    assert [each.get("a") for each in stores] == ["1", "1"]
+    range_of = LmdbView.range
+
+    def first_row(*given: Any, **options: Any) -> Iterator[tuple[bytes, bytes]]:
+        yield next(range_of(*given, **options))
+        raise StaleStoreError("the view has ended")
+
+    def ends(*given: Any) -> bytes:
+        raise StaleStoreError("the view has ended")
+
+    monkeypatch.setattr(LmdbView, "range", first_row)
+    monkeypatch.setattr(LmdbView, "get", ends)
+    for store in stores:
+        for read in (lambda store: list(store.all()), lambda store: store.get("b")):
+            with pytest.raises(StoreUnavailableError, match="store 'plain' in task 0_0 .* ask again"):
+                read(store)
+
+
 def test_bounds(asked: Asked) -> None:
     asked.writer.commit([("a", "1")])
     for queries in (asked.here, asked.replicas):

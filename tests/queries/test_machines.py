@@ -147,6 +147,26 @@ def test_a_server_forwards_to_the_machine_of_a_task(surroundings: Surroundings) 
         wait_until(lambda: get(url, "k3")[0] == 503, "nobody else can be asked")
 
 
+def test_a_server_of_another_application_has_the_address_now(surroundings: Surroundings) -> None:
+    """As when a run was killed, and its address stays noted."""
+    (made, _), (lacking, _) = on("one", surroundings), on("two", surroundings, application_server=None)
+    other = surroundings.application("other", apps.count(), engine="embedded")
+    put(surroundings, 5)
+    run(made)
+    put(surroundings, 5)
+    run(other)
+    with (
+        Queries.of_this_machine(other) as others, served(others, token=TOKEN) as stranger,
+        Queries.of_this_machine(lacking) as lacks, served(lacks, token=TOKEN) as url,
+    ):  # fmt: skip
+        note_task_servers("app", surroundings.log, [TaskServer(stranger, socket.gethostname())])
+        assert get(stranger, "k3") == (200, 10)
+        wait_until(lambda: lacks.task_servers() != [])
+        assert get(url, "k3") == (503, None), "it has another count"
+        with Client(url, token=TOKEN) as client, pytest.raises(StoreUnavailableError):
+            client.store("counts").get_many(KEYS)
+
+
 @pytest.mark.parametrize("wrong", ["8080", "ftp://host:1", "host", "http://"])
 def test_the_setting_is_checked_at_the_start(surroundings: Surroundings, wrong: str) -> None:
     with pytest.raises(ConfigError, match=f"setting 'application_server' '{wrong}': expected HOST:PORT"):

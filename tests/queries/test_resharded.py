@@ -14,7 +14,9 @@ from penstock.queries import Queries
 from ..reshard.runs import lease
 from ..spark import apps
 from ..spark.surroundings import Surroundings
+from .served import ask, served
 
+ENTRIES = "/v1/stores/counts/entries"
 KEYS = [f"k{number}" for number in range(40)]
 
 
@@ -35,9 +37,14 @@ def test_keys_are_found_in_their_new_tasks(tmp_path: Path, changelog: str) -> No
         before = application(surroundings, "in", changelog)
         surroundings.put("in", [(key, "v", 1) for key in KEYS])
         run(before)
-        with Queries.of_this_machine(before) as here, Queries.from_changelog(before) as far:
+        with (
+            Queries.of_this_machine(before) as here,
+            Queries.from_changelog(before) as far,
+            served(here) as url,
+        ):
             for queries in (here, far):
                 assert queries.store("counts", wait="60s").get_many(KEYS) == [1] * len(KEYS)
+            page = ask(url, ENTRIES, given={"limit": "30", "wait": "30000"})[1]["page"]
             after = application(surroundings, "in7", changelog)
             log = surroundings.log
             reshard(plan_reshard(after, log, 7, sources={"in": "in7"}), log, lease(after, log))
@@ -46,6 +53,8 @@ def test_keys_are_found_in_their_new_tasks(tmp_path: Path, changelog: str) -> No
             ends = dict(surroundings.log.end_offsets([TopicPartition("in7", number) for number in range(7)]))
             for queries in (here, far):
                 _ask_until(queries, ends)
+            status, answer = ask(url, ENTRIES, given={"page": page, "wait": "30000"})
+            assert (status, answer["error"]["code"]) == (410, "page_gone"), "its keys are in other tasks now"
 
 
 def _ask_until(queries: Queries, ends: dict[TopicPartition, int]) -> None:

@@ -181,7 +181,7 @@ def test_a_page_token_that_no_server_made_reaches_no_serde(queries: Queries, tmp
     """The serde of the keys is pickle, which runs what it reads."""
     made = tmp_path / "made by a reader"
     key = b"cposix\nmkdir\n(V" + os.fsencode(made) + b"\ntR0K\0."
-    forged = json.dumps(["0_0", key.hex(), 0]).encode()
+    forged = json.dumps(["0_0", "", key.hex(), [], 0]).encode()
     path = "/v1/stores/{}/entries"
     with served(queries) as url, served(queries) as other:
         first = ask(url, path.format("pickled"), given={"limit": "1"})[1]

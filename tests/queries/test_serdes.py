@@ -21,6 +21,7 @@ from penstock import (
     IncompatibleStateError,
     IntSerde,
     OutputBatch,
+    PenstockError,
     Processor,
     Record,
     Serde,
@@ -93,6 +94,19 @@ class Unreadable(Serde[int]):
         raise SerdeError(f"expected a number, found {data!r}")
 
 
+class Raising(Serde[str]):
+    """Raises what no serde of penstock does."""
+
+    def serialize(self, value: str) -> bytes:
+        return value.encode()
+
+    def deserialize(self, data: bytes) -> str:
+        return {"known": "known"}[data.decode()]
+
+    def written_form(self) -> str:
+        return "raising"
+
+
 class Status(Enum):
     OPEN = "open"
 
@@ -120,7 +134,8 @@ def application(
 def keep(made: Application, *keys: Any, serialize: Callable[[Any], bytes] = str.encode) -> None:
     """Put keys into the store, in two tasks."""
     with closing(open_log(made.settings)) as log:
-        log.create_topic("in", 2)
+        if "in" not in log.topics():
+            log.create_topic("in", 2)
         raw = [serialize(each) for each in keys]
         log.append(OutputBatch("in", list(raw), list(raw), [1] * len(raw)))
         prepared, resources = prepare(made, log), ProcessResources()
@@ -212,6 +227,29 @@ def test_a_value_that_cannot_be_read_is_not_shown(tmp_path: Path) -> None:
             status, answer = ask(url, f"/v1/stores/kept/{path}", given=given)
             assert (status, answer["error"]["code"]) == (409, "not_readable")
             assert "secret" not in answer["error"]["message"]
+
+
+def test_a_change_whose_key_cannot_be_read_ends_the_reader(tmp_path: Path) -> None:
+    """It waited for ever, while its changes were read again ten times a second."""
+    made = application(tmp_path, "str", Raising(), "int", value_serde="bytes")
+    keep(made, "known")
+    with Queries.of_this_machine(made) as queries, queries.store("kept").changes() as changes:
+        keep(made, "known", "unknown")
+        ended: list[Any] = []
+        reader = threading.Thread(target=lambda: ended.append(_error_of(changes)), daemon=True)
+        reader.start()
+        reader.join(30)
+    assert [str(each) for each in ended] == ["store 'kept': a change cannot be read: KeyError: 'unknown'"]
+    assert isinstance(ended[0], SerdeError)
+
+
+def _error_of(changes: Iterator[Any]) -> BaseException | None:
+    try:
+        for _ in changes:
+            pass
+    except PenstockError as error:
+        return error
+    return None
 
 
 def test_a_key_that_is_null_fits_no_store(tmp_path: Path) -> None:

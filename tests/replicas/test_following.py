@@ -80,6 +80,39 @@ def test_some_stores(tmp_path: Path, changelog: str) -> None:
 
 
 @CHANGELOGS
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_copy_gets_the_stores_without_which_it_was_kept(tmp_path: Path, changelog: str, commits: bool) -> None:
+    """It had their rows of nowhere, or of the time when it was last kept with them, and said that it had a version."""
+    writer, other = made(tmp_path, changelog, store_backend="lmdb")
+    other.close()
+    for stores in (["plain"], ["plain", "windows"], ["windows"], None, ["plain"], ["windows", "lists"], None):
+        version = writer.commit([("a", ""), ("d", "4")] if commits else [])
+        with Replica(writer.application, "0_0", writer.log, tmp_path / "some", stores=stores) as replica:
+            assert replica.catch_up()
+            expected = writer.contents[version]
+            assert replica.version == version
+            assert content_of(replica) == {each: expected[each] for each in stores or expected}
+    writer.worker.close()
+
+
+@CHANGELOGS
+def test_a_copy_that_ends_before_it_has_all_stores_lacks_them_again(tmp_path: Path, changelog: str) -> None:
+    writer, other = made(tmp_path, changelog, store_backend="lmdb")
+    other.close()
+    place = tmp_path / "some"
+    with Replica(writer.application, "0_0", writer.log, place, stores=["plain"]) as replica:
+        assert replica.catch_up()
+    with Replica(writer.application, "0_0", writer.log, place) as replica:
+        assert replica.version is None, "it lacks stores"
+    with Replica(writer.application, "0_0", writer.log, place) as replica:
+        assert replica.version is None and replica.catch_up()
+        assert content_of(replica) == writer.contents[str(replica.version)]
+    with Replica(writer.application, "0_0", writer.log, place) as replica:
+        assert replica.version is not None, "it goes on by itself"
+    writer.worker.close()
+
+
+@CHANGELOGS
 def test_it_follows_a_changed_program_and_back(tmp_path: Path, changelog: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that the program does not name any more is parked, and goes on being there; a new one comes."""
     writer, replica = made(tmp_path, changelog)

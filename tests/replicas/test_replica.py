@@ -46,8 +46,8 @@ class Histories(RuleBasedStateMachine):
         self.writer = Writer(application(self.root, self.changelog), self.log)
         self.open_replica()
 
-    def open_replica(self) -> None:
-        self.replica = Replica(self.writer.application, "0_0", self.log, self.root / "replica")
+    def open_replica(self, stores: list[str] | None = None) -> None:
+        self.replica = Replica(self.writer.application, "0_0", self.log, self.root / "replica", stores=stores)
         self.check = checked(self.replica, self.writer)
 
     @rule(rows=ROWS)
@@ -78,12 +78,12 @@ class Histories(RuleBasedStateMachine):
         assert self.replica.catch_up(between)
         self.log.meanwhile = None
 
-    @rule()
-    def the_replica_restarts(self) -> None:
-        before = self.replica.version
+    @rule(stores=st.sampled_from([None, None, ["plain"], ["plain", "windows"], ["lists"]]))
+    def the_replica_restarts(self, stores: list[str] | None) -> None:
+        before, kept = self.replica.version, set(self.replica.layout)
         self.replica.close()
-        self.open_replica()
-        assert self.replica.version == before
+        self.open_replica(stores)
+        assert self.replica.version == (before if kept >= set(self.replica.layout) else None)
 
     @rule()
     def the_replicas_disk_is_lost(self) -> None:

@@ -21,6 +21,7 @@ from penstock.plugins.runs.metrics.measures import measures_of
 from penstock.plugins.runs.order import STATES
 from penstock.plugins.runtime.histogram import Histogram
 from penstock.plugins.runtime.local_state.restoring import RestoreProgress
+from penstock.plugins.runtime.report import DetailedCounts
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -194,3 +195,23 @@ def test_reasons_and_counters_that_a_processor_makes_up_are_bounded() -> None:
     for name in ("penstock_node_records_dropped", "penstock_node_user"):
         assert len(families[name].samples) == 51
         assert sum(sample.value for sample in families[name].samples) == sum(made_up.values())
+
+
+def test_no_counter_falls_when_another_becomes_larger() -> None:
+    """Prometheus takes a counter that falls for one that began anew, and counts it again."""
+    before: dict[tuple[str, ...], float] = {}
+    counted = DetailedCounts()
+    for number in range(30):
+        made_up = {"key 59": 1} if number else {f"key {each}": 100 - each for each in range(60)}
+        node = {"in": 0, "out": 0, "dropped": made_up, "user": made_up}
+        counted += DetailedCounts(nodes={"count": node})
+        status = replace(STATUS, nodes=counted.nodes)
+        found = {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in RunCollector(lambda: status, lambda: LAG).collect()  # noqa: B023
+            for sample in family.samples
+            if family.type == "counter"
+        }
+        fallen = {each: (value, found.get(each)) for each, value in before.items() if found.get(each, 0.0) < value}
+        assert not fallen
+        before = found

@@ -8,8 +8,9 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice, takewhile
+from itertools import dropwhile, islice, takewhile
 from typing import Any
+from zlib import crc32
 
 from penstock import Serde, StateStore, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.plugins.applications.saved_tasks import SavedTask
@@ -19,13 +20,13 @@ from penstock.plugins.replicas.store_text import StoreText
 from penstock.program.serdes import resolve_serde
 from penstock.store.specs import declared_serdes
 
-from ..changes import keys_of, subscribed
+from ..changes import has_prefixes, keys_of, subscribed
 from ..copies import Bounds, WouldWait
 from ..queries import Queries
 from ..reading import StoreReading, kind_of
 from ..stores import queried_store
 from ..subscription import Subscription
-from .parameters import MOST_ENTRIES, Page, Parameters
+from .parameters import MOST_ENTRIES, Page, Parameters, page_gone
 from .refusals import Refused, bad
 
 Data = dict[str, Any]
@@ -178,13 +179,14 @@ class Answers:
         scan = _Scan.of(self._text(reading), reading, given)
         tasks = list(scan.tasks)
         if page is not None:
-            names = [each.id for each in tasks]
-            if page.task not in names:
+            tasks = list(dropwhile(lambda task: task.id != page.task, tasks))
+            if not tasks:
                 raise bad("page: it is of another query")
-            tasks = tasks[names.index(page.task) :]
+            if _division(tasks[0]) != page.division:
+                raise page_gone("the application was resharded or reset since the page before")
         found: list[Entry] = []
         for task in tasks:
-            after = page if page is not None and page.task == task.id else Page(task.id, None, 0)
+            after = page if page is not None and page.task == task.id else Page(task.id, _division(task))
             left = limit - len(found)
             rows = reading.read(task, lambda store: list(islice(scan.rows(store, after), left + 1)))  # noqa: B023
             found += rows[:left]
@@ -280,9 +282,9 @@ class _Scan:
                 f"{', '.join(sorted(times))}: store {reading.builder.name!r} is of the kind "
                 f"{kind_of(reading.builder)!r}, whose entries have no times"
             )
+        if "prefix" in texts and not has_prefixes(text.key_serde):
+            raise bad(f"prefix: store {reading.builder.name!r} has another key serde than str and bytes")
         keys = {name: _key_of(each, text, given) for name, each in texts.items()}
-        if not isinstance(keys.get("prefix", ""), (str, bytes)):
-            raise bad("prefix: only for stores whose keys are text or bytes")
         tasks = reading.tasks_of(keys["key"]) if "key" in keys else reading.tasks()
         return cls(
             tasks,
@@ -303,14 +305,15 @@ class _Scan:
         else:
             start = next((each for each in (begin, self.start, self.prefix) if each is not None), None)
             rows = entries(store, start, self.end, self.first, self.last)
-        left = after.skipped
+        is_behind, left = after.key is None, after.skipped
         for entry in rows:
-            if self.prefix is not None and not _has_prefix(entry["key"], self.prefix):
+            if self.prefix is not None and not entry["key"].startswith(self.prefix):
                 return
-            if left and self.serde.serialize(entry["key"]) == after.key:
-                left -= 1
-            else:
-                left = 0
+            if not is_behind:
+                rank = _rank(entry)
+                is_behind = self.serde.serialize(entry["key"]) != after.key or rank > after.rank
+                left -= not is_behind and rank == after.rank
+            if is_behind or left < 0:
                 yield entry
 
     def _known(self, key: bytes) -> Any:
@@ -324,9 +327,12 @@ class _Scan:
         if not rows:
             return after
         # Python calls some keys equal that are others, such as 1 and True, and a nan not equal to itself.
-        data = self.serde.serialize(rows[-1]["key"])
-        same = sum(1 for _ in takewhile(lambda entry: self.serde.serialize(entry["key"]) == data, reversed(rows)))
-        return Page(after.task, data, same + (after.skipped if same == len(rows) and data == after.key else 0))
+        serialize, rank = self.serde.serialize, _rank(rows[-1])
+        data = serialize(rows[-1]["key"])
+        alike = takewhile(lambda entry: _rank(entry) == rank and serialize(entry["key"]) == data, reversed(rows))
+        count = sum(1 for _ in alike)
+        goes_on = count == len(rows) and (data, rank) == (after.key, after.rank)
+        return after._replace(key=data, rank=rank, skipped=count + (after.skipped if goes_on else 0))
 
 
 class _Texts(threading.local):
@@ -336,10 +342,15 @@ class _Texts(threading.local):
         self.made: dict[str, StoreText] = {}
 
 
-def _has_prefix(key: Any, prefix: Any) -> bool:
-    if not isinstance(key, type(prefix)):
-        raise bad("prefix: only for stores whose keys are text or bytes")
-    return bool(key.startswith(prefix))
+def _rank(entry: Entry) -> tuple[int, ...]:
+    """Return what orders the entries of a key; those of one window that keeps duplicates, and of lists, are alike."""
+    if "valid_to" in entry:
+        return (-entry["timestamp"],)
+    return (entry["end"], entry["start"]) if "start" in entry else ()
+
+
+def _division(task: SavedTask) -> str:
+    return f"{crc32(repr((task.identity, task.count, task.partitions)).encode()):08x}"
 
 
 def _key_of(given_key: str, text: StoreText, given: Parameters) -> Any:

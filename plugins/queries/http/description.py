@@ -31,7 +31,7 @@ PARAMETERS: Mapping[str, tuple[str, Schema]] = {
     "key": (f"The key, {_KEY_TEXT}.", _TEXT),
     "start": (f"From this key on, {_KEY_TEXT}; keys are in the order of their serialized bytes.", _TEXT),
     "end": (f"Up to this key, included, {_KEY_TEXT}.", _TEXT),
-    "prefix": ("Keys that begin with this text.", _TEXT),
+    "prefix": ("Keys that begin with this text; of the serdes `str` and `bytes` only.", _TEXT),
     "json_keys": ("Whether key, start, end and prefix are JSON values, whatever the serde.", _FLAG),
     "window": ("Of a window store: the start of the window (ms since the epoch).", _TIME),
     "as_of": ("Of a versioned store: the version that was valid then (ms); else the latest one.", _TIME),
@@ -98,7 +98,8 @@ _ERRORS = {
     403: "the request comes from a page of another origin, or is for another host",
     404: "there is no such store, or no value of this key",
     409: "the store cannot be read here, or a value has no text form",
-    GONE: "another server has begun the page, or this one before it was started again: begin at the first page",
+    GONE: "another server has begun the page, or this one before it was started again, or the application was reset or "
+    "resharded since: begin at the first page",
     413: "the body is too large",
     503: "no version that may answer is here now: ask again later",
 }

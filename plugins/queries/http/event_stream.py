@@ -52,11 +52,17 @@ async def has_begun(subscription: Subscription, waking: Waking, seconds: float) 
 
     Raises StoreUnavailableError after so many seconds, and what has ended the subscription before.
     """
-    if not subscription.has_begun:
-        await waking.wait(seconds)
-    if not subscription.has_begun:
-        subscription.take()
-        raise StoreUnavailableError("the log has not said in time where the changes begin")
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    # Changes of one task wake it, too, while others have not begun.
+    while not subscription.has_begun:
+        waking.clear()
+        if subscription.has_begun:
+            return
+        if subscription.has_ended:
+            subscription.take()  # raises what has ended it
+        if not await waking.wait(max(0.0, until - loop.time())):
+            raise StoreUnavailableError("the log has not said in time where the changes begin")
 
 
 def event_stream(

@@ -28,15 +28,21 @@ _AT_LEAST = re.compile(r"(.{1,249}):(\d{1,9}):(\d{1,18})")
 
 
 class Page(NamedTuple):
-    """Where a page begins: in a task, at a key (serialized), behind so many of its entries."""
+    """Where a page begins: in a task, behind the entry at `rank` among those of a key (serialized).
+
+    `skipped`: behind so many entries of that rank, as in windows that keep duplicates, and in lists. `division`: names
+    the tasks among which keys were divided, and the application's incarnation.
+    """
 
     task: str
-    key: bytes | None
-    skipped: int
+    division: str
+    key: bytes | None = None
+    rank: tuple[int, ...] = ()
+    skipped: int = 0
 
     def token(self, secret: bytes) -> str:
         """Return this as text that a client gives back, signed with a secret."""
-        parts = [self.task, None if self.key is None else self.key.hex(), self.skipped]
+        parts = [self.task, self.division, None if self.key is None else self.key.hex(), self.rank, self.skipped]
         data = json.dumps(parts, separators=(",", ":")).encode()
         return urlsafe_b64encode(_signature(secret, data) + data).decode()
 
@@ -52,12 +58,16 @@ class Page(NamedTuple):
             raise bad("page: expected the value of `page` of the answer before") from None
         signature, data = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
         if not hmac.compare_digest(signature, _signature(secret, data)):
-            raise Refused(
-                GONE, "page_gone", "page: no page of this store, or one that another server has begun, or this one "
-                "before it was started again; begin at the first page",
-            )  # fmt: skip
-        task, key, skipped = json.loads(data)
-        return cls(task, None if key is None else bytes.fromhex(key), skipped)
+            raise page_gone(
+                "no page of this store, or one that another server has begun, or this one before it was started again"
+            )
+        task, division, key, rank, skipped = json.loads(data)
+        return cls(task, division, None if key is None else bytes.fromhex(key), tuple(rank), skipped)
+
+
+def page_gone(reason: str) -> Refused:
+    """Return the refusal of a page token that leads nowhere any more."""
+    return Refused(GONE, "page_gone", f"page: {reason}; begin at the first page")
 
 
 class Parameters:

@@ -126,11 +126,21 @@ class _Service:
         self._guard = guard
         self._limiter: anyio.CapacityLimiter | None = None
 
+    def _check(self, request: Request) -> None:
+        """Raise Refused for a request that is not allowed, and one that was forwarded for another application.
+
+        The address of a server that was killed is noted in the log until the next run, and another one may have it.
+        """
+        self._guard.check(request)
+        asked = request.headers.get(FORWARDED)
+        if self._forwarding is not None and not self._forwarding.is_for_us(asked):
+            raise Refused(503, "other_application", f"this server is not one of the application {asked!r}")
+
     def guarded(self, answer: Endpoint) -> Endpoint:
         """Return an endpoint that checks requests before it answers them."""
 
         async def endpoint(request: Request) -> Response:
-            self._guard.check(request)
+            self._check(request)
             found: Response = await answer(request)
             return found
 
@@ -168,7 +178,7 @@ class _Service:
         It takes no thread: to hand a request to one and back takes longer than to read a key.
         """
         try:
-            self._guard.check(request)
+            self._check(request)
             given = Parameters(parse_qsl(request.scope["query_string"].decode("latin-1"), True), _OF_KEY)
             try:
                 return _json(self._answers.get_at_once(name, given))
@@ -204,7 +214,7 @@ class _Service:
 
     async def _data(self, work: Callable[..., Data], *given: Any) -> Response:
         try:
-            return _json(await self._in_thread(work, *given))
+            return _Json(await self._in_thread(lambda: _dumped(work(*given))))
         except PenstockError as error:
             raise refusal(error) from error
 
@@ -290,7 +300,9 @@ class _Service:
 
     async def _stream(self, name: str, given: Parameters) -> Response:
         """Stream all entries, a page in memory at a time; an error before the first one is an answer of its own."""
-        pages = self._answers.pages(name, given, _PAGE)
+        pages = (
+            b"".join(dump_json(entry) + b"\n" for entry in page) for page in self._answers.pages(name, given, _PAGE)
+        )
         try:
             first = await self._in_thread(next, pages, None)
         except PenstockError as error:
@@ -301,12 +313,17 @@ class _Service:
             try:
                 async with asyncio.timeout(_STREAM_SECONDS):
                     while page is not None:
-                        yield b"".join(dump_json(entry) + b"\n" for entry in page)
+                        yield page
                         page = await self._in_thread(next, pages, None)
-            except (PenstockError, TimeoutError) as error:
-                # The status was sent long ago: the last line says that the stream is not complete.
-                found = refusal(error) if isinstance(error, PenstockError) else Refused(0, "timeout", "took too long")
-                yield dump_json(_error(found)) + b"\n"
+                return
+            except PenstockError as error:
+                refused = refusal(error)
+            except Refused as error:
+                refused = error
+            except TimeoutError:
+                refused = Refused(0, "timeout", "took too long")
+            # The status was sent long ago: the last line says that the stream is not complete.
+            yield dump_json(_error(refused)) + b"\n"
 
         return StreamingResponse(lines(), media_type=_NDJSON, headers=_HEADERS)
 
@@ -344,6 +361,15 @@ def _json(data: Any, status: int = 200, **headers: str) -> Response:
     return _Json(dump_json(data), status, headers)
 
 
+def _dumped(data: Data) -> bytes:
+    """Return data as JSON, an entry at a time: other threads have their turn in between."""
+    if "entries" not in data:
+        return dump_json(data)
+    rest = dump_json({name: value for name, value in data.items() if name != "entries"})
+    entries = b",".join(map(dump_json, data["entries"]))
+    return b'{"entries":[' + entries + b"]" + (b"," if len(data) > 1 else b"") + rest[1:]
+
+
 async def _answer_bytes(data: bytes, request: Request) -> Response:
     return Response(data, 200, _HEADERS, "application/json")
 
@@ -364,7 +390,7 @@ def _refusal(error: Refused) -> Response:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    code = {404: "not_found", 405: "wrong_method"}.get(error.status_code, "bad_request")
+    code = {404: "unknown_path", 405: "wrong_method"}.get(error.status_code, "bad_request")
     headers = dict(error.headers or {})
     return _json(_error(Refused(error.status_code, code, error.detail)), error.status_code, **headers)
 

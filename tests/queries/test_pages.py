@@ -1,0 +1,91 @@
+"""Pages of entries: what stays while the task commits between them is on one page, once; and what a prefix finds."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.program.serdes import make_serde
+from penstock.queries import Queries
+from penstock.support.text_form import from_json
+
+from ..replicas.every_kind import INPUT, NAMES
+from .served import ask, served
+from .test_kinds import Asked
+from .test_serdes import application, keep
+
+ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["1", "2", "3", ""])), min_size=1, max_size=4)
+
+
+def entries(url: str, asked: Asked, store: str, **chosen: Any) -> tuple[list[str], str | None]:
+    """Return entries at the last commit, each as text, and the token of the next page."""
+    commit = asked.log.last_commit("app", "0_0", [INPUT])
+    assert commit is not None
+    bounds = {"at_least": f"in:0:{commit.positions[INPUT]}", "wait": "30000"}
+    status, answer = ask(url, f"/v1/stores/{store}/entries", given={**bounds, **chosen})
+    assert status == 200, answer
+    return [json.dumps(each) for each in answer["entries"]], answer["page"]
+
+
+@settings(deadline=None, max_examples=8)
+@given(
+    store=st.sampled_from(sorted(NAMES)), key=st.sampled_from([{}, {"key": "a"}]), limit=st.integers(1, 4),
+    first=st.lists(ROWS, min_size=4, max_size=8), commits=st.lists(ROWS, min_size=1, max_size=4),
+)  # fmt: skip
+def test_what_stays_is_on_one_page(
+    store: str,
+    key: dict[str, str],
+    limit: int,
+    first: list[list[tuple[str, str]]],
+    commits: list[list[tuple[str, str]]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Entries expire, are added and deleted between two pages, before and behind where the next one begins."""
+    with closing(Asked(tmp_path_factory.mktemp("app"))) as asked:
+        for rows in first:
+            asked.writer.commit(rows)
+        with served(asked.here) as url:
+            contents: list[Counter[str]] = []
+            found, more = Counter[str](), list(commits)
+            page: str | None = None
+            while True:
+                contents.append(Counter(entries(url, asked, store, **key)[0]))
+                next_one = {} if page is None else {"page": page}
+                shown, page = entries(url, asked, store, limit=limit, **key, **next_one)
+                found.update(shown)
+                if page is None:
+                    break
+                if more:
+                    asked.writer.commit(more.pop())
+    for each in set[str]().union(*contents):
+        counts = [content[each] for content in contents]
+        assert min(counts) <= found[each], f"{each} was there all the time, and is on no page"
+        assert found[each] <= max(counts), f"{each} is on two pages"
+
+
+@pytest.mark.parametrize("serde", ["str", "bytes", "json", "msgpack", "pickle"])
+def test_a_prefix_finds_all_keys_or_is_refused(serde: str, tmp_path: Path) -> None:
+    """Text of other serdes has a length in front, or a quote behind: the entries would be some of those asked for."""
+    made = application(tmp_path, serde, serde, "int", value_serde="bytes")
+    texts = ["a", "ab", "ab c", "ab!", "abc", "ac", "b"]
+    keys = [each.encode() for each in texts] if serde == "bytes" else texts
+    keep(made, *keys, serialize=make_serde(serde, "keys").serialize)
+    path = "/v1/stores/kept/entries"
+    with Queries.of_this_machine(made) as queries, served(queries) as url:
+        for prefix in ("a", "ab", ""):
+            for accept in ("application/json", "application/x-ndjson"):
+                given = {"prefix": prefix if serde in ("str", "bytes") else json.dumps(prefix)}
+                status, answer = ask(url, path, given=given, accept=accept)
+                if serde not in ("str", "bytes"):
+                    assert status == 400 and "another key serde than str and bytes" in answer["error"]["message"]
+                    continue
+                rows = answer["entries"] if isinstance(answer, dict) else map(json.loads, answer.splitlines())
+                found = {from_json(each["key"]) for each in rows}
+                assert found == {key for key, text in zip(keys, texts, strict=True) if text.startswith(prefix)}
