@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from datetime import date
+from typing import Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
 
 import pydantic
 import pytest
@@ -134,3 +135,38 @@ def test_an_open_schema_of_a_registry_takes_other_fields() -> None:
     assert JsonSchemaSerde(schema % "", registry="mock://changes").unreadable(before) == ""
     closed = JsonSchemaSerde(schema % ', "additionalProperties": false', registry="mock://changes")
     assert "they would be lost" in closed.unreadable(before)
+
+
+def model_of(key: Any) -> Any:
+    return pydantic.create_model("Outer", a=(dict[key, int], ...))
+
+
+class Fields(TypedDict):
+    x: int
+
+
+class Point(pydantic.BaseModel):
+    x: int
+
+
+class Pair(pydantic.BaseModel):
+    a: Point
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        (Fields, dict[int, int], "the value had fields, and 'x' is no key of the dict, whose keys are integer"),
+        (Fields, dict[date, int], "whose keys are date"),
+        (Fields, dict[Literal["y"], int], "whose keys are one of 'y'"),
+        (list[Fields], list[dict[float, int]], "field '[]' had fields, and 'x' is no key of the dict"),
+        (Pair, model_of(int), "field 'a' had fields, and 'x' is no key of the dict, whose keys are integer"),
+        (Pair, model_of(date), "whose keys are date"),
+        (Fields, dict[str, int], ""),
+        (Fields, dict[Literal["x", "y"], int], ""),
+        (Pair, model_of(str), ""),
+    ],
+)
+def test_fields_become_a_dict_only_if_its_keys_are_their_names(before: Any, now: Any, expected: str) -> None:
+    found = of(now).unreadable(of(before).written_form())
+    assert expected in found if expected else found == ""

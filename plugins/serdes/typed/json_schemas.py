@@ -113,6 +113,7 @@ class _Comparison:
         self._now = now.get("$defs", {})
         self._inside: set[tuple[str, str]] = set()
         self._knows_patterns = _PATTERNS in before
+        self._keys_now: Schema = now.get(_KEYS, {})
 
     def of_all(self, before: Schema, now: Schema) -> Iterator[str]:
         """Yield each change."""
@@ -182,6 +183,12 @@ class _Comparison:
         had, has = before.get("properties"), now.get("properties")
         if has is None:
             values = _part(now, "additionalProperties")
+            keys = self._keys_now.get(keys_of(path), _part(now, "keys"))
+            if had is not None and (lost := [name for name in had if not _may_be_key(name, keys)]):
+                yield f"{_field(path)} had fields, and {lost[0]!r} is no key of the dict, whose keys are " + _shown(
+                    _resolved(keys, self._now), self._now
+                )
+                return
             for each in (had or {"": _part(before, "additionalProperties")}).values():
                 yield from self.of(f"{path}[...]", each, values)
             name = "keys" if "keys" in before and "keys" in now else "propertyNames"
@@ -245,6 +252,14 @@ def _alternatives(schema: Schema) -> list[Schema]:
         if name in schema:
             return list(schema[name])
     return [schema]
+
+
+def _may_be_key(name: str, keys: Schema) -> bool:
+    """Return whether a field's name fits the schema of the keys of a dict, if it is one of text."""
+    members = _members(keys)
+    if members is not None:
+        return name in members
+    return keys.get("type", "string") == "string" and not any(each in keys for each in _SAME)
 
 
 def _members(schema: Schema) -> list[Any] | None:
