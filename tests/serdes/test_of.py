@@ -8,7 +8,7 @@ import math
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID
@@ -155,6 +155,12 @@ class Wrapped(Line):
     paper: str = "red"
 
 
+class Clock(NamedTuple):
+    """A time in a zone has no offset without a day."""
+
+    rings: time
+
+
 @dataclass(eq=False)
 class Anything:
     what: Any = None
@@ -210,6 +216,8 @@ class Doubled(pydantic.BaseModel):
         (Order, replace(AN_ORDER, address={"city": "Ghent", "country": "BE"}), "address.country is 'BE', and nothing"),  # type: ignore[arg-type]
         (dict[str, str], {"at": Decimal("1.5")}, r"at is Decimal\('1.5'\), and '1.5' would"),
         (list[date], ["2024-02-29"], r"\[0\] is '2024-02-29', and datetime.date"),
+        (list[time], [time(1, tzinfo=ZoneInfo("Europe/Brussels"))], r"\[0\] is datetime.time"),
+        (Clock, Clock(time(1, tzinfo=ZoneInfo("Europe/Brussels"))), r"\[0\] is datetime.time"),
         (list[float], [2**53 + 1], r"\[0\] is 9007199254740993, and 9007199254740992.0"),
         (set[str], {UUID(int=1)}, "the value is UUID"),
         (Anything, Anything({"at": date.min}), "what.at is datetime.date"),

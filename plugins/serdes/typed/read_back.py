@@ -40,6 +40,8 @@ def equality_is_exact(kind: Any) -> bool:
             continue
         seen.add(id(each))
         waiting += get_args(each)
+        if each is time:  # one in a zone is equal to one without
+            return False
         if not isinstance(each, type) or get_args(each) or issubclass(each, enum.Enum):
             continue
         model_fields = getattr(each, "__pydantic_fields__", None)
@@ -117,6 +119,8 @@ def _is_sequence(value: Any) -> bool:
 def _same(value: Any, again: Any) -> bool:
     if isinstance(value, Decimal) and isinstance(again, Decimal):
         return str(value) == str(again) or value == again
+    if isinstance(value, time) and isinstance(again, time) and (value.tzinfo is None) != (again.tzinfo is None):
+        return False
     if value == again:
         return True
     if type(value) is not type(again):
