@@ -158,6 +158,17 @@ class SuppressedSelfJoins(OnPurpose):
     )
 
 
+class RowsSentBefore(OnPurpose):
+    label = "rows_sent_before"
+    reason = (
+        "each row counts once in its group, with and without a record cache: groups and joins behind an aggregation "
+        "or a suppressed table get as old value what was sent before, if anything was. In Kafka Streams without a "
+        "cache the first old value of an aggregation is what its initializer returned, a session of one time has "
+        "none, and the old value of a suppressed table is what it kept back last; so counts and sums of groups are "
+        "wrong"
+    )
+
+
 class DeletedSelfJoins(Difference):
     """A deletion of a row is two more deletions of the result, one by each side."""
 
@@ -203,6 +214,7 @@ KINDS: tuple[Difference, ...] = (
     SessionHeaders(),
     OptimisedSelfJoins(),
     SuppressedSelfJoins(),
+    RowsSentBefore(),
     DeletedSelfJoins(),
     KeptTombstones(),
     SessionsWithoutGap(),
@@ -219,6 +231,8 @@ LISTED = {
     "steps/headers_of_sessions": SessionHeaders,
     "steps/optimised_self_joins": OptimisedSelfJoins,
     "steps/suppressed_self_joins": SuppressedSelfJoins,
+    "steps/rows_of_aggregations": RowsSentBefore,
+    "steps/rows_that_were_suppressed": RowsSentBefore,
     "steps/kept_tombstones": KeptTombstones,
     "steps/sessions_without_a_gap": SessionsWithoutGap,
 }

@@ -11,7 +11,7 @@ import pytest
 from penstock.plugins.embedded.engine import stepping_embedded
 
 from .comparing import BEHIND_PROCESS, ORDER, REFUSED, SEGMENTS, STALE_ANSWERS, compared
-from .differences import DeletedSelfJoins, OptimisedSelfJoins
+from .differences import DeletedSelfJoins, OptimisedSelfJoins, RowsSentBefore
 from .fuzz import Step, generated_case, main
 from .language import mapper, settings_for
 from .log_driver import CaseDriver
@@ -86,6 +86,17 @@ LISTED: list[tuple[tuple[str, ...], bool, list[Step]]] = [
             {"op": "table", "topic": "in"},
             {"op": "map_values", "of": 0, "fn": "upper"},
             {"op": "join", "of": [0, 1], "type": "inner"},
+            {"op": "to_stream", "of": 2},
+            {"op": "to", "of": 3, "topic": "out"},
+        ],
+    ),
+    (
+        (RowsSentBefore.reason,),
+        False,
+        [
+            STREAM,
+            COUNT | {"of": 0},
+            {"op": "group_table", "of": 1, "group": "value"},
             {"op": "to_stream", "of": 2},
             {"op": "to", "of": 3, "topic": "out"},
         ],

@@ -163,7 +163,7 @@ class Suppress(Operator):
             store.put(raw, None)
             self._bytes -= self._sizes.pop(raw)
             if entry.new is not None or not drops_tombstones:
-                change = new(Change, (entry.new, entry.old))
+                change = new(Change, (entry.new, entry.prior))
                 record = (key_of(raw), change, entry.timestamp, entry.headers)
                 if forwarding is None:
                     forward(record)
@@ -206,7 +206,8 @@ _HEAD = Struct(">qqi")
 class Buffered(NamedTuple):
     """The last update of a key: its place in time (ms), timestamp and headers, and new and old value.
 
-    `prior` is the value before the first update that the buffer kept: what the table had when it last let one go.
+    `prior` is the value before the first update that the buffer kept: what the table had when it last let one go, and
+    the old value when it lets the next one go. `old` is the value before the last update; only the saved form has it.
     """
 
     time: int

@@ -18,7 +18,7 @@ from ..interleaving import folded
 Table = KTable[Any, Any]
 Rows = dict[Any, Any]
 KINDS = ["join", "left_join", "outer_join"]
-FROM_THEIR_TOPICS = {"changelog": "topic:", "topology_optimization": "reuse_ktable_source_topics"}
+FROM_THEIR_TOPICS: dict[str, Any] = {"changelog": "topic:", "topology_optimization": "reuse_ktable_source_topics"}
 
 
 def half(value: int) -> int | None:

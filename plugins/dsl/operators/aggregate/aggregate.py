@@ -17,8 +17,8 @@ class Aggregate(UpdatingOperator):
     """An aggregation over a key-value store. Records without key or value are dropped and counted.
 
     The aggregator may change its argument: the old value that is sent is a copy. An update has the highest timestamp of
-    its records; after an aggregate of None, which deletes the entry, it begins anew. The old value of a key's first
-    update is what its aggregate began with. Kafka Streams: KStreamAggregate and KStreamReduce.
+    its records; after an aggregate of None, which deletes the entry, it begins anew. The first update of a key has no
+    old value. Kafka Streams: KStreamAggregate and KStreamReduce.
     """
 
     fold: Fold
@@ -45,12 +45,12 @@ class Aggregate(UpdatingOperator):
                 return
             entry = get(key)
             if entry is None:
-                old = initial()
+                old, before = initial(), None
             else:
                 old = entry[0]
                 if entry[1] > timestamp:
                     timestamp = entry[1]
-            before = (old if type(old) in IMMUTABLE else own_copy(old)) if sends_old else None
+                before = (old if type(old) in IMMUTABLE else own_copy(old)) if sends_old else None
             aggregate = take(key, value, old)
             put(key, stored(aggregate, timestamp, headers))
             forward((key, new(Change, (aggregate, before)), timestamp, headers))
@@ -70,12 +70,12 @@ class Aggregate(UpdatingOperator):
                 return
             entry = get(key)
             if entry is None:
-                old = 0
+                count, old = 1, None
             else:
                 old, before = entry
                 if before > timestamp:
                     timestamp = before
-            count = old + 1
+                count = old + 1
             put(key, new(ValueAndTimestamp, (count, timestamp)))
             forward((key, new(Change, (count, old if sends_old else None)), timestamp, headers))
 
@@ -92,10 +92,11 @@ class Aggregate(UpdatingOperator):
                 drop(NULL_KEY if key is None else NULL_VALUE)
                 return
             entry = store.get(key)
-            old = initial() if entry is None else entry.value
-            if entry is not None:
-                timestamp = max(timestamp, entry.timestamp)
-            before = own_copy(old) if sends_old else None
+            if entry is None:
+                old, before = initial(), None
+            else:
+                old, timestamp = entry.value, max(timestamp, entry.timestamp)
+                before = own_copy(old) if sends_old else None
             aggregate = take(key, value, old)
             if store.put(key, aggregate, timestamp) != NOT_PUT:
                 forward((key, new(Change, (aggregate, before)), timestamp, headers))

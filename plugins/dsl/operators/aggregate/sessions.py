@@ -57,10 +57,13 @@ class SessionAggregate(WindowedOperator):
             if end <= time.closed:
                 drop(LATE)
                 return False
+            before = None
             if start != end or end != timestamp:
                 for session, entry in found:
                     remove(session)
                     update(own_copy(key), session[1], session[2], None, entry, session[2], headers)
+            elif found:  # the session of one time, which stays
+                before = found[0][1]
             aggregate = take_value(key, value, aggregate)
             kept = aggregate
             if keeps_headers and aggregate is not None:
@@ -70,7 +73,7 @@ class SessionAggregate(WindowedOperator):
                 raw = key_bytes(key)
                 merged = [(session[1], raw) for session, _ in found]
                 open_windows.merge(merged, end, None if kept is None else (start, raw), key)
-            update(key, start, end, aggregate, None, end, headers)
+            update(key, start, end, aggregate, before, end, headers)
             return True
 
         def send(due: list[Note], headers: Headers) -> None:

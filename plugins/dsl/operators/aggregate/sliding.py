@@ -64,7 +64,9 @@ class SlidingAggregate(WindowedOperator):
             taken = True
             old = initial() if entry is None else entry[0]
             at = timestamp if entry is None else max(timestamp, entry[1])
-            before = own_copy(old) if sends_old else None  # it is handed over, and the entry may be used again
+            # Not of `entry`: a window may begin with that of another one, and be written twice.
+            sent = fetch(key, start) if sends_old else None
+            before = None if sent is None else sent[0]
             aggregate = take_value(key, value, own_copy(old))
             put(key, stored(aggregate, at, headers), start)
             if on_close and aggregate is not None and start not in known:

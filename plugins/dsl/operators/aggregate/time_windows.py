@@ -58,11 +58,11 @@ class WindowAggregate(WindowedOperator):
                     key, value = own_copy(record[0]), own_copy(record[1])
                 entry = fetch(key, start)
                 if entry is None:
-                    old, at = initial(), timestamp
+                    old, at, before = initial(), timestamp, None
                 else:
                     old = entry[0]
                     at = timestamp if timestamp >= entry[1] else entry[1]
-                before = (old if type(old) in IMMUTABLE else own_copy(old)) if sends_old else None
+                    before = (old if type(old) in IMMUTABLE else own_copy(old)) if sends_old else None
                 aggregate = take_value(key, value, old)
                 put(key, stored(aggregate, at, headers), start)
                 if on_close:
