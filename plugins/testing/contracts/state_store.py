@@ -42,6 +42,12 @@ _TIMES = 300
 """How often a call is made in a row."""
 
 
+_MANY_CALLS, _OF_MANY_CALLS = 1_100, 2
+_FEW_KEYS = 4
+_SHORT, _LONG = (1, 500, 10_000, 30_000), (60_000, 3_600_000, 86_400_000)
+"""Lengths of time, in ms: numbers of calls are so far from one another, and as far as their sums and differences."""
+
+
 class StateStoreContract:
     """The contract of a kind of store, as tests; run them in a test class of yours.
 
@@ -95,6 +101,55 @@ class StateStoreContract:
         self._try(
             st.builds(repeated, histories, st.lists(st.integers(0, 80), min_size=3, max_size=6)), self._compare, 10
         )
+
+    def test_restarts(self) -> None:
+        """The same, where each commit ends a run of the task: what a run has only in memory is lost."""
+        self._try(_close_calls(self.calls, 40, 60), self._restarted)
+
+    def test_many_calls(self) -> None:
+        """The same after more than a thousand calls of each method: numbers of rows have more digits and bytes then."""
+
+        def check(calls: Sequence[Call]) -> None:
+            for method in dict.fromkeys(call[0] for call in calls):
+                some = [call for call in calls if call[0] == method]
+                many = (some * -(-_MANY_CALLS // len(some)))[:_MANY_CALLS]
+                if self._leaves_rows(some):
+                    self._restarted([*many, "open again", *calls, "move", *calls])
+
+        self._try(st.lists(self.calls, min_size=30, max_size=40), check, _OF_MANY_CALLS)
+
+    def _leaves_rows(self, calls: Sequence[Call]) -> bool:
+        with ExitStack() as stack:
+            store = self._replayed(list(enumerate(calls)), _directory(stack))
+            store.commit()
+            found = bool(store.rows())
+            store.close()
+        return found
+
+    def _restarted(self, history: Sequence[Any]) -> None:
+        """Compare a store that is committed before each step between calls with one that is never closed."""
+        with ExitStack() as stack:
+            store, model = (StoreUnderTest(self.spec, MemoryBackend, _directory(stack)) for _ in range(2))
+            for number, step in enumerate(history):
+                store.now = model.now = number
+                if isinstance(step, str):
+                    store.commit()
+                    if step == "move":
+                        store.move(_directory(stack))
+                    else:
+                        store.open_again()
+                else:
+                    self._check_answer(store, model, step, history[:number])
+            store.close()
+            model.close()
+
+    def _check_answer(self, store: StoreUnderTest, model: StoreUnderTest, call: Call, before: Sequence[Any]) -> None:
+        found, expected = _answer(store, call), _answer(model, call)
+        assert same_value(found, expected), (
+            f"step {len(before)}, {shown(call)}, after {shown(before)}: the store answers {shown(found)}, and one that "
+            f"was never closed {shown(expected)}"
+        )
+        spoil(found)  # a processor may change what it got
 
     def test_its_calls_write_rows(self) -> None:
         """Suites whose calls change nothing compare nothing."""
@@ -183,12 +238,7 @@ class StateStoreContract:
                     store.now = model.now = now
                 elif not isinstance(step, str):
                     done.append((now, step))
-                    found, expected = _answer(store, step), _answer(model, step)
-                    assert same_value(found, expected), (
-                        f"step {number}, {shown(step)}, after {shown(history[:number])}: the store answers "
-                        f"{shown(found)}, and one that was never closed {shown(expected)}"
-                    )
-                    spoil(found)  # a processor may change what it got
+                    self._check_answer(store, model, step, history[:number])
             store.close()
             model.close()
 
@@ -392,6 +442,45 @@ def _of_two_keys(
         return found
 
     return st.lists(st.tuples(calls, st.integers(0, 1), between), min_size=least, max_size=most).map(met)
+
+
+def _close_calls(calls: st.SearchStrategy[Call], least: int, most: int) -> st.SearchStrategy[list[Any]]:
+    """Return a strategy of calls with restarts between them, of few keys, and of numbers that are near one another.
+
+    Numbers of a method that lie far apart, as times do, are usual lengths of time from the greatest one so far, and
+    between the least and the greatest of those that are drawn.
+    """
+    restart = st.sampled_from(["", "", "", "", "open again", "move"])
+
+    def close(short: int, long: int, drawn: list[tuple[Call, int, int, str]]) -> list[Any]:
+        lengths = [0, short, -short, long, -long, -long - short, -long + short, short]
+        numbers: dict[tuple[str, int], list[int]] = {}
+        for call, *_ in drawn:
+            for at, each in enumerate(call[1:], 1):
+                if type(each) is int:
+                    numbers.setdefault((call[0], at), []).append(each)
+        wide = {where: (min(all_), max(all_)) for where, all_ in numbers.items() if max(all_) - min(all_) > 1_000}
+        found: list[Any] = []
+        keys, used = dict[type, list[Any]](), list[int]()
+        for call, which, length, between in drawn:
+            changed = list(call)
+            for at in range(1, len(call)):
+                if (call[0], at) in wide:
+                    low, high = wide[call[0], at]
+                    if used and which:
+                        changed[at] = min(high, max(low, max(used) + lengths[length]))
+                    used.append(changed[at])
+                elif at == 1:
+                    few = keys.setdefault(type(call[1]), [])
+                    if len(few) < _FEW_KEYS:
+                        few.append(call[1])
+                    changed[1] = few[which % len(few)]
+            found += [between, tuple(changed)] if between else [tuple(changed)]
+        return found
+
+    drawn = st.tuples(calls, st.integers(0, _FEW_KEYS), st.integers(0, 7), restart)
+    lists = st.lists(drawn, min_size=least, max_size=most)
+    return st.builds(close, st.sampled_from(_SHORT), st.sampled_from(_LONG), lists)
 
 
 def _answer(store: StoreUnderTest, call: Call) -> Any:
