@@ -120,6 +120,7 @@ class StoreBackendContract(RowTests, ScanTests, ReaderTests, WriterTests, KillTe
             backend.write({"first": [(b"a", b"1")], "second": [(b"b", b"1")]}, None, "v1")
             now = ("v1", {"first": {b"a": b"1"}, "second": {b"b": b"1"}})
             for previous in (None, "v0", "v", "v11", "V1", "", "v1 "):
+                backend.release()
                 check_refused(backend, previous, changes={"first": [(b"a", b"2")], "second": [(b"b", None)]})
                 check_reads(backend, now, "after a refused write")
             backend.write({"first": [(b"a", b"2")]}, "v1", "v2")
