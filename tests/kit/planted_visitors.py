@@ -97,9 +97,22 @@ class CountsInTheClass(Doubles):
         super().change(key, value)
 
 
+class VisitsOnce(Doubles):
+    """Passes keys that an earlier visit has changed, which it remembers in an attribute."""
+
+    def init(self, context: ProcessorContext) -> None:
+        super().init(context)
+        self.visited: set[str] = set()
+
+    def change(self, key: str, value: int) -> None:
+        if key not in self.visited:
+            self.visited.add(key)
+            super().change(key, value)
+
+
 VISITORS: dict[type[Doubles], dict[str, Any]] = {
     **{bug: {} for bug in (NumbersKeys, KeepsTheLargest, LeavesTheCache, RenamesForEver, RenamesToTheNext)},
-    CountsInTheClass: {},
+    **{bug: {} for bug in (CountsInTheClass, VisitsOnce)},
     MailsInAVisit: {"probe": staticmethod(lambda: MAILS)},
 }
 """Processors whose visitor has a bug, with more attributes of the suite that finds it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import strategies as st
@@ -133,6 +133,19 @@ def test_two_topics_need_two_strategies() -> None:
 
     with pytest.raises(ConfigError, match=r"reads the topics \['one', 'two'\]: let `records` be a mapping"):
         Suite().test_it_answers_as_the_reference()
+
+
+def test_each_task_takes_the_records_of_several_topics_in_its_own_order() -> None:
+    """The record of another task is late, and before one of this task in its topic: it holds nothing up."""
+    users = [Record("other", 1, 10), Record("anna", 2, 5)]
+
+    class Suite(ProcessorContract):
+        program = staticmethod(RIGHT["joins"].program)
+        reference = staticmethod(RIGHT["joins"].reference)
+        records: ClassVar = {"users": st.just(users), "clicks": st.just([Record("anna", 3, 7)])}
+        examples = 10
+
+    Suite().test_any_batches()
 
 
 def test_a_visitor_with_an_argument_needs_one() -> None:

@@ -116,7 +116,10 @@ class ProcessorContract(ProgramUnderTest):
             self._try(check, _ELSEWHERE)
 
     def test_visits_are_interrupted(self) -> None:
-        """A visitor called with a key at a time, through crashes and new processes, leaves what one go leaves."""
+        """A visitor called with a key at a time, through crashes and new processes, leaves what one go leaves.
+
+        There are two visits: what the first one did may be known by stores only.
+        """
         visitors = visits_of(self._application, self.visit_arguments)
 
         def check(data: st.DataObject) -> None:
@@ -133,7 +136,7 @@ class ProcessorContract(ProgramUnderTest):
                     f"{name} is {whole.get(name)!r} when {visit[0]} visits all keys in one go, and {parts.get(name)!r} "
                     "when crashes and new processes come between two keys, as on Spark. Only stores and outputs go "
                     "back with the commit, and nothing else is there in the next process: let a visitor decide by its "
-                    f"key, the value and stores alone. The visit comes after {place} tenths of {history}"
+                    f"key, the value and stores alone. A visit comes after {place} tenths and at the end of {history}"
                 )
 
         if visitors:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from math import inf
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from penstock import (
     Application,
@@ -38,6 +38,17 @@ Step = tuple[str, Any]
 
 _FIRST_OFFSET, _GAPS = 7, (1, 0, 0, 3, 0, 2)
 """Where offsets begin, and how many a log leaves out after records."""
+
+
+class _Placed(NamedTuple):
+    """A record that was sent: its timestamp and its partition."""
+
+    timestamp: int
+    partition: int
+
+
+Timed = TypeVar("Timed", Record, _Placed)
+"""What has a timestamp."""
 
 
 class ClockStep(NamedTuple):
@@ -90,8 +101,9 @@ class Sender:
     """Turns a history into the steps of a driver, and notes what each partition gets.
 
     Keys are spread over the partitions in the order in which they come; with repartition topics as their producers
-    spread them, since these do so. Not `by_partition`: everything is noted as one part. Dicts in every other value are
-    put in another order: equal ones come in several.
+    spread them, since these do so. A part has the records of each sending in the order in which its task takes them.
+    Not `by_partition`: everything is noted as one part. Dicts in every other value are put in another order: equal ones
+    come in several.
     """
 
     def __init__(self, driver: TopologyTestDriver, ends: Ends, partitions: int, *, by_partition: bool) -> None:
@@ -129,15 +141,14 @@ class Sender:
 
     def _batches(self, events: Sequence[Event]) -> list[OutputBatch]:
         made: dict[str, OutputBatch] = {}
+        placed: dict[str, list[_Placed]] = {topic: [] for topic in self._ends.sources}
         for topic, record in events:
             self._sent_count += 1
             if self._sent_count % 2:
                 record = record.with_value(_in_other_order(record.value))
             one = self._driver._serialized(topic, [record], None)
             partition = self._partition(one.keys[0])
-            for number, order in enumerate(self._order):
-                if not self._by_partition or number == partition or topic in self._ends.everywhere:
-                    order.append((topic, partition))
+            placed[topic].append(_Placed(record.timestamp, partition))
             batch = made.setdefault(topic, OutputBatch(topic, [], [], [], [], []))
             assert batch.headers is not None and batch.partitions is not None, f"{topic}: a batch without headers"
             batch.keys += one.keys
@@ -145,7 +156,15 @@ class Sender:
             batch.timestamps += one.timestamps
             batch.headers.append(tuple(record.headers))
             batch.partitions.append((partition,))
+        for number, order in enumerate(self._order):
+            mine = {
+                topic: [each for each in rows if self._is_of(number, topic, each)] for topic, rows in placed.items()
+            }
+            order.extend((topic, each.partition) for topic, each in merged(mine))
         return list(made.values())
+
+    def _is_of(self, number: int, topic: str, placed: _Placed) -> bool:
+        return not self._by_partition or placed.partition == number or topic in self._ends.everywhere
 
     def _partition(self, key: bytes | None) -> int:
         if key is None:
@@ -270,10 +289,10 @@ def repeated(
     return merged(by_topic)
 
 
-def merged(drawn: Mapping[str, Sequence[Record]]) -> list[Event]:
+def merged(drawn: Mapping[str, Sequence[Timed]]) -> list[tuple[str, Timed]]:
     """Return the records of all topics in the order in which a task takes them: the lowest timestamp of the heads."""
     rest = {topic: list(reversed(records)) for topic, records in drawn.items()}
-    events: list[Event] = []
+    events: list[tuple[str, Timed]] = []
     while some := [topic for topic, records in rest.items() if records]:
         topic = min(some, key=lambda each: rest[each][-1].timestamp)
         events.append((topic, rest[topic].pop()))

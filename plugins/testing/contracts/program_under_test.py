@@ -181,19 +181,19 @@ class ProgramUnderTest:
     def _visited(
         self, history: History, visit: Visit, place: int, log: WatchedLog | None = None, **given: Any
     ) -> tuple[dict[str, object], dict[str, object]]:
-        """Return what a run with a visit leaves in topics and stores, and outside; with a `log` the visit crashes."""
+        """Return what a run with two visits leaves in topics and stores, and outside; with a `log` the visits crash."""
         probe = type(self).probe
         before = 0 if probe is None else len(probe())
         with self._isolated(log=log, **given) as driver:
             steps = list(self._sender(driver, given["partitions"]).steps(history))
             half = len(steps) * place // 10
-            do(driver, steps[:half])
-            if log is not None:
-                log.crashes, log.commits_left = True, _MOST_COMMITS + 20 * half
-            do(driver, [("visit", visit)])
-            if log is not None:
-                log.crashes, log.commits_left = False, inf
-            do(driver, steps[half:])
+            for part, most in ((steps[:half], half), (steps[half:], len(steps))):
+                do(driver, part)
+                if log is not None:
+                    log.crashes, log.commits_left = True, _MOST_COMMITS + 20 * most
+                do(driver, [("visit", visit)])
+                if log is not None:
+                    log.crashes, log.commits_left = False, inf
             outside = driver._processes.running().outside()
             if probe is not None:
                 outside = {"what the probe returns": list(probe())[before:]}
