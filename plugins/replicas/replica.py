@@ -296,12 +296,12 @@ class Replica:
         is_ours = self._is_ours()
         self._backends.open_as_found(Coverage(self._layouts, ""))
         self._lacking = self._noted_lacking() if is_ours else frozenset()
-        self._write_note()
         version = self._found_version
         if not is_ours:
-            self._backends.destroy()
+            self._backends.destroy()  # before the note says that the copy is of this incarnation
             self._backends.open_as_found(Coverage(self._layouts, ""))
-        elif version is not None and (gone := (coverage := Coverage(self._layouts, version)).gone):
+        self._write_note()  # before it loses the stores that it is not kept with
+        if is_ours and version is not None and (gone := (coverage := Coverage(self._layouts, version)).gone):
             self._backends.close()
             self._backends.open_as_found(coverage)
             self._backends.end_transition(gone, version)

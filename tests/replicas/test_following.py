@@ -16,6 +16,7 @@ from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.changelogs.storage import LocalStorage
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.replicas import Replica, saved_tasks
+from penstock.plugins.runtime.local_state.backends import OF_REPLICA, Backends
 
 from .every_kind import STORES, Writer, application, content_of
 
@@ -109,6 +110,30 @@ def test_a_copy_that_ends_before_it_has_all_stores_lacks_them_again(tmp_path: Pa
         assert content_of(replica) == writer.contents[str(replica.version)]
     with Replica(writer.application, "0_0", writer.log, place) as replica:
         assert replica.version is not None, "it goes on by itself"
+    writer.worker.close()
+
+
+@CHANGELOGS
+def test_a_copy_of_another_incarnation_is_gone_before_the_note_says_otherwise(
+    tmp_path: Path, changelog: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ends in between leaves nothing that the next one takes for a copy of this incarnation."""
+    writer, other = made(tmp_path, changelog, store_backend="lmdb")
+    other.close()
+    place = tmp_path / "some"
+    with Replica(writer.application, "0_0", writer.log, place) as replica:
+        assert replica.catch_up()
+    (place / OF_REPLICA).write_text("another\nnull")
+
+    def killed(backends: Backends) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
+        patch.setattr(Backends, "destroy", killed)
+        Replica(writer.application, "0_0", writer.log, place)
+    with Replica(writer.application, "0_0", writer.log, place) as replica:
+        assert replica.version is None, "it begins anew"
+        assert replica.catch_up()
     writer.worker.close()
 
 
