@@ -91,7 +91,13 @@ def hide_in_places(text: str) -> str:
 
 
 class SettingsByName(dict[str, Any]):
-    """Settings by name, as plain values; its `repr` shows no secret: users put it into errors and log lines."""
+    """Settings by name, as plain values; its `repr` shows no secret: users put it into errors and log lines.
+
+    So it is with a mapping among them, such as `user`. A value by itself is what it is.
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__({name: SettingsByName(each) if type(each) is dict else each for name, each in given.items()})
 
     def __repr__(self) -> str:
         return repr({name: hide(name, value) for name, value in self.items()})

@@ -16,8 +16,8 @@ _MESSAGE_BYTES, _STACKTRACE_BYTES = 2_048, 8_192
 _NEARLY_FULL_BYTES = 950_000
 """A record of this size gets shorter ones: with its headers it has to stay below a topic's usual 1 MiB."""
 _SHORT_BYTES = 512
-_MOST_DIGITS = 19
-"""Of an offset, which has 63 bits."""
+_MOST_DIGITS = 18
+"""Of an offset: a number with one more may have more than its 63 bits."""
 
 
 @dataclass(frozen=True)

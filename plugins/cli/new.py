@@ -38,7 +38,7 @@ def new(kind: str, name: str, directory: Path | None) -> None:
             f"package name {name!r}: expected small letters and digits, in words with a dash between them, as in "
             "acme-sessions; others install it by that name"
         )
-    if keyword.iskeyword(name) or name in sys.stdlib_module_names:
+    if keyword.iskeyword(name) or name.replace("-", "_") in sys.stdlib_module_names:
         raise ConfigError(
             f"package name {name!r}: Python has a keyword or a module of this name, so the package could not be "
             "imported: choose another one"

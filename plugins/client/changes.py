@@ -40,7 +40,7 @@ class Changes(Iterator[Entry]):
         self._connect = connect
         self._timeout = timeout
         self.position = after
-        self._connection: http.client.HTTPConnection | None = None
+        self._socket: socket.socket | None = None
         self._open: Opened | None = None
         self._lock = threading.Lock()
         self._has_closed = False
@@ -65,9 +65,12 @@ class Changes(Iterator[Entry]):
                 time.sleep(_AGAIN_SECONDS)
 
     def _note(self, connection: http.client.HTTPConnection) -> None:
-        """Keep a connection on which a stream is asked for, so that `close` ends the wait for the answer."""
+        """Keep the socket on which a stream is asked for, so that `close` ends the wait for the answer.
+
+        The connection forgets it where the answer says that it ends with the connection.
+        """
         with self._lock:
-            self._connection = connection
+            self._socket = connection.sock
         if self._has_closed:
             raise ConnectionError("the stream of changes was closed")
 
@@ -82,6 +85,10 @@ class Changes(Iterator[Entry]):
             except (OSError, ValueError, http.client.HTTPException):
                 self._again()
                 continue
+            except AttributeError:  # of the answer that another thread closes
+                if self._has_closed:
+                    break
+                raise
             if kind == "change":
                 return Entry.of(data)
             if kind == "end":
@@ -124,12 +131,13 @@ class Changes(Iterator[Entry]):
     def _end(self) -> None:
         with self._lock:
             opened, self._open = self._open, None
-            connection, self._connection = self._connection, None
-        if connection is not None and connection.sock is not None:
+            open_socket, self._socket = self._socket, None
+        if open_socket is not None:
             with suppress(OSError):  # wakes a thread that reads
-                connection.sock.shutdown(socket.SHUT_RDWR)
+                open_socket.shutdown(socket.SHUT_RDWR)
         if opened is not None:
-            opened[1].close()
+            with suppress(AttributeError):  # the thread that reads closes the answer, too
+                opened[1].close()
             opened[0].close()
 
     def __enter__(self) -> Changes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from contextlib import closing
 from itertools import chain
 from typing import Any
@@ -133,14 +134,14 @@ def _latest(log: Log, topic: str, selection: Selection, before: int) -> dict[int
     starts, ends = log.start_offsets(partitions), log.end_offsets(partitions)
     for each in partitions:
         first = ends[each] if before < 0 else min(before, ends[each])
-        letters: list[Letter] = []
+        letters = deque[Letter](maxlen=_ON_A_PAGE)
         offsets = _ON_A_PAGE
         while not letters and first > starts[each]:
             end, first = first, max(starts[each], first - offsets)
             offsets *= 2
             for batch in batches_from(log, TopicPartition(topic, each.partition), first, end):
-                letters += [letter for letter in letters_in(batch) if letter.offset < end]
-        found[each.partition] = letters[-_ON_A_PAGE:]
+                letters.extend(letter for letter in letters_in(batch) if letter.offset < end)
+        found[each.partition] = list(letters)
     return found
 
 

@@ -111,8 +111,8 @@ class Changes(Iterator[tuple[Any, Any]]):
             wake.clear()
             if subscription.has_begun:
                 break
-            if subscription.has_ended:
-                subscription.take()  # raises what has ended it
+            while subscription.has_ended:
+                subscription.take()  # what waits, then it raises what has ended it
             if not wake.wait(max(0.0, until - time.monotonic())):
                 reading.feed.remove(subscription)
                 raise StoreUnavailableError(

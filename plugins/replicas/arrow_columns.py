@@ -199,7 +199,8 @@ def _with_defaults(value: Any, schema: Any, named: Schema) -> Any:
     if isinstance(value, dict):
         fields = schema["properties"]
         defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
-        return defaults | {name: _with_defaults(each, fields[name], named) for name, each in value.items()}
+        # Others are those of computed fields, which are no part of the value.
+        return defaults | {name: _with_defaults(value[name], fields[name], named) for name in value if name in fields}
     return value
 
 

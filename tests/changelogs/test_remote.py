@@ -36,7 +36,9 @@ class TestRenamingFileSystem(ChangelogContract):
     changelog = staticmethod(_renaming)
     examples = 10
     kills = 6
-    test_an_append_is_on_disk_when_it_returns = None  # type: ignore[assignment]  # pyarrow does not sync local files
+    # pyarrow does not sync local files
+    test_an_append_is_on_disk_when_it_returns = None  # type: ignore[assignment]
+    test_a_crash_of_the_machine_takes_no_append = None  # type: ignore[assignment]
 
 
 @pytest.fixture(scope="module")

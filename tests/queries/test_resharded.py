@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock import StoreUnavailableError, TopicPartition, Topology, key_value_store, run
+from penstock.plugins.applications.stored_id import stored_application
+from penstock.plugins.queries.task_servers import TaskServer, note_task_servers
 from penstock.plugins.reshard import plan_reshard, reshard
 from penstock.queries import Queries
 
 from ..reshard.runs import lease
 from ..spark import apps
 from ..spark.surroundings import Surroundings
+from ..waiting import wait_until
 from .served import ask, served
 
-ENTRIES = "/v1/stores/counts/entries"
+ENTRIES, GET = "/v1/stores/counts/entries", "/v1/stores/counts/get"
 KEYS = [f"k{number}" for number in range(40)]
 
 
-def application(surroundings: Surroundings, topic: str, changelog: str) -> Any:
+def application(surroundings: Surroundings, topic: str, changelog: str, **settings: Any) -> Any:
     topology = (
         Topology()
         .add_source("in", topic)
         .add_processor("count", apps.Count, "in", stores=[key_value_store("counts", key_serde="str")])
         .add_sink("out", "out", "count")
     )
-    return surroundings.application("app", topology, engine="embedded", changelog=changelog)
+    return surroundings.application("app", topology, engine="embedded", changelog=changelog, **settings)
 
 
 @pytest.mark.parametrize("changelog", ["directory:changelog", "topic:"])
@@ -55,6 +59,27 @@ def test_keys_are_found_in_their_new_tasks(tmp_path: Path, changelog: str) -> No
                 _ask_until(queries, ends)
             status, answer = ask(url, ENTRIES, given={"page": page, "wait": "30000"})
             assert (status, answer["error"]["code"]) == (410, "page_gone"), "its keys are in other tasks now"
+
+
+def test_servers_forward_after_a_resharding(tmp_path: Path) -> None:
+    """The server of a run has the application under the id that the log has, others as it was given to them."""
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(**{"in": 4, "in7": 7, "out": 1})
+        log = surroundings.log
+        surroundings.put("in", [(key, "v", 1) for key in KEYS])
+        run(application(surroundings, "in", "topic:"))
+        after = application(surroundings, "in7", "topic:", state_dir=str(tmp_path / "one"))
+        reshard(plan_reshard(after, log, 7, sources={"in": "in7"}), log, lease(after, log))
+        run(after)
+        lacking = application(surroundings, "in7", "topic:", state_dir=str(tmp_path / "two"))
+        given, stored = {"key": KEYS[0]}, stored_application(after, log)
+        for owning in (stored, after):
+            with (
+                Queries.of_this_machine(owning) as has, served(has) as owner,
+                Queries.of_this_machine(lacking) as lacks, served(lacks) as url,
+            ):  # fmt: skip
+                note_task_servers(stored.id, log, [TaskServer(owner, socket.gethostname())])
+                wait_until(lambda: ask(url, GET, given=given)[1].get("value") == 1, "the other server's answer")
 
 
 def _ask_until(queries: Queries, ends: dict[TopicPartition, int]) -> None:

@@ -180,10 +180,8 @@ class Answers:
         tasks = list(scan.tasks)
         if page is not None:
             tasks = list(dropwhile(lambda task: task.id != page.task, tasks))
-            if not tasks:
-                raise bad("page: it is of another query")
-            if _division(tasks[0]) != page.division:
-                raise page_gone("the application was resharded or reset since the page before")
+            if not tasks or _division(tasks[0]) != page.division:
+                raise page_gone("it is of another query, or the application was resharded or reset since")
         found: list[Entry] = []
         for task in tasks:
             after = page if page is not None and page.task == task.id else Page(task.id, _division(task))

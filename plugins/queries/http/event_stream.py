@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from penstock import PenstockError, StoreUnavailableError
+from penstock import StoreUnavailableError
 from penstock.plugins.serdes.json_text import dump_json
 from penstock.support.packages import needed
 
@@ -59,8 +59,8 @@ async def has_begun(subscription: Subscription, waking: Waking, seconds: float) 
         waking.clear()
         if subscription.has_begun:
             return
-        if subscription.has_ended:
-            subscription.take()  # raises what has ended it
+        while subscription.has_ended:
+            subscription.take()  # what waits, then it raises what has ended it
         if not await waking.wait(max(0.0, until - loop.time())):
             raise StoreUnavailableError("the log has not said in time where the changes begin")
 
@@ -95,7 +95,7 @@ async def _events(followed: Followed, waking: Waking, is_ending: Callable[[], bo
         yield _end("closed", "the server ends")
     except ChangesEndedError as error:
         yield _end(error.code, str(error))
-    except PenstockError as error:
+    except Exception as error:
         refused = refusal(error)
         yield _end(refused.code, refused.message)
     finally:

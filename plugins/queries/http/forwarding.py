@@ -14,7 +14,8 @@ from .connections import Answer, Connections
 _log = logging.getLogger("penstock.queries")
 
 FORWARDED = "x-penstock-forwarded"
-"""The header of a request that a server has forwarded: it is not forwarded again. It has the application's id."""
+"""The header of a request that a server has forwarded: it is not forwarded again. It has the id that the log has the
+application under."""
 _LOOK_SECONDS = 1.0
 """Seconds between two looks at where the tasks run."""
 _SILENT_SECONDS = 5.0
@@ -48,7 +49,7 @@ class Forwarding:
     def is_for_us(self, forwarded: str | None) -> bool:
         """Return whether a request is for this application, by its header (None: it comes from a client)."""
         # An earlier penstock sends no id.
-        return forwarded is None or forwarded in ("1", self._queries.named.id)
+        return forwarded is None or forwarded in ("1", self._queries.application.id)
 
     def others(self, task: str | None, *, at_once: bool = False) -> list[str]:
         """Return the URLs of the other servers that can answer for a task (None: for all), the best one first.
@@ -83,7 +84,8 @@ class Forwarding:
                 self._connections.pop(gone).close()
             found = self._connections[url] = Connections(url)
         headers = [(name, value) for name in _PASSED_ON if (value := sent.headers.get(name)) is not None]
-        answer = await found.ask(sent.method, sent.target, [*headers, (FORWARDED, self._queries.named.id)], sent.body)
+        headers.append((FORWARDED, self._queries.application.id))
+        answer = await found.ask(sent.method, sent.target, headers, sent.body)
         if answer is None:
             self._silent_until[url] = self._seconds() + _SILENT_SECONDS
             return None

@@ -27,12 +27,17 @@ def bad(message: str) -> Refused:
     return Refused(400, "bad_request", message)
 
 
-def refusal(error: PenstockError) -> Refused:
-    """Return the refusal that an error of a query is. Details of this machine go to the log only.
+def refusal(error: Exception) -> Refused:
+    """Return the refusal that an error of a query is, whatever raised it. Details of this machine go to the log only.
 
     So does what a serde says of a row that it cannot read: it shows the value, which may be one that is masked. A key
     that a client gave and that does not fit is a ConfigError.
     """
+    if isinstance(error, Refused):
+        return error
+    if not isinstance(error, PenstockError):  # a serde of another package may raise anything
+        _log.error("a query failed", exc_info=error)
+        return Refused(500, "failed", "the server failed; its log says why")
     if isinstance(error, NoTextForm):
         return Refused(409, "no_text_form", str(error))
     if isinstance(error, ConfigError):

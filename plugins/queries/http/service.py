@@ -316,12 +316,10 @@ class _Service:
                         yield page
                         page = await self._in_thread(next, pages, None)
                 return
-            except PenstockError as error:
-                refused = refusal(error)
-            except Refused as error:
-                refused = error
             except TimeoutError:
                 refused = Refused(0, "timeout", "took too long")
+            except Exception as error:
+                refused = refusal(error)
             # The status was sent long ago: the last line says that the stream is not complete.
             yield dump_json(_error(refused)) + b"\n"
 
@@ -396,5 +394,4 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    _log.error("a query failed", exc_info=error)
-    return _json(_error(Refused(500, "failed", "the server failed; its log says why")), 500)
+    return _refusal(refusal(error))

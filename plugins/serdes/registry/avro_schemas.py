@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, time
+from datetime import date, datetime, time
 from numbers import Integral, Real
 from struct import Struct
 from typing import Any, NoReturn, cast
@@ -16,7 +16,7 @@ with needed("serde 'avro'", "avro"):
     from fastavro.read import LOGICAL_READERS
     from fastavro.write import LOGICAL_WRITERS
 
-_NO_INT, _CHECKED = "no-int", "checked"
+_NO_INT, _CHECKED, _BESIDE_TEXT = "no-int", "checked", "beside-text"
 _FLOAT32 = Struct(">f")
 _FLOATS, _INTS, _BYTES = ("float", "double"), ("int", "long"), ("bytes", "fixed")
 _NAMED = ("record", "error", "enum", "fixed")
@@ -60,7 +60,8 @@ def check_values(parsed: Any) -> Any:
     """
     for part in list(_parts(parsed, set())):
         if isinstance(part, list):
-            part[:] = map(_checked, part)
+            has_text = any(_kind(each) in ("string", "enum") for each in part)
+            part[:] = [_checked(each, beside_text=has_text) for each in part]
             continue
         for name in ("type", "items", "values"):
             if name in part and (name != "type" or not isinstance(part["type"], str)):
@@ -74,7 +75,7 @@ def check_values(parsed: Any) -> Any:
     return _checked(parsed)
 
 
-def _checked(schema: Any) -> Any:
+def _checked(schema: Any, *, beside_text: bool = False) -> Any:
     kind = _kind(schema)
     logical = schema.get("logicalType") if isinstance(schema, dict) else None
     if (
@@ -84,7 +85,8 @@ def _checked(schema: Any) -> Any:
         or (kind == "string" and logical != "uuid")
     ):
         return schema
-    return {**(schema if isinstance(schema, dict) else {"type": kind}), "logicalType": _CHECKED, _CHECKED: logical}
+    own = schema if isinstance(schema, dict) else {"type": kind}
+    return {**own, "logicalType": _CHECKED, _CHECKED: logical, _BESIDE_TEXT: beside_text}
 
 
 def prepare_reader(parsed: Any) -> Any:
@@ -136,7 +138,7 @@ class _Unfit:
 
 
 _TYPES: Mapping[str, Callable[[Any], bool]] = {
-    "boolean": lambda value: isinstance(value, bool),
+    "boolean": lambda value: isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"),  # numpy's
     "int": lambda value: _is_int(value) and -0x8000_0000 <= value < 0x8000_0000,
     "long": lambda value: _is_int(value) and -0x8000_0000_0000_0000 <= value < 0x8000_0000_0000_0000,
     "float": lambda value: isinstance(value, Real) and not isinstance(value, bool) and _is_float32(value),
@@ -145,7 +147,7 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
 }
 """Which values are of a type, after fastavro has made a date, time or UUID a number or text."""
 _LOGICAL: Mapping[str, tuple[type | tuple[type, ...], Callable[[Any], bool], str]] = {
-    "date": ((datetime, str), lambda value: False, "a date without a time"),
+    "date": (datetime, lambda value: False, "a date without a time"),
     "time-millis": (time, lambda value: value.tzinfo is None, "a time without a time zone"),
     "time-micros": (time, lambda value: value.tzinfo is None, "a time without a time zone"),
     "timestamp-millis": (datetime, lambda value: value.tzinfo is not None, "a datetime with a time zone"),
@@ -168,6 +170,14 @@ def _is_float32(value: Any) -> bool:
     return True
 
 
+def _is_date(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _is_uuid(text: str) -> bool:
     try:
         UUID(text)
@@ -183,6 +193,8 @@ def _check(value: Any, schema: Any) -> Any:
         declared, fits, expected = _LOGICAL.get(logical, ((), bool, ""))
         if isinstance(value, declared) and not fits(value):
             return _Unfit(value, expected)
+        if isinstance(value, str) and logical == "date" and (schema[_BESIDE_TEXT] or not _is_date(value)):
+            return _Unfit(value, "a date without a time")
         if (prepare := LOGICAL_WRITERS.get(f"{kind}-{logical}")) is not None:
             plain = prepare(value, schema)
             return plain if _TYPES[kind](plain) else _Unfit(value, logical if logical != _NO_INT else kind)

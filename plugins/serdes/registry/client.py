@@ -118,9 +118,9 @@ def _without_user_in_address(settings: Mapping[str, Any]) -> dict[str, Any]:
     addresses = [urlsplit(each.strip()) for each in str(settings.get("url")).split(",")]
     bare = ",".join(each._replace(netloc=each.netloc.rpartition("@")[2]).geturl() for each in addresses)
     user = addresses[0]
-    if user.username is None or user.password is None:
+    if user.username is None:
         return {**settings, "url": bare}
-    info = f"{unquote(user.username)}:{unquote(user.password)}"
+    info = f"{unquote(user.username)}:{unquote(user.password or '')}"
     if settings.get("basic.auth.user.info", info) != info:
         raise ConfigError(
             "setting 'schema_registry': its address has a user, and basic.auth.user.info names another one: give one"

@@ -256,6 +256,8 @@ def _alternatives(schema: Schema) -> list[Schema]:
 
 def _may_be_key(name: str, keys: Schema) -> bool:
     """Return whether a field's name fits the schema of the keys of a dict, if it is one of text."""
+    if len(several := _alternatives(keys)) > 1:
+        return any(_may_be_key(name, each) for each in several)
     members = _members(keys)
     if members is not None:
         return name in members

@@ -135,8 +135,12 @@ class StandardSerde(TypedSerde[T]):
             for item, field in zip(reversed(part.get("prefixItems", ())), reversed(kind.fields), strict=False):
                 item["title"] = field.name  # the tag of a Struct is before its fields
             if has_them(kind):
-                for each in part.get("properties", {}).values():
-                    each.update({OMITTED: each["default"]} if "default" in each else {})
+                defaults = {field.encode_name: field.default for field in kind.fields}
+                for name, each in part.get("properties", {}).items():
+                    if "default" in each:
+                        own = each["default"] if defaults[name] is msgspec.NODEFAULT else defaults[name]
+                        # A set has another order in each process.
+                        each[OMITTED] = msgspec.to_builtins(own, str_keys=True, order="deterministic")
         return essence(schema, dict(_keys(self._info, "")))
 
     def _definitions(self, schema: Schema) -> Iterator[tuple[Any, Schema]]:

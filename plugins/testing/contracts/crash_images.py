@@ -29,8 +29,11 @@ class CrashImages:
         """Note what is on disk now. Call it often: a page that is written twice in between was once on disk, or not."""
         before, self._on_disk, self._now = self._on_disk, {}, {}
         for file in sorted(each for each in self._directory.rglob("*") if each.is_file()):
-            dirty = sorted(dirty_pages(file) or ())
-            content, number = file.read_bytes(), file.stat().st_ino
+            try:
+                dirty = sorted(dirty_pages(file) or ())
+                content, number = file.read_bytes(), file.stat().st_ino
+            except FileNotFoundError:  # a thread of its own renamed it
+                continue
             old = before.get(file, (0, b""))
             name = file.relative_to(self._directory)
             self._now[name] = content, [each for each in dirty if each * _PAGE < len(content)]

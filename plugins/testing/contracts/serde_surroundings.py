@@ -21,7 +21,7 @@ from penstock import Serde, SerdeError
 
 from .expectations import expect_no_descriptors, shown
 from .serde_ends import reads
-from .serde_tests import SerdeTests, same_value
+from .serde_tests import SerdeTests
 from .surroundings import MONDAY_SECONDS, MachineClock, code_beside
 
 _CACHED = 3_000
@@ -153,7 +153,7 @@ class SurroundingsTests(SerdeTests):
             assert (now, as_text) == (written, text), (
                 f"{shown(value)} is {shown((written, text))}, and {shown((now, as_text))} {where}"
             )
-            assert same_value(then, read) or self.same(then, read), (
+            assert self._are_alike(then, read), (
                 f"{shown(written)} is read as {shown(read)}, and as {shown(then)} {where}"
             )
 

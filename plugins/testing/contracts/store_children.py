@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import io
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -222,12 +223,12 @@ def open_damaged(connection: Connection, opener: StoreBackendFactory, directory:
 
 def open_after_crash(connection: Connection, opener: StoreBackendFactory, directory: Path, boot: Path) -> None:
     """As `open_damaged`, when the machine has been started again: it has another boot id."""
-    opened = io.open
 
-    def open_there(file: Any, *given: Any, **named: Any) -> Any:
-        return opened(boot if str(file) == _BOOT_ID else file, *given, **named)
+    def of_that_boot(opened: Callable[..., Any]) -> Any:
+        return lambda file, *given, **named: opened(boot if str(file) == _BOOT_ID else file, *given, **named)
 
-    io.open = builtins.open = open_there
+    io.open = builtins.open = of_that_boot(io.open)
+    os.open = of_that_boot(os.open)
     open_damaged(connection, opener, directory)
 
 

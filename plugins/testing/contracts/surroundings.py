@@ -6,7 +6,7 @@ import datetime
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dis import Instruction, get_instructions
@@ -97,7 +97,7 @@ class MachineClock:
         """
         functions = [each for each in made if isinstance(each, FunctionType)]
         for names in {id(each.__globals__): each.__globals__ for each in functions}.values():
-            own = [each for each in functions if each.__globals__ is names]
+            own = [each for each in [*functions, *_held(names)] if each.__globals__ is names]
             for name, value in list(names.items()):
                 if id(value) in self._instead and (_is_of_time(value) or not _is_type(name, value, own, made)):
                     names[name] = self._instead[id(value)]
@@ -174,6 +174,13 @@ def _is_type(name: str, value: Any, functions: Sequence[FunctionType], made: Seq
     )
 
 
+def _held(names: Mapping[str, Any]) -> Iterator[FunctionType]:
+    """Yield the functions that the lists and dicts of a module have."""
+    for each in names.values():
+        if type(each) in (dict, list, tuple, set):
+            yield from (held for held in (each.values() if type(each) is dict else each) if type(held) is FunctionType)
+
+
 def _chains(code: CodeType, name: str) -> Iterator[list[str]]:
     """Yield for each use of a global by some code the names of the attributes behind it, and "()" for a call."""
     steps = [step for step in get_instructions(code) if step.opname not in _NO_STEPS]
@@ -181,7 +188,9 @@ def _chains(code: CodeType, name: str) -> Iterator[list[str]]:
         if step.opname == "LOAD_GLOBAL" and step.argval == name:
             chain = [step, *takewhile(lambda each: each.opname in _ATTRIBUTES, steps[at + 1 :])]
             after = [each.opname for each in steps[at + len(chain) : at + len(chain) + 1]]
-            is_called = after == ["PUSH_NULL"] or any(_has_null(each) for each in (chain[0], chain[-1]))
+            # Before Python 3.13 this step belongs to the next call.
+            has_null = after == ["PUSH_NULL"] and sys.version_info >= (3, 13)
+            is_called = has_null or any(_has_null(each) for each in (chain[0], chain[-1]))
             yield [*(each.argval for each in chain[1:]), *(["()"] if is_called else [])]
     for part in code.co_consts:
         if isinstance(part, CodeType):
