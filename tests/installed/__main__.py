@@ -27,7 +27,7 @@ from tests.test_docs import BLOCK, check_printed, commands_of
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "docs" / "deploying" / "requirements-embedded.txt"
-README_NEEDS = ("pytest", "hypothesis", "setuptools")
+README_NEEDS = ("pytest", "hypothesis")
 """What README says that its page needs."""
 ON_SPARK = re.compile(r"^\$ (python run_|penstock run (?!.*--engine embedded))", re.MULTILINE)
 IMPORTS = re.compile(

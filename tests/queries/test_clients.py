@@ -144,6 +144,24 @@ def test_a_stream_that_is_left_while_it_opens_keeps_no_thread() -> None:
         wait_until(lambda: set(enumerate_threads()) <= before, "its thread ends")
 
 
+def test_a_stream_that_ends_with_its_connection_is_left_at_once() -> None:
+    """A proxy answers so. The thread that reads has the answer's lock for as long as the server says nothing."""
+    with create_server(("127.0.0.1", 0)) as silent, ExitStack() as stack:
+
+        def answer() -> None:
+            connection = stack.enter_context(silent.accept()[0])
+            connection.recv(65_536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nevent: begin\nid: x\ndata: {}\n\n")
+
+        Thread(target=answer, daemon=True).start()
+        with Client(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout="10m") as client:
+            changes = client.store("plain").changes()
+            threads = [Thread(target=act, daemon=True) for act in (lambda: next(changes, None), changes.close)]
+            for each in threads:
+                each.start()
+            wait_until(lambda: not any(each.is_alive() for each in threads), "both end")
+
+
 def test_many_clients_at_once_and_idle_ones(asked: Asked) -> None:
     me = psutil.Process()
     with served(asked.here) as url:

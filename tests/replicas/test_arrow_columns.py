@@ -57,6 +57,15 @@ class Usual:
     c: list[int] = field(default_factory=lambda: [1])
 
 
+class Computed(pydantic.BaseModel):
+    a: int
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def twice(self) -> int:
+        return 2 * self.a
+
+
 @pytest.mark.parametrize(
     ("kind", "values", "is_of_columns"),
     [
@@ -68,6 +77,7 @@ class Usual:
         (Unset, [Unset(), Unset(None), Unset(1)], False),
         (Note, [{"a": 1}, {"a": 1, "b": None}, {"a": 1, "b": 2}], False),
         (Marked, [{"a": 1}, {"a": 1, "b": 2}], True),
+        (Computed, [Computed(a=1)], True),
         (Usual, [Usual(), Usual(None, "b", [2]), Usual(5, None, [])], True),
     ],
     ids=str,
