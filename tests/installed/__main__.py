@@ -221,7 +221,7 @@ def try_other(directory: Path, python: str, wheel: Path) -> None:
     """Try another Python, without Spark."""
     name = re.sub(r"\W+", "-", python)
     other = Environment(directory / f"other{name}", python)
-    other.install(wheel, "pytest")
+    other.install(wheel, *README_NEEDS)
     programs = write_programs(directory / f"readme{name}")
     type_readme(other, programs, spark=False)
     say(f"{python}: README's commands on the embedded engine, help and errors of {check_verbs(other, programs)} verbs")
