@@ -30,10 +30,23 @@ def essence(schema: Schema, keys: Mapping[str, Schema] | None = None) -> dict[st
     """
     made = _essence(schema)
     if keys:
+        _drop_members_of_keys(made)
         made[_KEYS] = {path: _essence(each) for path, each in keys.items()}
     if _has_text(made):
         made[_PATTERNS] = True
     return made
+
+
+def _drop_members_of_keys(made: dict[str, Any]) -> None:
+    """Drop what only msgspec from 0.23 on says of keys that are members of an enum: forms are those of earlier ones."""
+    if any(each in _part(made, "propertyNames") for each in ("enum", "const", "$ref")):
+        del made["propertyNames"]
+    parts = [_part(made, name) for name in _PARTS]
+    parts += [each for name in _BY_NAME for each in made.get(name, {}).values()]
+    parts += [each for name in (*_ONE_OF, "prefixItems") for each in made.get(name, ())]
+    for each in parts:
+        if each and isinstance(each, dict):
+            _drop_members_of_keys(each)
 
 
 def _has_text(part: Any) -> bool:
