@@ -143,7 +143,7 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "long": lambda value: _is_int(value) and -0x8000_0000_0000_0000 <= value < 0x8000_0000_0000_0000,
     "float": lambda value: isinstance(value, Real) and not isinstance(value, bool) and _is_float32(value),
     "double": lambda value: isinstance(value, Real) and not isinstance(value, bool),
-    "string": lambda value: isinstance(value, str) and _is_uuid(value),
+    "string": lambda value: isinstance(value, str) and _is_read_by(UUID, value),
 }
 """Which values are of a type, after fastavro has made a date, time or UUID a number or text."""
 _LOGICAL: Mapping[str, tuple[type | tuple[type, ...], Callable[[Any], bool], str]] = {
@@ -170,17 +170,9 @@ def _is_float32(value: Any) -> bool:
     return True
 
 
-def _is_date(text: str) -> bool:
+def _is_read_by(read: Callable[[str], object], text: str) -> bool:
     try:
-        date.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        UUID(text)
+        read(text)
     except ValueError:
         return False
     return True
@@ -193,7 +185,11 @@ def _check(value: Any, schema: Any) -> Any:
         declared, fits, expected = _LOGICAL.get(logical, ((), bool, ""))
         if isinstance(value, declared) and not fits(value):
             return _Unfit(value, expected)
-        if isinstance(value, str) and logical == "date" and (schema[_BESIDE_TEXT] or not _is_date(value)):
+        if (
+            isinstance(value, str)
+            and logical == "date"
+            and (schema[_BESIDE_TEXT] or not _is_read_by(date.fromisoformat, value))
+        ):
             return _Unfit(value, "a date without a time")
         if (prepare := LOGICAL_WRITERS.get(f"{kind}-{logical}")) is not None:
             plain = prepare(value, schema)
