@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock import Application, TaskId, Topology
 from penstock.plugins.dsl import StreamsBuilder
-from penstock.plugins.runtime.process_resources import tune_garbage_collector
+from penstock.plugins.engine.task.process_resources import tune_garbage_collector
 from penstock.record import RecordBatch, TopicPartition
 
 from .result import Result

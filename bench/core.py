@@ -6,7 +6,7 @@ import resource
 import time
 
 from penstock import Application, Topology
-from penstock.plugins.runtime.process_resources import tune_garbage_collector
+from penstock.plugins.engine.task.process_resources import tune_garbage_collector
 from penstock.program.nodes import TaskId
 from penstock.record import RecordBatch, TopicPartition
 

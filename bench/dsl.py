@@ -14,7 +14,7 @@ from penstock import (
     key_value_store,
 )
 from penstock.plugins.dsl import StreamsBuilder
-from penstock.plugins.runtime.process_resources import tune_garbage_collector
+from penstock.plugins.engine.task.process_resources import tune_garbage_collector
 
 from .core import run_once
 from .result import Result

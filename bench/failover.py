@@ -17,8 +17,8 @@ from typing import Any
 from unittest.mock import patch
 
 from penstock import Log, TaskId, run
-from penstock.plugins.hosts.executor_identity import executor_id
-from penstock.plugins.runs.slots import slot
+from penstock.plugins.engine.host.executor_identity import executor_id
+from penstock.plugins.engine.run.slots import slot
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from tests.spark.standalone import Standalone, java_options, spark_home
 from tests.waiting import wait_until

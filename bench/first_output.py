@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from penstock import OutputBatch, Settings, TopicPartition
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from .result import Result

@@ -174,8 +174,8 @@ def _compile_here(*, counts: bool) -> None:
     SourceFileLoader.source_to_code = source_to_code  # type: ignore[method-assign]
     if counts:
         return
-    from penstock.plugins.runtime.histogram import Histogram
-    from penstock.plugins.runtime.logged_task import LoggedTask
+    from penstock.plugins.engine.task.histogram import Histogram
+    from penstock.plugins.engine.task.logged_task import LoggedTask
     from penstock.stores.commit_buffer import CommitBuffer
 
     setattr(Histogram, "observe", lambda *given: None)  # noqa: B010
@@ -201,7 +201,7 @@ def _application(directory: str, case: str, settings: Mapping[str, Any]) -> Any:
 
 def _fill(directory: str, case: str, records: int, settings: Mapping[str, Any]) -> None:
     from penstock import OutputBatch
-    from penstock.plugins.runtime.locations import open_log
+    from penstock.plugins.engine.task.locations import open_log
 
     from .data import zipf_keys
     from .programs import WINDOW_MS

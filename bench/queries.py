@@ -22,7 +22,7 @@ from urllib.request import urlopen
 import uvloop
 
 from penstock import Application, Log, OutputBatch, TopicPartition, Topology, key_value_store
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from .peer import PEER, peer_command

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Log, OutputBatch, Settings, TopicPartition, run
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from .peer import PEER, peer_command, peer_is_there

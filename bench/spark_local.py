@@ -9,8 +9,8 @@ from typing import Any
 
 from penstock import Application, OutputBatch, Topology
 from penstock.log import Log
-from penstock.plugins.runs.progress import RunProgress
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.run.progress import RunProgress
+from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.spark.runner import run
 
 from .data import spread_times, zipf_keys

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from penstock import OutputBatch, Settings, TopicPartition
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.task.locations import open_log
 
 from .result import Result
 

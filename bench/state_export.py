@@ -12,8 +12,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from penstock import Application, Commit, Topology, key_value_store
-from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.runtime.locations import open_deltas, open_log
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.task.locations import open_deltas, open_log
 from penstock.program.layouts import layout_id
 from penstock.stores.rows.envelope import PLAIN
 
@@ -59,7 +59,15 @@ def state_export(entries: int = 10_000_000) -> Table:
     return Table("state-export", rows)
 
 
-_COMMAND = [sys.executable, "-m", "penstock.plugins.cli", "state", "export", "bench.state_export:application", "counts"]
+_COMMAND = [
+    sys.executable,
+    "-m",
+    "penstock.plugins.operate.cli",
+    "state",
+    "export",
+    "bench.state_export:application",
+    "counts",
+]
 
 
 def _measured(command: list[str]) -> tuple[float, float, float]:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock import OutputBatch, Settings, TopicPartition
+from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from .tree import MARK, MarkedProcesses, Usage

@@ -14,7 +14,7 @@ from collections import Counter
 from typing import Any
 
 from penstock import Application, ProcessorContext, Topology, key_value_store
-from penstock.plugins.runs.progress import RunProgress
+from penstock.plugins.engine.run.progress import RunProgress
 from penstock.plugins.spark.runner import run
 
 from .programs import EchoingCount

@@ -13,8 +13,8 @@ import numpy as np
 import psutil
 
 from penstock import Application, Topology, key_value_store, window_store
-from penstock.plugins.runtime.local_state.task_state import TaskState
-from penstock.plugins.runtime.process_resources import tune_garbage_collector
+from penstock.plugins.engine.task.local_state.task_state import TaskState
+from penstock.plugins.engine.task.process_resources import tune_garbage_collector
 from penstock.program.nodes import TaskId
 from penstock.record import RecordBatch, TopicPartition
 from penstock.task.input_queue import TaskInput

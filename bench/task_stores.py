@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.plugins.runtime.local_state.task_state import TaskState
-from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.plugins.engine.task.local_state.task_state import TaskState
+from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.program.nodes import SourceNode, TaskId
 from penstock.record import TopicPartition
 from penstock.settings.application import Application

@@ -20,8 +20,8 @@ from pathlib import Path
 from penstock import Application, OutputBatch, TopicPartition, run
 from penstock.errors import LogError, PenstockError
 from penstock.log import Log
-from penstock.plugins.cli.target import load_application
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.operate.cli.target import load_application
 from penstock.serde import IntSerde
 from penstock.spark import RunProgress
 from penstock.testing.kafka_broker import KafkaBroker

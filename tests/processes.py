@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 
 from penstock import Application, Log
-from penstock.plugins.applications.new_topics import prepare_and_continue
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.program.new_topics import prepare_and_continue
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.world import World
 
 ROOT = Path(__file__).parents[1]

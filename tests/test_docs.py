@@ -33,7 +33,7 @@ from click.testing import CliRunner
 import penstock
 import penstock.errors
 from penstock.hooks import KINDS, Hooks
-from penstock.plugins.cli.group import penstock as program
+from penstock.plugins.operate.cli.group import penstock as program
 from penstock.settings.settings import Settings
 
 from .rotation import by_turns
@@ -220,7 +220,7 @@ def test_the_source_reads_in_nine_files_or_fewer_among_them_the_commit() -> None
     way = section(ROOT / "CONTRIBUTING.md", "Reading the source").split("Around this way:")[0]
     files = re.findall(r"^\d\. \[([^]]+)\]\(\1\)", way, re.MULTILINE)
     assert 0 < len(files) <= 9
-    assert "plugins/runtime/commit.py" in files
+    assert "plugins/engine/task/commit.py" in files
     for file in files:
         docstring = (ROOT / file).read_text().split('"""')[1]
         assert "Comes in: " in docstring and "Goes out: " in docstring, file
@@ -334,7 +334,7 @@ def test_every_count_is_documented() -> None:
 
 
 def test_every_phase_is_documented() -> None:
-    source = "".join(path.read_text() for path in (ROOT / "plugins/runtime").glob("*.py"))
+    source = "".join(path.read_text() for path in (ROOT / "plugins/engine/task").glob("*.py"))
     phases = set(re.findall(r"phases\.(?:add|move)\((?:\"\w+\", )?\"(\w+)\"", source))
     assert phases
     assert (

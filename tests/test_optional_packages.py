@@ -33,9 +33,9 @@ from penstock import (
 from penstock.dsl import StreamsBuilder
 from penstock.hooks import registry
 from penstock.hooks.rules import normal_name
-from penstock.plugins.applications.preparation import check
-from penstock.plugins.runs.settings import replace_task, replaces
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.program.preparation import check
+from penstock.plugins.engine.run.settings import replace_task, replaces
+from penstock.plugins.engine.task.locations import open_log
 from penstock.support import packages
 from penstock.support.packages import DISTRIBUTION, check_installed, install_command, needed, other_distribution
 from penstock.testing import TopologyTestDriver
@@ -344,7 +344,7 @@ def test_the_command_line_says_that_another_project_is_imported(tmp_path: Path) 
     (package / "__init__.py").write_text("def trace(): ...\n")
     (package / "plugins").symlink_to(ROOT / "plugins")
     done = subprocess.run(
-        [sys.executable, "-c", "from penstock.plugins.cli import main"],
+        [sys.executable, "-c", "from penstock.plugins.operate.cli import main"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -32,9 +32,9 @@ SOURCES = sorted(file for folder in FOLDERS.values() for file in (ROOT / folder)
 
 # Library -> the parts that may import it. Core is not among them: it has the standard library and pluggy.
 LIBRARIES = {
-    "click": {"plugins/cli"},
+    "click": {"plugins/operate/cli"},
     "avro": {"plugins/serdes"},
-    "cloudpickle": {"plugins/runtime", "plugins/testing"},
+    "cloudpickle": {"plugins/engine/task", "plugins/testing"},
     "confluent_kafka": {"plugins/logs", "plugins/serdes"},
     "fastavro": {"plugins/serdes"},
     "google": {"plugins/serdes"},
@@ -42,26 +42,32 @@ LIBRARIES = {
     "hypothesis": {"plugins/testing"},
     "jsonschema": {"plugins/serdes"},
     "lmdb": {"stores", "plugins/logs"},
-    "msgpack": {"plugins/serdes", "plugins/logs", "plugins/changelogs", "plugins/backups"},
+    "msgpack": {"plugins/serdes", "plugins/logs", "plugins/changelogs", "plugins/state/transfer"},
     "msgspec": {"plugins/serdes"},
-    "numpy": {"plugins/spark", "plugins/logs", "plugins/replicas"},
-    "opentelemetry": {"plugins/runs"},
-    "orjson": {"plugins/serdes", "plugins/cli"},
+    "numpy": {"plugins/spark", "plugins/logs", "plugins/state/copies"},
+    "opentelemetry": {"plugins/engine/run"},
+    "orjson": {"plugins/serdes", "plugins/operate/cli"},
     "pandas": {"plugins/dsl", "plugins/spark", "plugins/testing"},
     "pluggy": {"core"},
-    "prometheus_client": {"plugins/runs"},
-    "pyarrow": {"plugins/spark", "plugins/changelogs", "plugins/applications", "plugins/replicas", "plugins/cli"},
+    "prometheus_client": {"plugins/engine/run"},
+    "pyarrow": {
+        "plugins/spark",
+        "plugins/changelogs",
+        "plugins/engine/program",
+        "plugins/state/copies",
+        "plugins/operate/cli",
+    },
     "pydantic": {"plugins/serdes"},
     "pyspark": {"plugins/spark"},
     "pytest": {"plugins/testing"},
-    "rich": {"plugins/cli"},
+    "rich": {"plugins/operate/cli"},
     "rocksdict": {"contrib/rocksdb"},
-    "anyio": {"plugins/console", "plugins/queries"},
-    "httptools": {"plugins/queries"},
-    "jinja2": {"plugins/console"},
-    "markupsafe": {"plugins/console"},
-    "starlette": {"plugins/console", "plugins/queries"},
-    "uvicorn": {"plugins/queries"},
+    "anyio": {"plugins/operate/console", "plugins/state/queries"},
+    "httptools": {"plugins/state/queries"},
+    "jinja2": {"plugins/operate/console"},
+    "markupsafe": {"plugins/operate/console"},
+    "starlette": {"plugins/operate/console", "plugins/state/queries"},
+    "uvicorn": {"plugins/state/queries"},
     "typing_extensions": {"plugins/dsl"},  # for type checkers, which bring it
 }
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -94,10 +100,14 @@ HEAVY = {
 }
 
 
+FAMILIES = (("engine",), ("state",), ("operate",))
+"""Folders of plugins whose folders are layers."""
+
+
 def layer(source: Path) -> str:
     """The layer a file belongs to: relative imports stay inside it."""
-    parts = source.relative_to(ROOT).parts
-    return "/".join(parts[:2]) if parts[0] in ("plugins", "contrib") and len(parts) > 2 else parts[0]
+    parts = source.relative_to(ROOT).parts[:-1]
+    return "/".join(parts[: {"plugins": 2, "contrib": 2}.get(parts[0], 1) + (parts[1:2] in FAMILIES)])
 
 
 def import_name(of_layer: str) -> str:
@@ -162,7 +172,9 @@ DOORS = [name for name, folder in FOLDERS.items() if folder.startswith("doors/")
 @pytest.mark.parametrize("door", DOORS)
 def test_a_door_gives_the_names_of_its_plugin_and_the_same_objects(door: str) -> None:
     assert find_spec(door), f"setup.cfg has {door}, and the installation does not: run `make venv`"
-    ours, behind = import_module(door), import_module(door.replace("penstock.", "penstock.plugins."))
+    room = {"client": "state.queries.client", "console": "operate.console", "queries": "state.queries"}
+    name = door.removeprefix("penstock.")
+    ours, behind = import_module(door), import_module(f"penstock.plugins.{room.get(name, name)}")
     names = getattr(behind, "__all__", ())
     assert set(names) <= set(ours.__all__)
     assert all(getattr(ours, name) is getattr(behind, name) for name in names)
@@ -250,7 +262,7 @@ def test_looking_up_plugins_loads_nothing_heavy() -> None:
 def test_the_command_line_starts_without_spark() -> None:
     program = """
 import contextlib, sys
-from penstock.plugins.cli import main
+from penstock.plugins.operate.cli import main
 sys.argv = ["penstock", "--help"]
 with contextlib.suppress(SystemExit):
     main()

@@ -147,7 +147,14 @@ def test_core_reads_a_clock_in_two_files() -> None:
     assert readers == {"clock.py", "world.py"}
 
 
-TASK_ROOMS = ("core", "stores", "plugins/changelogs", "plugins/embedded", "plugins/hosts", "plugins/runtime")
+TASK_ROOMS = (
+    "core",
+    "stores",
+    "plugins/changelogs",
+    "plugins/engine/run/embedded",
+    "plugins/engine/host",
+    "plugins/engine/task",
+)
 """What runs tasks gets time, threads and random names from its World."""
 OUTSIDE = {
     "time": "*",
@@ -161,16 +168,17 @@ OF_THIS_MACHINE = {
     "core/clock.py": "the machine's clock, of the real World",
     "core/world/world.py": "the real World",
     "core/support/file_lock.py": "a lock of the machine's file system",
-    "plugins/runtime/temporary.py": "directories that a killed process leaves to the next one",
-    "plugins/embedded/query.py": "the thread of a run",
-    "plugins/hosts/claims.py": "a Spark worker that waits for another executor",
-    "plugins/hosts/client.py": "starts processes and waits for their sockets",
-    "plugins/hosts/continuous_engine.py": "the thread that turns a TaskLoop",
-    "plugins/hosts/life.py": "how long a process lives",
-    "plugins/hosts/machine_server.py": "a process of its own, and the thread of its server",
-    "plugins/hosts/place.py": "sockets and locks of a process",
-    "plugins/hosts/process.py": "a process, its sockets and its signals",
-    "plugins/hosts/status.py": "memory and CPU of a process",
+    "plugins/engine/task/epoch.py": "the name of an epoch, which a start makes",
+    "plugins/engine/task/temporary.py": "directories that a killed process leaves to the next one",
+    "plugins/engine/run/embedded/query.py": "the thread of a run",
+    "plugins/engine/host/claims.py": "a Spark worker that waits for another executor",
+    "plugins/engine/host/client.py": "starts processes and waits for their sockets",
+    "plugins/engine/host/continuous_engine.py": "the thread that turns a TaskLoop",
+    "plugins/engine/host/life.py": "how long a process lives",
+    "plugins/engine/host/machine_server.py": "a process of its own, and the thread of its server",
+    "plugins/engine/host/place.py": "sockets and locks of a process",
+    "plugins/engine/host/process.py": "a process, its sockets and its signals",
+    "plugins/engine/host/status.py": "memory and CPU of a process",
 }
 """Files of these rooms that a simulated world does not run, with the reason."""
 

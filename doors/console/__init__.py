@@ -1,5 +1,5 @@
-"""What services import that show the pages of an application. The names are those of `penstock.plugins.console`."""
+"""What services import that show the pages of an application. The names are those of the plugin."""
 
-from penstock.plugins.console.pages import console_app
+from penstock.plugins.operate.console.pages import console_app
 
 __all__ = ["console_app"]

@@ -1,1 +1,1 @@
-"""A run of an application as its driver sees it, whatever engine runs the tasks: progress, status, metrics, stops."""
+"""Keeps the documented import path of `Engine`, which is in engine/run/."""

@@ -1,1 +1,1 @@
-"""A task with its log, changelog and local state, and the commit between them; every driver uses it."""
+"""Keeps the documented import path of `open_log`, which is in engine/task/."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.support.packages import importable
 
 if TYPE_CHECKING:
-    from penstock.plugins.runs.progress import RunProgress, RunSummary
+    from penstock.plugins.engine.run.progress import RunProgress, RunSummary
 
     from .dataframe import Records, apply_topology, topic_rows, transform
     from .runner import run
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _FROM = {
     "Records": ".dataframe",
-    "RunProgress": "penstock.plugins.runs.progress",
-    "RunSummary": "penstock.plugins.runs.progress",
+    "RunProgress": "penstock.plugins.engine.run.progress",
+    "RunSummary": "penstock.plugins.engine.run.progress",
     "apply_topology": ".dataframe",
     "read_state": ".state",
     "run": ".runner",

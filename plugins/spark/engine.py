@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock import Application
-from penstock.plugins.runs.engine import Engine
-from penstock.plugins.runs.order import RunOrder
+from penstock.plugins.engine.run.engine import Engine
+from penstock.plugins.engine.run.order import RunOrder
 
 if TYPE_CHECKING:
-    from penstock.plugins.runs.progress import RunSummary
+    from penstock.plugins.engine.run.progress import RunSummary
 
 
 class SparkEngine(Engine):

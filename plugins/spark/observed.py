@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock import ConfigError
-from penstock.plugins.hosts.reports import Observed
+from penstock.plugins.engine.host.reports import Observed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

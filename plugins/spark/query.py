@@ -11,31 +11,31 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock import Log, PenstockError
-from penstock.plugins.applications.preparation import Prepared
-from penstock.plugins.hosts import claims
-from penstock.plugins.hosts.application_engine import ApplicationEngine
-from penstock.plugins.hosts.claims import Claims, SlotLayout
-from penstock.plugins.hosts.client import end_hosts
-from penstock.plugins.hosts.continuous_engine import ContinuousEngine
-from penstock.plugins.hosts.executor_identity import find_identity, system_processes
-from penstock.plugins.hosts.life import LEASE_SECONDS
-from penstock.plugins.hosts.log_lines import HostLogReader, level_here
-from penstock.plugins.hosts.place import digest_of
-from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
-from penstock.plugins.hosts.slot_engine import SlotCargo
-from penstock.plugins.replicas.settings import NUM_STANDBY_REPLICAS, RACKS
-from penstock.plugins.runs.host_messages import HostMessages
-from penstock.plugins.runs.order import Trigger
-from penstock.plugins.runs.planning import renewals
-from penstock.plugins.runs.planning.control import Control, ControlFile, LogFile
-from penstock.plugins.runs.planning.run_plan import Plan
-from penstock.plugins.runs.progress import EndedBatch
-from penstock.plugins.runs.queries_server import machine_server_cargo
-from penstock.plugins.runs.query import Query
-from penstock.plugins.runs.settings import UNCAUGHT_EXCEPTION_HANDLER
-from penstock.plugins.runs.slots import Slots, slots
-from penstock.plugins.runtime.shipping import pack
-from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.plugins.engine.host import claims
+from penstock.plugins.engine.host.application_engine import ApplicationEngine
+from penstock.plugins.engine.host.claims import Claims, SlotLayout
+from penstock.plugins.engine.host.client import end_hosts
+from penstock.plugins.engine.host.continuous_engine import ContinuousEngine
+from penstock.plugins.engine.host.executor_identity import find_identity, system_processes
+from penstock.plugins.engine.host.life import LEASE_SECONDS
+from penstock.plugins.engine.host.log_lines import HostLogReader, level_here
+from penstock.plugins.engine.host.place import digest_of
+from penstock.plugins.engine.host.reports import SlotMessage, TaskFailure
+from penstock.plugins.engine.host.slot_engine import SlotCargo
+from penstock.plugins.engine.program.preparation import Prepared
+from penstock.plugins.engine.run.host_messages import HostMessages
+from penstock.plugins.engine.run.order import Trigger
+from penstock.plugins.engine.run.planning import renewals
+from penstock.plugins.engine.run.planning.control import Control, ControlFile, LogFile
+from penstock.plugins.engine.run.planning.run_plan import Plan
+from penstock.plugins.engine.run.progress import EndedBatch
+from penstock.plugins.engine.run.queries_server import machine_server_cargo
+from penstock.plugins.engine.run.query import Query
+from penstock.plugins.engine.run.settings import UNCAUGHT_EXCEPTION_HANDLER
+from penstock.plugins.engine.run.slots import Slots, slots
+from penstock.plugins.engine.task.shipping import pack
+from penstock.plugins.engine.task.temporary import TemporaryDirectory
+from penstock.plugins.state.copies.settings import NUM_STANDBY_REPLICAS, RACKS
 from penstock.support.repeats import Repeats
 from penstock.task.visits import Visit
 

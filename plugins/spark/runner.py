@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING
 
 from penstock import Application, Clock, ConfigError, RuntimeUnavailableError
-from penstock.plugins.runs.order import RunOrder, Trigger
-from penstock.plugins.runs.progress import EndedBatch, RunProgress, RunSummary
-from penstock.plugins.runs.queries_server import queries_server
-from penstock.plugins.runs.run_loop import RunLoop, begun
-from penstock.plugins.runs.statistics import RunStatistics
-from penstock.plugins.runs.stop_request import StopRequest
+from penstock.plugins.engine.run.order import RunOrder, Trigger
+from penstock.plugins.engine.run.progress import EndedBatch, RunProgress, RunSummary
+from penstock.plugins.engine.run.queries_server import queries_server
+from penstock.plugins.engine.run.run_loop import RunLoop, begun
+from penstock.plugins.engine.run.statistics import RunStatistics
+from penstock.plugins.engine.run.stop_request import StopRequest
 
 from .query import ApplicationQuery
 from .running import RunningApplication

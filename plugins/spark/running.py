@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock import Application, Log, Settings
-from penstock.plugins.applications.lease import LeaseKeeper
-from penstock.plugins.applications.open_files import check_open_files
-from penstock.plugins.applications.preparation import Prepared
-from penstock.plugins.runs.open_application import OpenApplication, prepared_application
-from penstock.plugins.runs.stepping import SteppingDriver, stepping
+from penstock.plugins.engine.program.lease import LeaseKeeper
+from penstock.plugins.engine.program.open_files import check_open_files
+from penstock.plugins.engine.program.preparation import Prepared
+from penstock.plugins.engine.run.open_application import OpenApplication, prepared_application
+from penstock.plugins.engine.run.stepping import SteppingDriver, stepping
 
 from .placement.executors import LateExecutors, wait_for_executors
 from .query import ApplicationQuery

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import Application, Commit, ConfigError, StateStore, StoreError
-from penstock.plugins.applications.saved_tasks import saved_tasks
-from penstock.plugins.applications.stored_id import stored_application
-from penstock.plugins.replicas.arrow_columns import ArrowColumns
-from penstock.plugins.replicas.contents import LATEST, columns, declared_store, open_store
-from penstock.plugins.replicas.replica import Replica
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.shipping import pack
-from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.plugins.engine.program.saved_tasks import saved_tasks
+from penstock.plugins.engine.program.stored_id import stored_application
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.shipping import pack
+from penstock.plugins.engine.task.temporary import TemporaryDirectory
+from penstock.plugins.state.copies.arrow_columns import ArrowColumns
+from penstock.plugins.state.copies.contents import LATEST, columns, declared_store, open_store
+from penstock.plugins.state.copies.replica import Replica
 from penstock.support.packages import needed
 
 from .dataframe.checkpoint_state import open_at, read_checkpoint

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from penstock import Application, OutputBatch, Topology
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.task.locations import open_log
 
 from .runner import run
 from .session.launching import JAVA_OPTIONS

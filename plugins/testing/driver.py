@@ -24,14 +24,14 @@ from penstock import (
     UnknownTopicError,
     duration_ms,
 )
-from penstock.plugins.applications.preparation import make_changelog_topics
-from penstock.plugins.applications.serdes import prepare_serdes
-from penstock.plugins.applications.visits import asked_visits
 from penstock.plugins.changelogs.memory import MemoryChangelog
-from penstock.plugins.runtime.fronts import UNKNOWN, in_front
-from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.runtime.shipping import pack
-from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.plugins.engine.program.preparation import make_changelog_topics
+from penstock.plugins.engine.program.serdes import prepare_serdes
+from penstock.plugins.engine.program.visits import asked_visits
+from penstock.plugins.engine.task.fronts import UNKNOWN, in_front
+from penstock.plugins.engine.task.report import TaskReport
+from penstock.plugins.engine.task.shipping import pack
+from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.task.schedules import NEVER
 
 from .driver_log import Waiting, driver_log, oldest_first, waiting_records

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock import Application, Clock, Log, TopicPartition, World
+from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.locations import open_log
 from penstock.program.nodes import decorate
 
 from .topic_reader import named_topics

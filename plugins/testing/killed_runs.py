@@ -21,8 +21,8 @@ from penstock import (
     WrappingTransformer,
     run,
 )
-from penstock.plugins.runs.settings import MAX_RECORDS_PER_BATCH
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.run.settings import MAX_RECORDS_PER_BATCH
+from penstock.plugins.engine.task.locations import open_log
 
 from .driver_log import make_named_topics
 from .piping import serialized

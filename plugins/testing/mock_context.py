@@ -25,7 +25,7 @@ from penstock import (
     ValueTransformer,
 )
 from penstock.log import ENGINE_STATE_BYTES
-from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
+from penstock.plugins.engine.task.local_state.store_context import TaskStoreContext
 from penstock.program.serdes import DEFAULTS
 from penstock.store.kinds.timers import TimerStoreSpec
 from penstock.store.record_cache import CacheBudget, RecordCache, RecordContext

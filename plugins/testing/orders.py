@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from penstock import Application, ConfigError, Duration, Log, ManualClock, TaskId, TopicPartition, duration_ms
-from penstock.plugins.applications.pausing import pause, resume
-from penstock.plugins.applications.visits import ask_for_visit
-from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.engine.program.pausing import pause, resume
+from penstock.plugins.engine.program.visits import ask_for_visit
+from penstock.plugins.engine.task.report import TaskReport
 from penstock.task.progress import Front
 
 

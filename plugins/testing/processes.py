@@ -11,8 +11,8 @@ from threading import get_ident
 from typing import Any
 
 from penstock import Application, Clock, Log, NodeMetrics, TaskId, TopicPartition, TopologyError, World
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.stores.memory import MemoryBackend
 from penstock.support.repeats import Repeats
 

@@ -8,8 +8,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from penstock import Application
-from penstock.plugins.runtime.shipping import cannot_arrive
-from penstock.plugins.runtime.unpacking import Arrived
+from penstock.plugins.engine.task.shipping import cannot_arrive
+from penstock.plugins.engine.task.unpacking import Arrived
 
 _DEPTH, _MOST = 3, 1_000
 """How deep the parts of a value are compared, and up to how many elements of a container."""

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from penstock import ChangelogError, ConfigError, IncompatibleStateError
-from penstock.plugins.applications.changelog_move import Moved, move_changelog
-from penstock.plugins.applications.preparation import check_program, prepare
 from penstock.plugins.changelogs.directory import DirectoryChangelog
+from penstock.plugins.engine.program.preparation import check_program, prepare
+from penstock.plugins.state.transfer.changelog_move import Moved, move_changelog
 
 from ..bad_input.world import World, says
 
@@ -125,7 +125,7 @@ def test_a_changelog_of_another_kind_is_refused_as_before(world: World) -> None:
 def test_secrets_are_not_noted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.run()
     noted: list[Any] = []
-    monkeypatch.setattr("penstock.plugins.applications.changelog_location.unreachable", lambda *arguments: None)
+    monkeypatch.setattr("penstock.plugins.engine.program.changelog_location.unreachable", lambda *arguments: None)
     world.change(changelog="directory:s3://me:very-secret@bucket/state")
     with world.open() as log:
         monkeypatch.setattr(type(log), "put_meta", lambda self, *arguments: noted.append(arguments))
@@ -136,7 +136,7 @@ def test_secrets_are_not_noted(world: World, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_large_state_is_moved_as_it_is(world: World, tmp_path: Path) -> None:
     """Deletions, snapshots and more than one store; stores that the program does not name any more go with the
     others."""
-    from penstock.plugins.applications.changelog_move import restored
+    from penstock.plugins.state.transfer.changelog_move import restored
 
     log = DirectoryChangelog(str(tmp_path / "any"), "shop", "0_0", chunk_bytes=100)
     log.append({"a": [(b"k%03d" % n, b"old") for n in range(300)], "b": [(b"x", b"1")]}, None, "0-v")

@@ -10,15 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock import FencedError, Log
-from penstock.plugins.applications.changelog_move import move_changelog
-from penstock.plugins.applications.preparation import Prepared, check_program, prepare
-from penstock.plugins.applications.reset import plan_reset, reset, to_earliest
+from penstock.plugins.engine.program.preparation import Prepared, check_program, prepare
+from penstock.plugins.engine.program.reset import plan_reset, reset, to_earliest
+from penstock.plugins.engine.program.saved_program import read_note
+from penstock.plugins.engine.program.saved_stores import drop_stores
+from penstock.plugins.engine.task.epoch import EpochCheck, begin_epoch, current_epoch, of_epoch
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
-from penstock.plugins.upgrade.epoch import EpochCheck, begin_epoch, current_epoch, of_epoch
-from penstock.plugins.upgrade.saved_program import read_note
-from penstock.plugins.upgrade.saved_stores import drop_stores
+from penstock.plugins.state.transfer.changelog_move import move_changelog
 
 from ..bad_input.world import Total, World, totals
 from ..leases import brief_lease

@@ -13,11 +13,11 @@ import pytest
 from msgpack import Packer
 
 from penstock import ConfigError, IncompatibleStateError, Log, TopicPartition, Topology, key_value_store
-from penstock.plugins.applications import from_state as engine
-from penstock.plugins.applications.from_state import go_on, plan_from_state
-from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.applications.reset import Destination, to_earliest, to_latest, to_offsets
 from penstock.plugins.changelogs.directory import DirectoryChangelog
+from penstock.plugins.engine.program import from_state as engine
+from penstock.plugins.engine.program.from_state import go_on, plan_from_state
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.program.reset import Destination, to_earliest, to_latest, to_offsets
 
 from ..bad_input.world import ORDERS, Contents, MakeWorld, Total, World, says, totals
 from ..lost_commits import lose_commits
@@ -246,7 +246,7 @@ def test_a_topic_that_was_made_again_under_the_application_is_noted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Positions in the new one that are lost later are no others'."""
-    monkeypatch.setattr("penstock.plugins.applications.committed._IDS_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.plugins.engine.program.committed._IDS_SECONDS", 0.0)
     world.change(offset_out_of_range="earliest")
     with world.open() as log, opened_workers(world.application, log) as workers:
         prepared = prepare(world.application, log)

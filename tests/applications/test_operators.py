@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock import Application, Processor, Record, Topology, key_value_store, visitor
-from penstock.plugins.applications.pausing import pause, read_paused, resume
-from penstock.plugins.applications.visits import ask_for_visit, asked_visits, stop_visits
+from penstock.plugins.engine.program.pausing import pause, read_paused, resume
+from penstock.plugins.engine.program.visits import ask_for_visit, asked_visits, stop_visits
 from penstock.plugins.logs.memory import MemoryLog
 
 

@@ -24,18 +24,13 @@ from penstock import (
 from penstock.errors import ConfigError, FencedError, UnknownTopicError
 from penstock.handlers import Failure, Stage
 from penstock.log import Log
-from penstock.plugins.applications.dead_letters import Letter, Selection, read_letters
-from penstock.plugins.applications.replay import (
-    Replay,
-    Replayed,
-    count_letters,
-    replay,
-)
-from penstock.plugins.applications.replay_targets import Targets, by_sinks, targets_of
-from penstock.plugins.console.letters import _latest
+from penstock.plugins.engine.program.dead_letters import Letter, Selection, read_letters
+from penstock.plugins.engine.program.replay import Replay, Replayed, count_letters, replay
+from penstock.plugins.engine.program.replay_targets import Targets, by_sinks, targets_of
+from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.operate.console.letters import _latest
 from penstock.program.serdes import resolve_serde
 from penstock.record import Headers, OutputBatch, Record, RecordBatch, TopicPartition
 from penstock.task.dead_letter import letter_headers

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock import Application, ConfigError, Processor, Record, Topology
-from penstock.plugins.applications.plan import plan
-from penstock.plugins.applications.reset import (
+from penstock.plugins.engine.program.plan import plan
+from penstock.plugins.engine.program.reset import (
     Destination,
     plan_reset,
     reset,

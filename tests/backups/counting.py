@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Application, Log, Processor, Record, Topology, key_value_store
-from penstock.plugins.applications.preparation import Prepared, prepare
-from penstock.plugins.replicas import Replica
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.program.preparation import Prepared, prepare
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
+from penstock.plugins.state.copies import Replica
 from penstock.plugins.testing.contracts.log_tests import settled_ends
 from penstock.record import OutputBatch
 

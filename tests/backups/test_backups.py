@@ -21,9 +21,9 @@ from penstock import (
     Topology,
     key_value_store,
 )
-from penstock.plugins.applications.reset import plan_reset, reset, to_earliest
-from penstock.plugins.backups import Catalog, back_up, plan_restore, prune, restore_backup
+from penstock.plugins.engine.program.reset import plan_reset, reset, to_earliest
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.state.transfer.backups import Catalog, back_up, plan_restore, prune, restore_backup
 from penstock.plugins.testing.contracts.histories import run_histories
 from penstock.record import TopicPartition
 

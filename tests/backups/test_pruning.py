@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from penstock import ChangelogError, ConfigError, StoreError, World
-from penstock.plugins.backups import Catalog, back_up, backup, plan_restore, prune, verify_backup
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.state.transfer.backups import Catalog, back_up, backup, plan_restore, prune, verify_backup
 from penstock.world import LocalFiles, WrittenFile
 
 from .counting import Tasks, counting, send

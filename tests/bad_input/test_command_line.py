@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock import skip
-from penstock.plugins.cli.group import penstock
+from penstock.plugins.operate.cli.group import penstock
 from penstock.plugins.testing.contracts.child import answer, forked
 
 from ..rotation import by_turns
@@ -62,7 +62,16 @@ def run_in_a_process(world: World, *arguments: str, code: int, **environment: st
     """Run `penstock run` as somebody at a terminal does; return what it said on stderr."""
     root = str(Path(__file__).parents[2])
     result = subprocess.run(
-        [sys.executable, "-m", "penstock.plugins.cli", "run", "shop:application", "--data-dir", ".", *arguments],
+        [
+            sys.executable,
+            "-m",
+            "penstock.plugins.operate.cli",
+            "run",
+            "shop:application",
+            "--data-dir",
+            ".",
+            *arguments,
+        ],
         cwd=world.directory,
         env={
             **os.environ,

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Application, Log, OutputBatch, Processor, Record, TopicPartition, Topology, key_value_store
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.report import TaskReport
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.testing.contracts.child import answer, forked
 from penstock.program.nodes import SinkNode
 

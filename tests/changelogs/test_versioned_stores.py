@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Application, Processor, Record, Topology, versioned_store
-from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.engine.program.preparation import prepare
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.record import TopicPartition

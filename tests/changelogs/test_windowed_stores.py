@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from penstock import Application, Processor, Record, Topology, ValueAndTimestamp, Windowed, session_store, window_store
 from penstock.log import Log
-from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.applications.visits import asked_visits
-from penstock.plugins.cli.target import load
-from penstock.plugins.runs.open_application import OpenApplication
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.program.visits import asked_visits
+from penstock.plugins.engine.run.open_application import OpenApplication
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
+from penstock.plugins.operate.cli.target import load
 from penstock.settings.application import Application
 
 from .console import Console

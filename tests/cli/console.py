@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from click.testing import CliRunner, Result
 
-from penstock.plugins.cli.group import penstock
+from penstock.plugins.operate.cli.group import penstock
 
 from ..thirdparty.commands import run_apart
 
@@ -62,7 +62,7 @@ class Console:
     ) -> subprocess.Popen[str]:
         """Start a real process."""
         return subprocess.Popen(
-            [sys.executable, "-m", "penstock.plugins.cli", *arguments],
+            [sys.executable, "-m", "penstock.plugins.operate.cli", *arguments],
             cwd=self.directory,
             env={**os.environ, **self.environment, **(environment or {})},
             stdin=stdin,

@@ -11,8 +11,8 @@ import pytest
 from click import Group
 
 from penstock import Application
-from penstock.plugins.cli.command import OF_CHECKPOINTS
-from penstock.plugins.cli.group import penstock
+from penstock.plugins.operate.cli.command import OF_CHECKPOINTS
+from penstock.plugins.operate.cli.group import penstock
 from penstock.plugins.spark.session.sessions import tune
 from penstock.spark import transform
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.plugins.applications.status_topic import StatusTopic
-from penstock.plugins.cli.group import penstock
-from penstock.plugins.cli.options import open_log
-from penstock.plugins.cli.verbs import VERBS
+from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.operate.cli.group import penstock
+from penstock.plugins.operate.cli.options import open_log
+from penstock.plugins.operate.cli.verbs import VERBS
 from penstock.settings.settings import Settings
 
 from .applications import TARGET, counting, run

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from penstock.handlers import Failure, Stage
-from penstock.plugins.cli.options import open_log
+from penstock.plugins.operate.cli.options import open_log
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.settings import Settings
 from penstock.task.dead_letter import letter_headers

@@ -12,8 +12,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from penstock.plugins.cli.command import Command, Group
-from penstock.plugins.cli.group import penstock
+from penstock.plugins.operate.cli.command import Command, Group
+from penstock.plugins.operate.cli.group import penstock
 
 from .console import Console, install
 
@@ -251,7 +251,7 @@ def test_help_loads_nothing_heavy(console: Console) -> None:
     ]
     console.write(
         "look.py",
-        "import sys\nfrom penstock.plugins.cli import main\n"
+        "import sys\nfrom penstock.plugins.operate.cli import main\n"
         "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n"
         f"    print([name for name in {heavy} if name in sys.modules], file=sys.stderr)\n",
     )
@@ -266,7 +266,7 @@ def test_help_loads_few_modules(console: Console) -> None:
     """The time of a help is that of its imports, and other programs of the machine do not change their number."""
     program = """
 import contextlib, io, sys
-from penstock.plugins.cli import main
+from penstock.plugins.operate.cli import main
 with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
     main(["--help"])
 print(len(sys.modules))

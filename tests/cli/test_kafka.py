@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from penstock.plugins.applications import lease
-from penstock.plugins.cli.options import open_log
-from penstock.plugins.cli.target import load
+from penstock.plugins.engine.program import lease
+from penstock.plugins.operate.cli.options import open_log
+from penstock.plugins.operate.cli.target import load
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..kafka.names import fresh_name

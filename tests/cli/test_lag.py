@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.plugins.cli.options import open_log
+from penstock.plugins.operate.cli.options import open_log
 from penstock.settings.settings import Settings
 
 from .applications import TARGET, counting, run

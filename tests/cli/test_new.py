@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from penstock.plugins.cli.group import penstock as program
+from penstock.plugins.operate.cli.group import penstock as program
 
 from ..rotation import by_turns
 

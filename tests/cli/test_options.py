@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.handlers import skip
-from penstock.plugins.cli.options import find_layer
+from penstock.plugins.operate.cli.options import find_layer
 from penstock.program.extractors import wall_clock_timestamp
 from penstock.settings.names import MAPPINGS
 from penstock.settings.settings import Settings

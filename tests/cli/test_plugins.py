@@ -23,7 +23,7 @@ def test_our_own_come_in_by_the_same_door(console: Console) -> None:
     by_name = {(each["kind"], each["name"]): each for each in found["components"]}
     assert by_name["log", "local"]["package"] == DISTRIBUTION
     assert by_name["log", "local"]["version"] == version(DISTRIBUTION)
-    assert by_name["command", "consume"]["target"] == "penstock.plugins.cli.consume:consume"
+    assert by_name["command", "consume"]["target"] == "penstock.plugins.operate.cli.consume:consume"
     assert ("serde", "json") in by_name
 
 
@@ -436,7 +436,7 @@ def test_built_in_names_cannot_be_taken(order: int, caplog: pytest.LogCaptureFix
 
 
 def test_a_plugin_that_lacks_an_optional_package_is_not_broken() -> None:
-    module = "import sys; sys.modules['rocksdict'] = None; from penstock.plugins.cli import main; main(['plugins', '--check'])"
+    module = "import sys; sys.modules['rocksdict'] = None; from penstock.plugins.operate.cli import main; main(['plugins', '--check'])"
     done = subprocess.run([sys.executable, "-c", module], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert re.search(

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from penstock.plugins.cli.options import open_log
+from penstock.plugins.operate.cli.options import open_log
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.settings import Settings
 
@@ -117,7 +117,7 @@ def on_a_terminal(console: Console, *arguments: str, **environment: str) -> str:
     """Run with stdout and stderr on a terminal; return what it showed."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "penstock.plugins.cli", *arguments],
+        [sys.executable, "-m", "penstock.plugins.operate.cli", *arguments],
         cwd=console.directory,
         env={**os.environ, **console.environment, "TERM": "xterm", "COLUMNS": "120", **environment},
         stdin=subprocess.DEVNULL,
@@ -181,7 +181,7 @@ def test_a_full_disk_behind_stdout_is_an_error(lines: Console) -> None:
     append(lines, "x" * 100_000)
     with open("/dev/full", "wb") as full:
         process = subprocess.run(
-            [sys.executable, "-m", "penstock.plugins.cli", "consume", "lines"],
+            [sys.executable, "-m", "penstock.plugins.operate.cli", "consume", "lines"],
             cwd=lines.directory, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
     assert process.returncode == 1

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from penstock.log import Log
-from penstock.plugins.applications import reset as engine
-from penstock.plugins.cli.options import open_log
+from penstock.plugins.engine.program import reset as engine
 from penstock.plugins.logs.local import LocalLog
+from penstock.plugins.operate.cli.options import open_log
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.settings import Settings
 
@@ -310,7 +310,7 @@ def killed(request: pytest.FixtureRequest, words: Console, monkeypatch: pytest.M
 def failing(console: Console, *arguments: str) -> BaseException | None:
     from click.testing import CliRunner
 
-    from penstock.plugins.cli.group import penstock
+    from penstock.plugins.operate.cli.group import penstock
 
     return CliRunner().invoke(penstock, list(arguments), standalone_mode=False).exception
 

@@ -86,7 +86,7 @@ def test_the_plan_says_what_repeats(lost: Console) -> None:
 
 def test_tasks_that_have_their_commits_stay(lost: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that was killed after two tasks goes on with the others; between them a run is refused."""
-    from penstock.plugins.applications import from_state as engine
+    from penstock.plugins.engine.program import from_state as engine
 
     original, left = engine._commit, [2]
 

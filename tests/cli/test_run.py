@@ -20,11 +20,11 @@ from click.exceptions import Exit
 
 from penstock import PenstockError
 from penstock.clock import ManualClock
-from penstock.plugins.cli.log_lines import log_lines
-from penstock.plugins.cli.options import open_log
-from penstock.plugins.cli.output import Meter
-from penstock.plugins.hosts.log_lines import forward
-from penstock.plugins.runs.progress import RunSummary
+from penstock.plugins.engine.host.log_lines import forward
+from penstock.plugins.engine.run.progress import RunSummary
+from penstock.plugins.operate.cli.log_lines import log_lines
+from penstock.plugins.operate.cli.options import open_log
+from penstock.plugins.operate.cli.output import Meter
 from penstock.record import TopicPartition
 from penstock.settings.settings import Settings
 

@@ -52,7 +52,7 @@ def test_it_serves_until_it_is_stopped(target: str, tmp_path: Path, local: bool)
 
 def serve(target: str, tmp_path: Path, *, local: bool) -> None:
     arguments = ["serve", target, "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data")]
-    with python("penstock.plugins.cli", *arguments, *(["--local", "--console"] if local else [])) as process:
+    with python("penstock.plugins.operate.cli", *arguments, *(["--local", "--console"] if local else [])) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
         console = r", with its console at \1/console/" if local else ""
@@ -102,7 +102,7 @@ def test_settings_hide_here_what_they_hide_beside_a_run(target: str, tmp_path: P
 
     @contextmanager
     def serving(config: str, *more: str) -> Iterator[str]:
-        with python("penstock.plugins.cli", *arguments, *more, "--config", str(tmp_path / config)) as process:
+        with python("penstock.plugins.operate.cli", *arguments, *more, "--config", str(tmp_path / config)) as process:
             assert process.stderr is not None
             line = process.stderr.readline()
             found = re.search(r"http://127\.0\.0\.1:\d+", line)

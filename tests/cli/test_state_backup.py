@@ -197,7 +197,7 @@ def test_a_full_disk(counted: Console, tmp_path: Path) -> None:
 
 def test_a_restore_that_was_killed_is_repeated(counted: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until then no run starts; what it left is deleted."""
-    from penstock.plugins.backups import restoring
+    from penstock.plugins.state.transfer.backups import restoring
 
     class Killed(BaseException):
         pass

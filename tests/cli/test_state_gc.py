@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from penstock import TaskId, TopicPartition
-from penstock.plugins.cli.target import load
-from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.operate.cli.target import load
 from penstock.plugins.spark.dataframe.stream_commit import SourceOrder
 from penstock.plugins.spark.dataframe.stream_task import StreamTask
 

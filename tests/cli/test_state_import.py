@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import SystemClock
-from penstock.plugins.backups import first_content
+from penstock.plugins.state.transfer.backups import first_content
 
 from .applications import TARGET, counting, run
 from .console import Console

@@ -12,9 +12,9 @@ import pytest
 
 from penstock import SystemClock
 from penstock.log import Log
-from penstock.plugins.applications.run_status import Event, RunStatus, TaskStatus, VisitOfRun
-from penstock.plugins.applications.status_topic import StatusTopic
-from penstock.plugins.cli.options import open_log
+from penstock.plugins.engine.program.run_status import Event, RunStatus, TaskStatus, VisitOfRun
+from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.operate.cli.options import open_log
 from penstock.settings.settings import Settings
 
 from .applications import TARGET, counting

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from penstock.hooks import registry
-from penstock.plugins.upgrade.saved_program import read_note, write_note
+from penstock.plugins.engine.program.saved_program import read_note, write_note
 from penstock.support import packages
 
 from .applications import COUNTING, TARGET, counting, run

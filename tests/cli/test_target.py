@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import TopologyError
-from penstock.plugins.cli.failures import ApplicationError
-from penstock.plugins.cli.target import load_application, load_program
+from penstock.plugins.operate.cli.failures import ApplicationError
+from penstock.plugins.operate.cli.target import load_application, load_program
 from penstock.settings.application import Application
 
 from .console import Console

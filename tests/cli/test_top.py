@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from penstock.plugins.applications.run_status import SlotHost, TaskStatus
-from penstock.plugins.applications.status_topic import StatusTopic
-from penstock.plugins.cli.options import open_log
+from penstock.plugins.engine.program.run_status import SlotHost, TaskStatus
+from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.operate.cli.options import open_log
 from penstock.settings.settings import Settings
 
 from .applications import TARGET, counting

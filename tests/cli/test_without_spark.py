@@ -10,7 +10,7 @@ from .console import Console
 
 PROGRAM = """
 import sys
-from penstock.plugins.cli import main
+from penstock.plugins.operate.cli import main
 
 for line in '''
     lag counting:application

@@ -10,11 +10,11 @@ from typing import Any
 
 from penstock import Application, Record
 from penstock.log import Log
-from penstock.plugins.embedded.engine import stepping_embedded
-from penstock.plugins.runs.stepping import SteppingDriver
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.run.embedded.engine import stepping_embedded
+from penstock.plugins.engine.run.stepping import SteppingDriver
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.spark.running import stepping_on_spark
 from penstock.plugins.spark.session.sessions import make_session
 from penstock.plugins.testing.kafka_broker import KafkaBroker, KafkaCluster

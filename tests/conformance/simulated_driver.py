@@ -8,8 +8,8 @@ from random import Random
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.testing.simulation import SimulatedCluster, SimulationFailure
 from penstock.plugins.testing.simulation.host import with_state_in
 from penstock.program.nodes import TaskId

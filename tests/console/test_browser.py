@@ -17,7 +17,7 @@ from penstock import Application, DeadLetter, OutputBatch
 from penstock.client import Client, QueryError
 from penstock.dsl import StreamsBuilder, tumbling
 from penstock.errors import StoreUnavailableError
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..kafka.names import fresh_name

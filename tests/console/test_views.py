@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Topology
-from penstock.plugins.applications.lag import PartitionLag
-from penstock.plugins.console.views import chart, topology
-from penstock.plugins.console.watch import Interval, Rate, View
+from penstock.plugins.engine.program.lag import PartitionLag
+from penstock.plugins.operate.console.views import chart, topology
+from penstock.plugins.operate.console.watch import Interval, Rate, View
 
 from ..core.programs import Pass
 

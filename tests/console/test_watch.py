@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from penstock import LogError, ManualClock
-from penstock.plugins.applications.lease import LeaseKeeper
-from penstock.plugins.applications.run_status import RunStatus, SlotHost, TaskStatus, VisitOfRun
-from penstock.plugins.applications.status_topic import StatusTopic
-from penstock.plugins.applications.stored_id import StoredAs, write_stored
-from penstock.plugins.console.watch import Interval, Rate, Watch, Watching
+from penstock.plugins.engine.program.lease import LeaseKeeper
+from penstock.plugins.engine.program.run_status import RunStatus, SlotHost, TaskStatus, VisitOfRun
+from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.stored_id import StoredAs, write_stored
+from penstock.plugins.operate.console.watch import Interval, Rate, Watch, Watching
 
 from ..spark import apps
 from ..spark.surroundings import Surroundings

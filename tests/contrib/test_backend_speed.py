@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from penstock.hooks import registry
-from penstock.plugins.cli.stores import stores
+from penstock.plugins.operate.cli.stores import stores
 from penstock.plugins.testing.backend_speed import measure
 
 INSTALLED = registry().names("store backend")

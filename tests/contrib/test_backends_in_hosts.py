@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Application, Processor, Record, Topology, key_value_store, run
-from penstock.plugins.runtime.local_state.global_copy import Copies
+from penstock.plugins.engine.task.local_state.global_copy import Copies
 
 from ..spark import apps
 from ..spark.surroundings import Surroundings

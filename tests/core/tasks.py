@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock import Application, Processor, Record, Topology
-from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
+from penstock.plugins.engine.task.local_state.store_context import TaskStoreContext
 from penstock.program.nodes import TaskId
 from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
 from penstock.store import StateStore, StoreBuilder

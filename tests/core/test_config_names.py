@@ -17,7 +17,7 @@ from penstock import Application, ConfigError, DeadLetter, Retry, Settings, Topo
 from penstock.handlers import fail
 from penstock.hooks import Registry, hookimpl
 from penstock.plugins.logs.kafka.client_names import JAVA_ONLY, KNOWN, RENAMED
-from penstock.plugins.settings.kafka_streams import KAFKA_STREAMS, WITHOUT_COUNTERPART
+from penstock.plugins.operate.settings.kafka_streams import KAFKA_STREAMS, WITHOUT_COUNTERPART
 from penstock.program.extractors import wall_clock_timestamp
 from penstock.settings import sources
 from penstock.settings.layers import Layer

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock import Application, ConfigError, PluginError, Settings, Topology, skip
 from penstock.plugins.logs.kafka.client_names import KNOWN
-from penstock.plugins.settings.kafka_streams import KAFKA_STREAMS, WITHOUT_COUNTERPART
+from penstock.plugins.operate.settings.kafka_streams import KAFKA_STREAMS, WITHOUT_COUNTERPART
 from penstock.program.extractors import wall_clock_timestamp
 from penstock.settings.names import EXTRA, flat, translate
 from penstock.settings.sources import environment_layer, file_layer, layers, options_layer

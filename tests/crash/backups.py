@@ -11,7 +11,7 @@ from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from penstock.plugins.backups import Backup, Catalog
+from penstock.plugins.state.transfer.backups import Backup, Catalog
 from penstock.record import TopicPartition
 
 from .driver import TARGET, send

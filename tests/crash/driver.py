@@ -142,7 +142,7 @@ class Driver(Marked):
         self._output.write(f"\n===== start {self.starts} on host {host}\n".encode())
         self._output.flush()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.plugins.cli", "run", TARGET, *self.how()],
+            [sys.executable, "-m", "penstock.plugins.operate.cli", "run", TARGET, *self.how()],
             cwd=ROOT,
             env=self.environment(host),
             stdin=subprocess.DEVNULL,
@@ -193,7 +193,7 @@ class Driver(Marked):
     def command(self, *arguments: str, host: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run `penstock ARGUMENTS` on a host, to its end."""
         return subprocess.run(
-            [sys.executable, "-m", "penstock.plugins.cli", *arguments],
+            [sys.executable, "-m", "penstock.plugins.operate.cli", *arguments],
             cwd=ROOT, env=self.environment(host or self.host), capture_output=True, text=True, check=False,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip

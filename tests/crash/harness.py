@@ -14,7 +14,7 @@ from typing import NoReturn
 import psutil
 
 from penstock.errors import PenstockError
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.testing.kafka_broker import KafkaBroker, KafkaCluster
 
 from ..kafka.clients import create_topics

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.task.locations import open_log
 
 from ..processes import opened_workers
 from .dsl_app import (

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from penstock import TopicPartition
 from penstock.errors import LogError
 from penstock.log import Log
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.task.locations import open_log
 from penstock.settings.settings import Settings
 
 from .oracle import Row

@@ -9,9 +9,9 @@ from threading import Event
 import pytest
 
 from penstock import Clock, ManualClock, Processor, Record, Topology
-from penstock.plugins.embedded.engine import EmbeddedEngine, stepping_embedded
-from penstock.plugins.runs.order import RunOrder, Trigger
-from penstock.plugins.runs.planning.planner import RENEWAL_SECONDS
+from penstock.plugins.engine.run.embedded.engine import EmbeddedEngine, stepping_embedded
+from penstock.plugins.engine.run.order import RunOrder, Trigger
+from penstock.plugins.engine.run.planning.planner import RENEWAL_SECONDS
 
 from ..runtime.test_overdue import DAY_MS, Overdue, sums_of_counts
 from ..spark.surroundings import Surroundings

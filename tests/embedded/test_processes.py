@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from penstock import Application, ConfigError, ProcessingError, Processor, Record, Summary, Topology, run
-from penstock.plugins.applications.status_topic import StatusTopic
-from penstock.plugins.runs.progress import RunSummary
+from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.run.progress import RunSummary
 
 from ..spark import apps
 from ..spark.surroundings import Surroundings

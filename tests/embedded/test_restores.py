@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from penstock import RestoreEvent, RestorePhase, run
-from penstock.plugins.applications.status_topic import StatusTopic
-from penstock.plugins.cli.run import restoring_text
-from penstock.plugins.runs import status_writer
-from penstock.plugins.runs.progress import RunProgress
-from penstock.plugins.runtime.local_state.restoring import RestoreProgress
+from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.run import status_writer
+from penstock.plugins.engine.run.progress import RunProgress
+from penstock.plugins.engine.task.local_state.restoring import RestoreProgress
+from penstock.plugins.operate.cli.run import restoring_text
 
 from ..replicas.test_standbys import TASKS, on
 from ..spark.surroundings import Surroundings

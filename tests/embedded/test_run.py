@@ -32,15 +32,15 @@ from penstock import (
     run,
 )
 from penstock.errors import PluginError, RuntimeUnavailableError
-from penstock.plugins.applications import lease
-from penstock.plugins.applications.lease import LeaseKeeper
-from penstock.plugins.applications.preparation import resolve
-from penstock.plugins.applications.run_status import RunStatus
-from penstock.plugins.applications.status_topic import StatusTopic
-from penstock.plugins.embedded import query
-from penstock.plugins.hosts import continuous_engine
-from penstock.plugins.runs import run_loop
-from penstock.plugins.runs.progress import RunProgress
+from penstock.plugins.engine.host import continuous_engine
+from penstock.plugins.engine.program import lease
+from penstock.plugins.engine.program.lease import LeaseKeeper
+from penstock.plugins.engine.program.preparation import resolve
+from penstock.plugins.engine.program.run_status import RunStatus
+from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.run import run_loop
+from penstock.plugins.engine.run.embedded import query
+from penstock.plugins.engine.run.progress import RunProgress
 
 from ..spark import apps
 from ..spark.surroundings import Surroundings

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from penstock import Application, OutputBatch, Record, TopicPartition, run
 from penstock.log import Log
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.program.nodes import SinkNode, SourceNode
 from penstock.program.serdes import resolve_serde

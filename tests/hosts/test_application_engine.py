@@ -22,18 +22,18 @@ import penstock
 from penstock import WALL_CLOCK_TIME, LogError, Processor, Record, RetryAfter, RuntimeUnavailableError, Topology
 from penstock.clock import ManualClock
 from penstock.log import Commit, TaskCommitter
-from penstock.plugins.applications import open_files as open_files_module
-from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.hosts import application_engine as application_module
-from penstock.plugins.hosts.application_engine import ApplicationEngine
-from penstock.plugins.hosts.engine import HostInfo
-from penstock.plugins.hosts.plan import SlotPlan
-from penstock.plugins.hosts.reports import Observed, SlotMessage, TaskResult
-from penstock.plugins.hosts.slot_engine import SlotCargo, SlotRequest
-from penstock.plugins.hosts.status import Meter
+from penstock.plugins.engine.host import application_engine as application_module
+from penstock.plugins.engine.host.application_engine import ApplicationEngine
+from penstock.plugins.engine.host.engine import HostInfo
+from penstock.plugins.engine.host.plan import SlotPlan
+from penstock.plugins.engine.host.reports import Observed, SlotMessage, TaskResult
+from penstock.plugins.engine.host.slot_engine import SlotCargo, SlotRequest
+from penstock.plugins.engine.host.status import Meter
+from penstock.plugins.engine.program import open_files as open_files_module
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.task.report import TaskReport
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.local.committer import LocalCommitter
-from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.spark.batches.executor import saved_after
 from penstock.plugins.testing.contracts.child import answer, forked
 from penstock.record import OutputBatch, TopicPartition

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.log import Log
-from penstock.plugins.hosts.claims import Claims, SlotLayout, owner_elsewhere
+from penstock.plugins.engine.host.claims import Claims, SlotLayout, owner_elsewhere
 from penstock.plugins.logs.memory import MemoryLog
 
 A, B, C = "1@node-1/11/5/b", "2@node-2/11/7/b", "3@node-3/11/9/b"

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from penstock import LogError, OutputBatch, RuntimeUnavailableError, Topology
-from penstock.plugins.applications.own_topics import heartbeat_topic, make_heartbeat_topic
-from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.hosts import continuous_engine
-from penstock.plugins.hosts.continuous_engine import ContinuousEngine
-from penstock.plugins.hosts.engine import HostInfo
-from penstock.plugins.hosts.heartbeats import HeartbeatReader
-from penstock.plugins.hosts.plan import SlotPlan
-from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
-from penstock.plugins.hosts.slot_engine import SlotCargo, SlotRequest
-from penstock.plugins.hosts.status import Meter
-from penstock.plugins.runtime.retries import is_taken_over
+from penstock.plugins.engine.host import continuous_engine
+from penstock.plugins.engine.host.continuous_engine import ContinuousEngine
+from penstock.plugins.engine.host.engine import HostInfo
+from penstock.plugins.engine.host.heartbeats import HeartbeatReader
+from penstock.plugins.engine.host.plan import SlotPlan
+from penstock.plugins.engine.host.reports import SlotMessage, TaskFailure
+from penstock.plugins.engine.host.slot_engine import SlotCargo, SlotRequest
+from penstock.plugins.engine.host.status import Meter
+from penstock.plugins.engine.program.own_topics import heartbeat_topic, make_heartbeat_topic
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.task.retries import is_taken_over
 from tests.spark import apps
 from tests.spark.surroundings import Surroundings
 from tests.waiting import wait_until

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.plugins.hosts import executor_identity
-from penstock.plugins.hosts.executor_identity import (
+from penstock.plugins.engine.host import executor_identity
+from penstock.plugins.engine.host.executor_identity import (
     LOCAL_EXECUTOR,
     ExecutorIdentity,
     OrphanError,

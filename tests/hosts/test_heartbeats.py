@@ -10,11 +10,11 @@ import pytest
 
 from penstock import LogError, OutputBatch, Settings, World
 from penstock.log import Log
-from penstock.plugins.applications.own_topics import heartbeat_topic
-from penstock.plugins.hosts import heartbeats
-from penstock.plugins.hosts.heartbeats import HeartbeatReader, HeartbeatSender
-from penstock.plugins.hosts.reports import SlotMessage
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.host import heartbeats
+from penstock.plugins.engine.host.heartbeats import HeartbeatReader, HeartbeatSender
+from penstock.plugins.engine.host.reports import SlotMessage
+from penstock.plugins.engine.program.own_topics import heartbeat_topic
+from penstock.plugins.engine.task.locations import open_log
 
 from ..waiting import wait_until
 

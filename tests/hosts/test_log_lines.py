@@ -12,10 +12,10 @@ import pytest
 
 from penstock import ProcessingError, Processor, Record, TopicPartition
 from penstock.errors import PenstockError
-from penstock.plugins.hosts.log_lines import HostLogHandler, HostLogReader, forward, log_to_driver
-from penstock.plugins.hosts.reports import SlotMessage, TaskFailure, TaskResult
-from penstock.plugins.hosts.status import HostStatus, Loss
-from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.engine.host.log_lines import HostLogHandler, HostLogReader, forward, log_to_driver
+from penstock.plugins.engine.host.reports import SlotMessage, TaskFailure, TaskResult
+from penstock.plugins.engine.host.status import HostStatus, Loss
+from penstock.plugins.engine.task.report import TaskReport
 
 LINE = {
     "logger": "user.module", "level": logging.WARNING, "message": "late", "created": 0.0, "task": "", "node": "",

@@ -17,21 +17,21 @@ import psutil
 import pytest
 
 from penstock import TopicPartition, run
-from penstock.plugins.hosts import machine_server, priority
-from penstock.plugins.hosts.application_engine import ApplicationEngine
-from penstock.plugins.hosts.engine import HostInfo
-from penstock.plugins.hosts.life import Process, started_at
-from penstock.plugins.hosts.machine_server import MachineServer, MachineServerCargo
-from penstock.plugins.hosts.plan import SlotPlan
-from penstock.plugins.hosts.reports import SlotMessage
-from penstock.plugins.hosts.slot_engine import SlotCargo, SlotRequest
-from penstock.plugins.hosts.status import Meter
-from penstock.plugins.queries.active_server import noted_server
-from penstock.plugins.queries.http.guard import Address
-from penstock.plugins.queries.http.server import ServerOptions
-from penstock.plugins.queries.task_servers import TaskServer, task_servers
-from penstock.plugins.runs.slots import Slots
+from penstock.plugins.engine.host import machine_server, priority
+from penstock.plugins.engine.host.application_engine import ApplicationEngine
+from penstock.plugins.engine.host.engine import HostInfo
+from penstock.plugins.engine.host.life import Process, started_at
+from penstock.plugins.engine.host.machine_server import MachineServer, MachineServerCargo
+from penstock.plugins.engine.host.plan import SlotPlan
+from penstock.plugins.engine.host.reports import SlotMessage
+from penstock.plugins.engine.host.slot_engine import SlotCargo, SlotRequest
+from penstock.plugins.engine.host.status import Meter
+from penstock.plugins.engine.run.slots import Slots
 from penstock.plugins.spark.watching.noted_servers import NotedServers
+from penstock.plugins.state.queries.active_server import noted_server
+from penstock.plugins.state.queries.http.guard import Address
+from penstock.plugins.state.queries.http.server import ServerOptions
+from penstock.plugins.state.queries.task_servers import TaskServer, task_servers
 
 from ..processes import is_alive
 from ..queries.served import ask

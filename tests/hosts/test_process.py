@@ -24,15 +24,15 @@ from typing import Any
 import pytest
 
 from penstock.errors import ConfigError, PenstockError, RuntimeUnavailableError
-from penstock.plugins.hosts import client as client_module
-from penstock.plugins.hosts import life as life_module
-from penstock.plugins.hosts import place as place_module
-from penstock.plugins.hosts.client import Client, HostSpec, end_hosts
-from penstock.plugins.hosts.life import Life, Process, started_at
-from penstock.plugins.hosts.place import Place
-from penstock.plugins.hosts.process import BOOTSTRAP
-from penstock.plugins.hosts.wire import Busy, receive, send
-from penstock.plugins.runtime.temporary import remove_abandoned
+from penstock.plugins.engine.host import client as client_module
+from penstock.plugins.engine.host import life as life_module
+from penstock.plugins.engine.host import place as place_module
+from penstock.plugins.engine.host.client import Client, HostSpec, end_hosts
+from penstock.plugins.engine.host.life import Life, Process, started_at
+from penstock.plugins.engine.host.place import Place
+from penstock.plugins.engine.host.process import BOOTSTRAP
+from penstock.plugins.engine.host.wire import Busy, receive, send
+from penstock.plugins.engine.task.temporary import remove_abandoned
 from tests.waiting import wait_until
 
 from .engines import Obedient

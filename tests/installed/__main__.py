@@ -194,7 +194,7 @@ def try_extra(extra: str, directory: Path, python: str, bare: Environment, wheel
     environment.install(f"{wheel}[{extra}]")
     names = [statement for statement, text in said.items() if text.endswith(f"[{extra}]'")]
     assert not (left := lacking(environment, names)), left
-    checked = environment.run("python", "-m", "penstock.plugins.cli", "plugins", "--check")
+    checked = environment.run("python", "-m", "penstock.plugins.operate.cli", "plugins", "--check")
     assert checked.returncode == 0, checked.stderr
     say(f"the extra {extra} alone: {len(names)} imports")
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Application, Topology
-from penstock.plugins.applications.lease import LeaseKeeper
-from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.engine.program.lease import LeaseKeeper
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.logs.kafka import admin
-from penstock.plugins.runtime.locations import open_log
 
 ORDERS, TOTALS = "early-orders", "early-totals"
 

@@ -102,7 +102,7 @@ def run_before(broker: KafkaBroker, directory: Path, lates: list[float]) -> list
         given = {"log": f"kafka:{broker.bootstrap}", "data_dir": str(directory / name)}
         settings = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
         with python(
-            "penstock.plugins.cli", "run", "tests.kafka.early_starter:topology", "--application-id", name,
+            "penstock.plugins.operate.cli", "run", "tests.kafka.early_starter:topology", "--application-id", name,
             "--json", *settings, "--master", "local[1]",
         ) as process:  # fmt: skip
             time.sleep(late)

@@ -11,10 +11,10 @@ from typing import Any
 
 from penstock import Application, Processor, Record, TopicPartition, Topology, key_value_store
 from penstock.errors import FencedError
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.report import TaskReport
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.record import OutputBatch
 
 from ..processes import opened_workers

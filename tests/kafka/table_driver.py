@@ -10,7 +10,7 @@ from itertools import count
 
 from penstock import Application
 from penstock.plugins.dsl import StreamsBuilder
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.task.locations import open_log
 
 from ..processes import opened_workers
 

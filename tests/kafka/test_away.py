@@ -17,13 +17,13 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.errors import LogError
-from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.run.planning.control import Control, ControlFile
+from penstock.plugins.engine.run.planning.planner import BatchPlanner
+from penstock.plugins.engine.run.planning.run_plan import Plan
 from penstock.plugins.logs.kafka import failures, transactions
 from penstock.plugins.logs.kafka.clients import Clients
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.runs.planning.control import Control, ControlFile
-from penstock.plugins.runs.planning.planner import BatchPlanner
-from penstock.plugins.runs.planning.run_plan import Plan
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..bad_input.world import says

@@ -16,11 +16,11 @@ from penstock import (
     lru_map,
     versioned_store,
 )
-from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition

@@ -14,15 +14,15 @@ from penstock import Application, Processor, Record, RetryAfter, Topology, key_v
 from penstock.errors import IncompatibleStateError, LogError
 from penstock.handlers import Failure, Stage
 from penstock.log import Commit
-from penstock.plugins.applications.dead_letters import Selection
-from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.applications.replay import count_letters, group_of, replay
-from penstock.plugins.applications.reset import plan_reset, reset, to_latest
+from penstock.plugins.engine.program.dead_letters import Selection
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.program.replay import count_letters, group_of, replay
+from penstock.plugins.engine.program.reset import plan_reset, reset, to_latest
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.loop.task_loop import TaskLoop
+from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.reshard import plan_reshard, reshard, undo
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.loop.task_loop import TaskLoop
-from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.state.transfer.reshard import plan_reshard, reshard, undo
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
 from penstock.support.names import changelog_topic

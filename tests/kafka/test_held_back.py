@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Producer
 
 from penstock import TopicPartition, run
-from penstock.plugins.applications.lag import HeldBack, held_back, present_lag
-from penstock.plugins.cli.lag import _show
+from penstock.plugins.engine.program.lag import HeldBack, held_back, present_lag
+from penstock.plugins.operate.cli.lag import _show
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from .clients import QUIET

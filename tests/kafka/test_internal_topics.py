@@ -11,14 +11,14 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import ConfigError, IncompatibleStateError, LogError, TopologyError
-from penstock.plugins.applications.own_topics import heartbeat_topic, make_heartbeat_topic
-from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.applications.run_status import RunStatus
-from penstock.plugins.applications.status_topic import StatusTopic, status_topic
+from penstock.plugins.engine.program.own_topics import heartbeat_topic, make_heartbeat_topic
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.program.run_status import RunStatus
+from penstock.plugins.engine.program.status_topic import StatusTopic, status_topic
+from penstock.plugins.engine.run.open_application import OpenApplication
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.runs.open_application import OpenApplication
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
 from penstock.world import World

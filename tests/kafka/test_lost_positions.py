@@ -13,10 +13,10 @@ from confluent_kafka.admin import AdminClient
 
 from penstock import Topology
 from penstock.errors import IncompatibleStateError
-from penstock.plugins.applications.from_state import FromStatePlan, go_on, plan_from_state
-from penstock.plugins.applications.plan import plan
-from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.applications.reset import to_earliest
+from penstock.plugins.engine.program.from_state import FromStatePlan, go_on, plan_from_state
+from penstock.plugins.engine.program.plan import plan
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.program.reset import to_earliest
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..bad_input.world import says

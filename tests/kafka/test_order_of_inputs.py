@@ -9,9 +9,9 @@ from pathlib import Path
 from penstock import Application
 from penstock.clock import SystemClock
 from penstock.plugins.dsl import StreamsBuilder
+from penstock.plugins.engine.task.loop.task_loop import TaskLoop
+from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.runtime.loop.task_loop import TaskLoop
-from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.testing.contracts.log_tests import read, settled_ends
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition

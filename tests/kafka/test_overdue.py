@@ -13,10 +13,10 @@ import pytest
 from penstock import WALL_CLOCK_TIME, Application, OutputBatch, Processor, Record, TopicPartition, Topology
 from penstock import key_value_store as store
 from penstock.log import Log
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.loop.task_loop import TaskLoop
+from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.loop.task_loop import TaskLoop
-from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..waiting import wait_until

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 
 from penstock import Application, Log, LogError, Topology, key_value_store
-from penstock.plugins.applications.lease import LeaseKeeper
-from penstock.plugins.reshard import accept, plan_reshard, reshard, undo
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.program.lease import LeaseKeeper
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.state.transfer.reshard import accept, plan_reshard, reshard, undo
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from tests.reshard.programs import Append
 from tests.reshard.runs import outputs, produce, run, settings

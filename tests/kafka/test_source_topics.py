@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition

@@ -12,9 +12,9 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from penstock import run
-from penstock.plugins.applications.status_topic import StatusTopic
+from penstock.plugins.engine.program.status_topic import StatusTopic
 from penstock.plugins.logs.kafka.transactions import transactional_id
-from penstock.plugins.replicas.standbys import FOLLOWING, TAKEN, Standbys
+from penstock.plugins.state.copies.standbys import FOLLOWING, TAKEN, Standbys
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..embedded.test_run import records
@@ -83,7 +83,7 @@ def test_a_waiting_run_with_copies(broker: KafkaBroker, tmp_path: Path, caplog: 
 def test_the_log_says_what_a_copy_waits_for(
     broker: KafkaBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.plugins.replicas.standbys._SAYS_AFTER_SECONDS", 0.5)
+    monkeypatch.setattr("penstock.plugins.state.copies.standbys._SAYS_AFTER_SECONDS", 0.5)
     name = fresh_name("app")
     source, sink = f"{name}.in", f"{name}.out"
     with Surroundings(tmp_path / "data", f"kafka:{broker.bootstrap}") as surroundings, ExitStack() as stack:

@@ -11,11 +11,11 @@ from confluent_kafka import Consumer, KafkaError
 
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import FencedError
-from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import settled_ends
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.program.nodes import TaskId

@@ -16,7 +16,7 @@ class TestRight(CommandContract):
 
 
 class TestDescribe(CommandContract):
-    place = "penstock.plugins.cli.describe:describe"
+    place = "penstock.plugins.operate.cli.describe:describe"
     accepted = (["examples/01_pipe.py:application"],)
     refused = {("no_such_module:program",): "no_such_module", (): "MODULE:ATTR"}
 

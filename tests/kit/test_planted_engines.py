@@ -12,10 +12,10 @@ import pytest
 from penstock import Application
 from penstock.clock import SystemClock
 from penstock.errors import PenstockError
-from penstock.plugins.embedded.engine import EmbeddedEngine
-from penstock.plugins.runs.engine import Engine
-from penstock.plugins.runs.order import RunOrder
-from penstock.plugins.runs.progress import RunSummary
+from penstock.plugins.engine.run.embedded.engine import EmbeddedEngine
+from penstock.plugins.engine.run.engine import Engine
+from penstock.plugins.engine.run.order import RunOrder
+from penstock.plugins.engine.run.progress import RunSummary
 from penstock.plugins.testing.contracts.engine import EngineContract
 
 from ..waiting import wait_until

@@ -23,13 +23,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from penstock.clock import ManualClock
 from penstock.errors import FencedError, LeaseHeldError, LogError
 from penstock.log import Commit, Lease, Log
+from penstock.plugins.engine.task.epoch import begin_epoch, current_epoch
 from penstock.plugins.logs.kafka import notes
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.logs.kafka.producing import Outbox
 from penstock.plugins.logs.partitioner import NULL_KEY_RUN
 from penstock.plugins.testing.contracts.log import LogContract
 from penstock.plugins.testing.kafka_broker import KafkaBroker
-from penstock.plugins.upgrade.epoch import begin_epoch, current_epoch
 from penstock.record import OutputBatch, TopicPartition
 
 from ..kafka.names import fresh_name

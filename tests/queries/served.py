@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from penstock.plugins.queries.http.guard import Address
-from penstock.plugins.queries.http.server import Server, ServerOptions, open_socket, url_of
+from penstock.plugins.state.queries.http.guard import Address
+from penstock.plugins.state.queries.http.server import Server, ServerOptions, open_socket, url_of
 from penstock.queries import Queries
 
 LOOPBACK = Address("127.0.0.1", 0)

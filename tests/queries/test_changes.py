@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from penstock import ConfigError, StoreUnavailableError, ValueAndTimestamp, VersionedRecord, Windowed
 from penstock.client import AsyncClient, Client, Entry, QueryError
-from penstock.plugins.queries import changes as in_process
-from penstock.plugins.queries import changes_feed, subscription
-from penstock.plugins.replicas.contents import LATEST
+from penstock.plugins.state.copies.contents import LATEST
+from penstock.plugins.state.queries import changes as in_process
+from penstock.plugins.state.queries import changes_feed, subscription
 from penstock.queries import Changes, ChangesEndedError
 
 from ..waiting import wait_until
@@ -228,7 +228,7 @@ def test_the_client_follows_over_restarts_of_the_server(asked: Asked) -> None:
     asked.writer.commit([("a", "0")])
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    from penstock.plugins.queries.http.guard import Address
+    from penstock.plugins.state.queries.http.guard import Address
 
     address = Address("127.0.0.1", port)
     with served(asked.here, address=address) as url, Client(url) as client:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Application, StoreUnavailableError
-from penstock.plugins.cli.target import load
+from penstock.plugins.operate.cli.target import load
 from penstock.queries import Queries
 
 from ..cli.applications import TARGET, counting, run

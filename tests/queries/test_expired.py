@@ -19,12 +19,12 @@ from penstock import (
     Topology,
     key_value_store,
 )
-from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.queries.local_copies import LocalCopies
-from penstock.plugins.queries.queries import Queries
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.state.queries.local_copies import LocalCopies
+from penstock.plugins.state.queries.queries import Queries
 from penstock.world import World
 
 IN = TopicPartition("in", 0)

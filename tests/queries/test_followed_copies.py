@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from penstock import Application, StoreUnavailableError, World, run
-from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.queries.followed_copies import FollowedCopies
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.state.queries.followed_copies import FollowedCopies
 from penstock.queries import Queries
 from penstock.world import ThreadTicker
 

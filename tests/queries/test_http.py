@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from penstock import ConfigError, StoreUnavailableError, TopicPartition, run
 from penstock.client import AsyncClient, Client, Entry, QueryError
-from penstock.plugins.queries.http import service, writing
-from penstock.plugins.queries.http.guard import Address
-from penstock.plugins.queries.http.server import ServerOptions, open_socket
 from penstock.plugins.serdes.json_text import dump_json
+from penstock.plugins.state.queries.http import service, writing
+from penstock.plugins.state.queries.http.guard import Address
+from penstock.plugins.state.queries.http.server import ServerOptions, open_socket
 from penstock.queries import Queries
 
 from ..replicas.every_kind import INPUT

@@ -33,10 +33,10 @@ from penstock import (
     Windowed,
 )
 from penstock.changelog import version_counter
-from penstock.plugins.queries import copies
-from penstock.plugins.replicas import Replica
-from penstock.plugins.replicas.contents import declared_store, entries, entries_of, open_store
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.state.copies import Replica
+from penstock.plugins.state.copies.contents import declared_store, entries, entries_of, open_store
+from penstock.plugins.state.queries import copies
 from penstock.queries import Queries, TaskLag
 from penstock.stores.lmdb import registry as lmdb_registry
 from penstock.stores.lmdb.view import LmdbView

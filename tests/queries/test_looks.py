@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from penstock import Application, Commit, OutputBatch, StoreUnavailableError, TopicPartition, Topology, key_value_store
-from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.task.locations import state_directory
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.queries.copies import Bounds, NotHere, WouldWait
-from penstock.plugins.queries.local_copies import LocalCopies
-from penstock.plugins.queries.queries import Queries
-from penstock.plugins.queries.snapshots import Snapshot
-from penstock.plugins.runtime.locations import state_directory
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.state.queries.copies import Bounds, NotHere, WouldWait
+from penstock.plugins.state.queries.local_copies import LocalCopies
+from penstock.plugins.state.queries.queries import Queries
+from penstock.plugins.state.queries.snapshots import Snapshot
 from penstock.stores.memory import MemoryBackend
 from penstock.world import World
 

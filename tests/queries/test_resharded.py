@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penstock import StoreUnavailableError, TopicPartition, Topology, key_value_store, run
-from penstock.plugins.applications.stored_id import stored_application
-from penstock.plugins.queries.task_servers import TaskServer, note_task_servers
-from penstock.plugins.reshard import plan_reshard, reshard
+from penstock.plugins.engine.program.stored_id import stored_application
+from penstock.plugins.state.queries.task_servers import TaskServer, note_task_servers
+from penstock.plugins.state.transfer.reshard import plan_reshard, reshard
 from penstock.queries import Queries
 
 from ..reshard.runs import lease

@@ -19,9 +19,9 @@ import pytest
 from penstock import ConfigError, Record, StoreUnavailableError, TopicPartition, Topology, key_value_store, run
 from penstock.client import Client, QueryError
 from penstock.errors import RuntimeUnavailableError
-from penstock.plugins.applications.status_topic import StatusTopic
-from penstock.plugins.hosts.priority import NICE
-from penstock.plugins.runs.queries_server import _Server
+from penstock.plugins.engine.host.priority import NICE
+from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.run.queries_server import _Server
 from penstock.queries import Queries
 
 from ..console.browsing import Reader
@@ -149,7 +149,7 @@ def test_a_server_beside_the_run(
 
     def servers() -> list[psutil.Process]:
         children = psutil.Process().children()
-        return [each for each in children if "penstock.plugins.queries.http" in each.cmdline()]
+        return [each for each in children if "penstock.plugins.state.queries.http" in each.cmdline()]
 
     with given.start() as running:
         url = next(found[0] for each in caplog.messages if (found := re.search(r"http://\S+", each)))

@@ -32,13 +32,13 @@ from penstock import (
     key_value_store,
 )
 from penstock.client import Client
-from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.dsl import TimeWindowedSerde
-from penstock.plugins.replicas.store_text import StoreText
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.serdes.registry.avro import AvroSerde
+from penstock.plugins.state.copies.store_text import StoreText
 from penstock.program.serdes import make_serde
 from penstock.queries import Queries
 from penstock.serdes import of

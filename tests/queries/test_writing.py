@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.plugins.queries.http.writing import Gathering
+from penstock.plugins.state.queries.http.writing import Gathering
 
 
 class Sends:

@@ -24,12 +24,12 @@ from penstock import (
     window_store,
 )
 from penstock.changelog import version_counter
-from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.changelogs.directory import DirectoryChangelog
-from penstock.plugins.replicas import Replica, saved_tasks
-from penstock.plugins.runtime.locations import open_changelog
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.task.locations import open_changelog
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
+from penstock.plugins.state.copies import Replica, saved_tasks
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
 from penstock.store import ValueAndTimestamp

@@ -12,10 +12,10 @@ import sys
 from typing import Any
 
 from penstock import Application, Processor, Record, Topology, key_value_store
-from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
 

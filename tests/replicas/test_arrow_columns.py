@@ -11,8 +11,8 @@ import pytest
 from msgspec import UNSET, Struct, UnsetType
 
 from penstock import Application, Topology, key_value_store
-from penstock.plugins.replicas.arrow_columns import ArrowColumns, is_struct, without_absent
 from penstock.plugins.serdes.of import typed_serde
+from penstock.plugins.state.copies.arrow_columns import ArrowColumns, is_struct, without_absent
 from penstock.plugins.testing.contracts.serde_tests import same_value
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from penstock import ConfigError, World
 from penstock.errors import ChangelogError, IncompatibleStateError, StaleStoreError, StoreLockedError
-from penstock.plugins.applications.changelog_location import note_location
-from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.changelogs.storage import LocalStorage
+from penstock.plugins.engine.program.changelog_location import note_location
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.task.local_state.backends import OF_REPLICA, Backends
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.replicas import Replica, saved_tasks
-from penstock.plugins.runtime.local_state.backends import OF_REPLICA, Backends
+from penstock.plugins.state.copies import Replica, saved_tasks
 
 from .every_kind import STORES, Writer, application, content_of
 
@@ -268,7 +268,7 @@ def test_two_processes_do_not_share_a_directory(tmp_path: Path) -> None:
     replica.close()
     holding = (
         "import sys; from pathlib import Path; from penstock import World\n"
-        "from penstock.plugins.runtime.local_state.directories import SoleUse\n"
+        "from penstock.plugins.engine.task.local_state.directories import SoleUse\n"
         "use = SoleUse(Path(sys.argv[1]), World(), 0); print('open', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", holding, str(tmp_path / "replica")]

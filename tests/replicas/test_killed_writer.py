@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from penstock.changelog import version_counter
-from penstock.plugins.replicas import Replica
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.state.copies import Replica
 
 from ..kafka.names import fresh_name
 from .every_kind import content_of

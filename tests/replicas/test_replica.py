@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.replicas import Replica
+from penstock.plugins.state.copies import Replica
 from penstock.plugins.testing.contracts.histories import run_histories
 from penstock.record import RecordBatch, TopicPartition
 from penstock.stores.memory import MemoryBackend

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from penstock import Application, ManualClock, World, run
-from penstock.plugins.applications.saved_tasks import saved_tasks
-from penstock.plugins.replicas import standbys as standbys_module
-from penstock.plugins.replicas.standbys import FAILED, FOLLOWING, TAKEN, Standbys
-from penstock.plugins.runtime.local_state import directories
-from penstock.plugins.runtime.local_state.directories import DirectoryUse, SoleUse, remove_unused
+from penstock.plugins.engine.program.saved_tasks import saved_tasks
+from penstock.plugins.engine.task.local_state import directories
+from penstock.plugins.engine.task.local_state.directories import DirectoryUse, SoleUse, remove_unused
+from penstock.plugins.state.copies import standbys as standbys_module
+from penstock.plugins.state.copies.standbys import FAILED, FOLLOWING, TAKEN, Standbys
 
 from ..embedded.test_run import counts, records
 from ..runtime.test_refill import topology as with_rates
@@ -140,7 +140,7 @@ def test_only_the_chosen_ones(surroundings: Surroundings) -> None:
 
 
 def test_what_fails_is_tried_again(surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.plugins.replicas.standbys._FAILED_SECONDS", 0.1)
+    monkeypatch.setattr("penstock.plugins.state.copies.standbys._FAILED_SECONDS", 0.1)
     surroundings.put("in", records(70))
     run(on("one", surroundings))
     changes = surroundings.directory / "changes"
@@ -176,7 +176,7 @@ def test_stores_that_are_filled_from_a_topic_are_filled_again(surroundings: Surr
 
 HOLDING = (
     "import sys; from pathlib import Path; from penstock import World\n"
-    "from penstock.plugins.runtime.local_state.directories import SoleUse\n"
+    "from penstock.plugins.engine.task.local_state.directories import SoleUse\n"
     "use = SoleUse(Path(sys.argv[1]), World(), 0); print('open', flush=True); sys.stdin.read()\n"
     "print(use.is_wanted(), flush=True); use.close()"
 )

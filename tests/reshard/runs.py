@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Application, Lease, Log, OutputBatch, SystemClock, TopicPartition
-from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.applications.stored_id import check_sources, stored_application
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.program.stored_id import check_sources, stored_application
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.reshard import plan_reshard, reshard
-from penstock.plugins.reshard.resharding import Resharded
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.state.transfer.reshard import plan_reshard, reshard
+from penstock.plugins.state.transfer.reshard.resharding import Resharded
 
 from ..leases import brief_lease
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock import Application, Log
-from penstock.plugins.reshard import accept
-from penstock.plugins.reshard.plan import with_topics
+from penstock.plugins.state.transfer.reshard import accept
+from penstock.plugins.state.transfer.reshard.plan import with_topics
 from tests.rotation import of_today
 from tests.upgrades.dsl_programs import PROGRAMS, program
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from penstock import FencedError, Log
-from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.applications.stored_id import read_stored, stored_application
-from penstock.plugins.reshard import accept, plan_reshard, reshard, undo
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.program.stored_id import read_stored, stored_application
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
+from penstock.plugins.state.transfer.reshard import accept, plan_reshard, reshard, undo
 
 from ..leases import Freezing
 from .runs import lease, outputs, produce, resharded, run

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from penstock import Application, ChangelogError, Topology, key_value_store, window_store
-from penstock.plugins.applications.stored_id import read_stored
 from penstock.plugins.changelogs.directory import DirectoryChangelog
+from penstock.plugins.engine.program.stored_id import read_stored
 from penstock.plugins.logs.memory import MemoryLog, _MemoryCommitter
-from penstock.plugins.reshard import accept
-from penstock.plugins.reshard.writing import NewTask
+from penstock.plugins.state.transfer.reshard import accept
+from penstock.plugins.state.transfer.reshard.writing import NewTask
 
 from .programs import Count
 from .runs import lease, new_log, outputs, produce, resharded, run, settings

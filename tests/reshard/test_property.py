@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Application, Topology, key_value_store, window_store
-from penstock.plugins.reshard import accept
+from penstock.plugins.state.transfer.reshard import accept
 
 from . import runs
 from .programs import Count

@@ -24,12 +24,12 @@ from penstock import (
     key_value_store,
     visitor,
 )
-from penstock.plugins.applications.pausing import Paused, change_stored, pause, read_paused, resume
-from penstock.plugins.applications.stored_id import read_stored, renamed
-from penstock.plugins.applications.visits import ask_for_visit, stop_visits
 from penstock.plugins.dsl import StreamsBuilder, tumbling
+from penstock.plugins.engine.program.pausing import Paused, change_stored, pause, read_paused, resume
+from penstock.plugins.engine.program.stored_id import read_stored, renamed
+from penstock.plugins.engine.program.visits import ask_for_visit, stop_visits
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.reshard import plan_reshard, reshard, undo
+from penstock.plugins.state.transfer.reshard import plan_reshard, reshard, undo
 from tests.small_disk import small_disk
 
 from .programs import Append

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock import FencedError, TaskId, TopicPartition
-from penstock.plugins.reshard import accept
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
+from penstock.plugins.state.transfer.reshard import accept
 
 from .programs import every_kind
 from .runs import lease, new_log, outputs, produce, resharded, run

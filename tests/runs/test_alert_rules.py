@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from penstock import MeasureKind
-from penstock.plugins.runs.metrics.endpoint import LIVE, READY
-from penstock.plugins.runs.metrics.measures import measures_of
+from penstock.plugins.engine.run.metrics.endpoint import LIVE, READY
+from penstock.plugins.engine.run.metrics.measures import measures_of
 
 from .test_metrics_endpoint import LAG, STATUS
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Commit, OutputBatch, TopicPartition
+from penstock.plugins.engine.run.planning import lags
+from penstock.plugins.engine.run.planning.lags import Lags
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runs.planning import lags
-from penstock.plugins.runs.planning.lags import Lags
 
 PARTITIONS = [TopicPartition("in", number) for number in range(4)]
 

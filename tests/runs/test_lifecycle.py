@@ -26,8 +26,8 @@ from penstock import (
     Topology,
     run,
 )
-from penstock.plugins.applications.run_status import Health, RunStatus, SlotHost, TaskStatus
-from penstock.plugins.runs.order import FAILED, REBALANCING, RUNNING, STOPPED, STOPPING, Lifecycle
+from penstock.plugins.engine.program.run_status import Health, RunStatus, SlotHost, TaskStatus
+from penstock.plugins.engine.run.order import FAILED, REBALANCING, RUNNING, STOPPED, STOPPING, Lifecycle
 
 from ..spark import apps
 from ..spark.surroundings import Surroundings

@@ -13,15 +13,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import ConfigError, MeasureKind, MissingPackageError, Settings
-from penstock.plugins.applications.lag import PartitionLag
-from penstock.plugins.applications.run_status import RunStatus, SlotHost, TaskStatus, VisitOfRun
-from penstock.plugins.runs.metrics.collector import RunCollector
-from penstock.plugins.runs.metrics.endpoint import metrics_endpoint
-from penstock.plugins.runs.metrics.measures import measures_of
-from penstock.plugins.runs.order import STATES
-from penstock.plugins.runtime.histogram import Histogram
-from penstock.plugins.runtime.local_state.restoring import RestoreProgress
-from penstock.plugins.runtime.report import DetailedCounts
+from penstock.plugins.engine.program.lag import PartitionLag
+from penstock.plugins.engine.program.run_status import RunStatus, SlotHost, TaskStatus, VisitOfRun
+from penstock.plugins.engine.run.metrics.collector import RunCollector
+from penstock.plugins.engine.run.metrics.endpoint import metrics_endpoint
+from penstock.plugins.engine.run.metrics.measures import measures_of
+from penstock.plugins.engine.run.order import STATES
+from penstock.plugins.engine.task.histogram import Histogram
+from penstock.plugins.engine.task.local_state.restoring import RestoreProgress
+from penstock.plugins.engine.task.report import DetailedCounts
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 

@@ -12,17 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Commit, ManualClock, OutputBatch, RuntimeUnavailableError, TopicPartition
-from penstock.plugins.hosts.plan import SlotPlan
+from penstock.plugins.engine.host.plan import SlotPlan
+from penstock.plugins.engine.run.planning.control import Control, ControlFile, OwnOrders
+from penstock.plugins.engine.run.planning.planner import RENEWAL_SECONDS, BatchPlanner, Offset, _limit
+from penstock.plugins.engine.run.planning.run_plan import Plan
+from penstock.plugins.engine.task.fronts import Fronts
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runs.planning.control import Control, ControlFile, OwnOrders
-from penstock.plugins.runs.planning.planner import (
-    RENEWAL_SECONDS,
-    BatchPlanner,
-    Offset,
-    _limit,
-)
-from penstock.plugins.runs.planning.run_plan import Plan
-from penstock.plugins.runtime.fronts import Fronts
 
 KNOWN = {"0": [1_000, 0], "1": [1_000, 0]}
 """How far everything in front of sub-topologies is read that have nothing in front of them."""

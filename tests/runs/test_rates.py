@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.plugins.runs.progress import (
-    BatchRates,
-    Rate,
-    RecentRates,
-)
-from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.engine.run.progress import BatchRates, Rate, RecentRates
+from penstock.plugins.engine.task.report import TaskReport
 
 
 def report(records_in: int, records_out: int) -> TaskReport:

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from penstock import ManualClock, OutputBatch
-from penstock.plugins.applications.own_topics import heartbeat_topic, make_heartbeat_topic
-from penstock.plugins.hosts.claims import SlotLayout
-from penstock.plugins.hosts.plan import SILENT, STUCK, STUCK_SECONDS, SlotPlan
-from penstock.plugins.hosts.reports import SlotMessage
-from penstock.plugins.hosts.status import HostStatus
+from penstock.plugins.engine.host.claims import SlotLayout
+from penstock.plugins.engine.host.plan import SILENT, STUCK, STUCK_SECONDS, SlotPlan
+from penstock.plugins.engine.host.reports import SlotMessage
+from penstock.plugins.engine.host.status import HostStatus
+from penstock.plugins.engine.program.own_topics import heartbeat_topic, make_heartbeat_topic
+from penstock.plugins.engine.run.planning.control import Control, ControlFile
+from penstock.plugins.engine.run.planning.planner import Offset
+from penstock.plugins.engine.run.planning.renewals import RENEWAL_SECONDS, RenewalPlanner
+from penstock.plugins.engine.run.planning.run_plan import Plan
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runs.planning.control import Control, ControlFile
-from penstock.plugins.runs.planning.planner import Offset
-from penstock.plugins.runs.planning.renewals import RENEWAL_SECONDS, RenewalPlanner
-from penstock.plugins.runs.planning.run_plan import Plan
 from penstock.plugins.spark.watching.beats import MISSING_SECONDS, Beats
 from penstock.plugins.spark.watching.stops import Stops
 from penstock.record import TopicPartition

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.plugins.hosts.reports import SlotMessage, TaskFailure, TaskResult
-from penstock.plugins.hosts.status import HostStatus, Loss
-from penstock.plugins.runs.slots import Slots
-from penstock.plugins.runtime.report import DetailedCounts, TaskReport
+from penstock.plugins.engine.host.reports import SlotMessage, TaskFailure, TaskResult
+from penstock.plugins.engine.host.status import HostStatus, Loss
+from penstock.plugins.engine.run.slots import Slots
+from penstock.plugins.engine.task.report import DetailedCounts, TaskReport
 
 
 def message(host: str, opened: str = "first", executor: str = "one", losses: str = "") -> SlotMessage:

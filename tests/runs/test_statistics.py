@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import ManualClock
-from penstock.plugins.applications.run_status import RunStatus, VisitOfRun
-from penstock.plugins.hosts.reports import SlotMessage, TaskResult
-from penstock.plugins.hosts.status import HostStatus
-from penstock.plugins.runs.order import REBALANCING, RUNNING, Lifecycle
-from penstock.plugins.runs.progress import EndedBatch
-from penstock.plugins.runs.slots import Slots
-from penstock.plugins.runs.statistics import RunStatistics
-from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.engine.host.reports import SlotMessage, TaskResult
+from penstock.plugins.engine.host.status import HostStatus
+from penstock.plugins.engine.program.run_status import RunStatus, VisitOfRun
+from penstock.plugins.engine.run.order import REBALANCING, RUNNING, Lifecycle
+from penstock.plugins.engine.run.progress import EndedBatch
+from penstock.plugins.engine.run.slots import Slots
+from penstock.plugins.engine.run.statistics import RunStatistics
+from penstock.plugins.engine.task.report import TaskReport
 from penstock.task.visits import Visit
 
 TASKS = {0: ["0_0"], 1: ["0_1", "0_2"]}

@@ -13,9 +13,9 @@ from penstock import STREAM_TIME, WALL_CLOCK_TIME, Application, Processor, Recor
 from penstock.hooks import Component
 from penstock.log import Commit, Log, TaskCommitter
 from penstock.plugins.changelogs.memory import MemoryChangelog
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
 from penstock.store import Changes

@@ -27,11 +27,11 @@ from penstock.errors import LogError
 from penstock.handlers import DeadLetter
 from penstock.log import Commit, Log
 from penstock.plugins.changelogs.memory import MemoryChangelog
+from penstock.plugins.engine.task.locations import open_log, resolve
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.report import TaskReport
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs import memory_partition
-from penstock.plugins.runtime.locations import open_log, resolve
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 from penstock.settings.application import Application

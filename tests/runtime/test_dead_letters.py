@@ -11,9 +11,9 @@ import pytest
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.handlers import DeadLetter, Retry
 from penstock.log import Commit, TaskCommitter
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import Headers, OutputBatch, TopicPartition
 from penstock.task.dead_letter import split_headers

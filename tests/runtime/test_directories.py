@@ -13,10 +13,10 @@ import pytest
 
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.clock import ManualClock
-from penstock.plugins.runtime.local_state.directories import DirectoryUse, remove_unused
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.task.local_state.directories import DirectoryUse, remove_unused
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 from penstock.world import World
@@ -44,7 +44,7 @@ def test_one_in_use_stays_also_for_another_process(tmp_path: Path) -> None:
     os.utime(tmp_path / "0_0.lock", (0, 0))
     script = (
         "import sys; from pathlib import Path\n"
-        "from penstock.plugins.runtime.local_state.directories import remove_unused\n"
+        "from penstock.plugins.engine.task.local_state.directories import remove_unused\n"
         f"print(remove_unused(Path(sys.argv[1]), 1000, {NOW}, 'token'))"
     )
     other = [sys.executable, "-c", script, str(tmp_path)]
@@ -59,7 +59,7 @@ def test_the_age_counts_from_the_last_use_however_the_process_ends(tmp_path: Pat
     script = (
         "import sys; from pathlib import Path\n"
         "from penstock import World\n"
-        "from penstock.plugins.runtime.local_state.directories import DirectoryUse\n"
+        "from penstock.plugins.engine.task.local_state.directories import DirectoryUse\n"
         "use = DirectoryUse(Path(sys.argv[1]), World()); print('open', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "0_0")]

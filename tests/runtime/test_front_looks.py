@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock import LogError, TopicPartition
+from penstock.plugins.engine.task.fronts import Fronts
+from penstock.plugins.engine.task.loop import front_looks
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.fronts import Fronts
-from penstock.plugins.runtime.loop import front_looks
 from penstock.task.progress import Front
 
 from .faults import produced

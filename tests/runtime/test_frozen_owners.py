@@ -12,10 +12,10 @@ import pytest
 from penstock import Application
 from penstock.clock import Clock, SystemClock
 from penstock.log import Log, TaskCommitter
+from penstock.plugins.engine.task.locations import open_deltas
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.locations import open_deltas
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 from penstock.world import World

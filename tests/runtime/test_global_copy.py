@@ -17,11 +17,11 @@ import pytest
 
 from penstock import ManualClock, OffsetOutOfRangeError, StaleStoreError, StoreError, StoreLockedError, World
 from penstock.log import TopicInfo
+from penstock.plugins.engine.task.local_state import global_copy, global_stores
+from penstock.plugins.engine.task.local_state.global_copy import Position
+from penstock.plugins.engine.task.local_state.global_stores import GlobalStores
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.local_state import global_copy, global_stores
-from penstock.plugins.runtime.local_state.global_copy import Position
-from penstock.plugins.runtime.local_state.global_stores import GlobalStores
 from penstock.plugins.testing.contracts.expectations import expect_no_descriptors
 from penstock.record import OutputBatch, RecordBatch, TopicPartition
 from tests.waiting import wait_until

@@ -23,10 +23,10 @@ from penstock import (
     key_value_store,
 )
 from penstock.handlers import DeadLetter, Retry, skip
+from penstock.plugins.engine.task.local_state.global_stores import GlobalStores
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.local_state.global_stores import GlobalStores
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.record import OutputBatch, TopicPartition
 from penstock.world import World

@@ -24,10 +24,10 @@ from penstock import (
 )
 from penstock.errors import IncompatibleStateError, TopologyError
 from penstock.plugins.changelogs.topic_records import decode, encode
-from penstock.plugins.runtime.local_state import task_state
+from penstock.plugins.engine.program.saved_stores import accept_stores, drop_stores
+from penstock.plugins.engine.task.local_state import task_state
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.contracts.log_tests import read
-from penstock.plugins.upgrade.saved_stores import accept_stores, drop_stores
 from penstock.record import RecordBatch, TopicPartition
 from penstock.store import BytesStore
 from penstock.store.kept_store import KeptStore

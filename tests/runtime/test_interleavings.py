@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, key_value_store
-from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.record import OutputBatch, TopicPartition
 
 from ..rotation import examples

@@ -12,8 +12,8 @@ import pytest
 from penstock.errors import ConfigError, LogError, PenstockError, PluginError
 from penstock.hooks import Component, registry
 from penstock.log import Log
+from penstock.plugins.engine.task.locations import open_deltas, open_log, state_directory
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.locations import open_deltas, open_log, state_directory
 from penstock.settings.secret import Secret
 from penstock.settings.settings import Settings
 

@@ -10,10 +10,10 @@ import pytest
 
 from penstock import Application, PenstockError, Topology
 from penstock.log import Commit, Log
+from penstock.plugins.engine.task.loop.task_loop import TaskLoop
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.runtime.loop.task_loop import TaskLoop
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
@@ -110,7 +110,7 @@ def world(log: Log, tmp_path: Path) -> World:  # noqa: F811
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics are looked at every few seconds."""
-    monkeypatch.setattr("penstock.plugins.runtime.topic_ids.EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.plugins.engine.task.topic_ids.EVERY_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize(("policy", "left"), [("earliest", ["a8", "a9"]), ("latest", [])])

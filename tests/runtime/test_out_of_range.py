@@ -12,12 +12,12 @@ import pytest
 from penstock import Application, OffsetOutOfRangeError, Processor, Record, Topology, key_value_store
 from penstock.errors import ConfigError
 from penstock.log import Commit, Log
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.report import TaskReport
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition

@@ -23,10 +23,10 @@ from penstock import (
     key_value_store,
 )
 from penstock.dsl import StreamsBuilder, tumbling
+from penstock.plugins.engine.task.loop.task_loop import TaskLoop
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.loop.task_loop import TaskLoop
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.task.progress import Front
 from penstock.task.saved_schedules import are_called
 

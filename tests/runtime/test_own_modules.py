@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from penstock import Application, run
-from penstock.plugins.hosts.wire import Answer
-from penstock.plugins.runtime.shipping import pack
-from penstock.plugins.runtime.unpacking import Arrived
+from penstock.plugins.engine.host.wire import Answer
+from penstock.plugins.engine.task.shipping import pack
+from penstock.plugins.engine.task.unpacking import Arrived
 from penstock.testing import TopologyTestDriver
 
 from ..spark.surroundings import Surroundings
@@ -158,7 +158,7 @@ def test_a_script_is_the_main_module_of_its_hosts(tmp_path: Path) -> None:
     script = (
         "import pickle, subprocess, sys\n"
         "from collections import namedtuple\n"
-        "from penstock.plugins.runtime.shipping import pack\n"
+        "from penstock.plugins.engine.task.shipping import pack\n"
         "Point = namedtuple('Point', 'x y')\n"
         "def moved(point):\n"
         "    return pickle.loads(pickle.dumps(Point(point.x + 1, point.y)))\n"
@@ -168,7 +168,7 @@ def test_a_script_is_the_main_module_of_its_hosts(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(script)
     read = (
         "import sys\n"
-        "from penstock.plugins.runtime.unpacking import unpack\n"
+        "from penstock.plugins.engine.task.unpacking import unpack\n"
         "moved, point = unpack(sys.stdin.buffer.read())\n"
         "print(moved(point), type(moved(point)) is type(point))\n"
     )

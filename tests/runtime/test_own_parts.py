@@ -12,8 +12,8 @@ import pytest
 
 from penstock import StoreSpec, Topology
 from penstock.errors import TopologyError
+from penstock.plugins.engine.task.shipping import pack
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.record import OutputBatch, TopicPartition
 

@@ -9,18 +9,14 @@ from pathlib import Path
 import pytest
 
 from penstock import Application, Processor, Record, Topology, key_value_store
-from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.hosts.log_lines import HostLogReader
-from penstock.plugins.runs.planning.control import (
-    Control,
-    ControlFile,
-    LogFile,
-)
-from penstock.plugins.runs.planning.run_plan import Plan
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
-from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.plugins.engine.host.log_lines import HostLogReader
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.run.planning.control import Control, ControlFile, LogFile
+from penstock.plugins.engine.run.planning.run_plan import Plan
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
+from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.plugins.spark.batches.checkpoint import Checkpoint
 from penstock.record import OutputBatch
 

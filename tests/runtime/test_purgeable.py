@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from penstock import Application, Processor, Record, TopicPartition, Topology, key_value_store
-from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.run.open_application import OpenApplication
+from penstock.plugins.engine.task import commit as runtime
+from penstock.plugins.engine.task.report import TaskReport
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runs.open_application import OpenApplication
-from penstock.plugins.runtime import commit as runtime
-from penstock.plugins.runtime.report import TaskReport
 from penstock.record import OutputBatch
 
 from ..processes import opened_workers

@@ -26,7 +26,7 @@ from penstock import (
     skip,
 )
 from penstock.errors import PenstockError
-from penstock.plugins.runtime.local_state import refill
+from penstock.plugins.engine.task.local_state import refill
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.store import Changes
 from penstock.store import backend as store_backend

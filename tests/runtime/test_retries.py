@@ -13,10 +13,10 @@ import pytest
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Application, Processor, Record, RetryAfter, Topology
 from penstock.handlers import Failure
 from penstock.log import Log
+from penstock.plugins.engine.task.loop.task_loop import TaskLoop
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.loop.task_loop import TaskLoop
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
 from penstock.task.failures import RetryRequested

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.errors import IncompatibleStateError
 from penstock.log import Commit, TaskCommitter
+from penstock.plugins.engine.task import task_worker as worker_module
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime import task_worker as worker_module
 from penstock.record import OutputBatch, TopicPartition
 
 from .faults import INPUTS, application, new_log, new_worker, produce, produced

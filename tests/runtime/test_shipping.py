@@ -17,7 +17,7 @@ import pytest
 
 from penstock import Application, ConfigError, RuntimeUnavailableError, Topology
 from penstock.dsl import StreamsBuilder
-from penstock.plugins.runtime.shipping import check_packages, pack, packages_of
+from penstock.plugins.engine.task.shipping import check_packages, pack, packages_of
 from penstock.plugins.serdes.of import of
 from penstock.plugins.serdes.registry.avro import AvroSerde
 from penstock.support.packages import DISTRIBUTION

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from penstock import Application, OutputBatch, TaskId, Topology
 from penstock.log import Log
-from penstock.plugins.applications.lag import find_lag, offset_resets
-from penstock.plugins.applications.preparation import resolve
+from penstock.plugins.engine.program.lag import find_lag, offset_resets
+from penstock.plugins.engine.program.preparation import resolve
+from penstock.plugins.engine.run.planning.lags import Lags
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runs.planning.lags import Lags
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.record import TopicPartition
 
 from ..rotation import examples

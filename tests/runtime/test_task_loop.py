@@ -26,12 +26,12 @@ from penstock import (
 )
 from penstock.log import Commit, Log
 from penstock.plugins.changelogs.directory import DirectoryChangelog
+from penstock.plugins.engine.task.loop import pauses
+from penstock.plugins.engine.task.loop import task_loop as loop_module
+from penstock.plugins.engine.task.loop.task_loop import TaskLoop
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.retries import is_taken_over
 from penstock.plugins.logs.memory import MemoryLog, _MemoryCommitter
-from penstock.plugins.runtime.loop import pauses
-from penstock.plugins.runtime.loop import task_loop as loop_module
-from penstock.plugins.runtime.loop.task_loop import TaskLoop
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.retries import is_taken_over
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from penstock import RuntimeUnavailableError
-from penstock.plugins.hosts.place import Place
-from penstock.plugins.runtime import temporary
-from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.plugins.engine.host.place import Place
+from penstock.plugins.engine.task import temporary
+from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from tests.logs.processes import fork
 
 MAKE = """
 import sys, tempfile
 tempfile.tempdir = sys.argv[1]
-from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.plugins.engine.task.temporary import TemporaryDirectory
 directory = TemporaryDirectory("query")
 (directory.path / "control").write_text("x")
 print(directory.path, flush=True)

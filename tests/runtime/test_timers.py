@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Application, Processor, Record, Topology
+from penstock.plugins.engine.program.saved_stores import saved_stores
 from penstock.plugins.testing.contracts.log_tests import read
-from penstock.plugins.upgrade.saved_stores import saved_stores
 from penstock.record import OutputBatch, TopicPartition
 
 from ..processes import opened_workers

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, key_value_store
 from penstock.log import Log
+from penstock.plugins.engine.task import reading
+from penstock.plugins.engine.task.local_state import refill
+from penstock.plugins.engine.task.loop import task_loop as loop_module
+from penstock.plugins.engine.task.loop.alarm import Alarm
+from penstock.plugins.engine.task.loop.continuous_worker import ContinuousWorker
+from penstock.plugins.engine.task.loop.openings import Turnstile
+from penstock.plugins.engine.task.loop.task_loop import TaskLoop
+from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.logs import memory_partition
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime import reading
-from penstock.plugins.runtime.local_state import refill
-from penstock.plugins.runtime.loop import task_loop as loop_module
-from penstock.plugins.runtime.loop.alarm import Alarm
-from penstock.plugins.runtime.loop.continuous_worker import ContinuousWorker
-from penstock.plugins.runtime.loop.openings import Turnstile
-from penstock.plugins.runtime.loop.task_loop import TaskLoop
-from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
 from penstock.world import World

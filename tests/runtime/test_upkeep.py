@@ -16,13 +16,13 @@ from penstock import ChangelogError, TaskId
 from penstock.hooks import registry
 from penstock.log import Commit, Log
 from penstock.plugins.changelogs.directory import DirectoryChangelog
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.loop import task_loop as loop_module
+from penstock.plugins.engine.task.loop import upkeep as upkeep_module
+from penstock.plugins.engine.task.loop.task_loop import TaskLoop
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.loop import task_loop as loop_module
-from penstock.plugins.runtime.loop import upkeep as upkeep_module
-from penstock.plugins.runtime.loop.task_loop import TaskLoop
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.contracts.child import answer, forked
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application

@@ -21,11 +21,11 @@ from penstock import (
     key_value_store,
     visitor,
 )
-from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.applications.visits import ask_for_visit, asked_visits, stop_visits, visit_statuses
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.program.visits import ask_for_visit, asked_visits, stop_visits, visit_statuses
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.task.visits import saved_visits
 
 IN = TopicPartition("in", 0)

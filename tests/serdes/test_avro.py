@@ -26,7 +26,7 @@ from penstock.errors import (
     SerdeUnavailableError,
 )
 from penstock.handlers import skip
-from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.engine.program.preparation import prepare
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.serdes.registry import client as registry_client
 from penstock.plugins.serdes.registry.avro import AvroSerde

@@ -11,26 +11,30 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 ROOMS = {
-    "commit": ["plugins/runtime/commit.py", "plugins/runtime/report.py", "plugins/runtime/loop/commits.py"],
+    "commit": ["plugins/engine/task/commit.py", "plugins/engine/task/report.py", "plugins/engine/task/loop/commits.py"],
     "opening": [
-        "plugins/runtime/logged_task.py",
-        "plugins/runtime/opening.py",
-        "plugins/runtime/positions.py",
-        "plugins/runtime/topic_ids.py",
-        "plugins/runtime/process_resources.py",
-        "plugins/runtime/loop/openings.py",
+        "plugins/engine/task/logged_task.py",
+        "plugins/engine/task/opening.py",
+        "plugins/engine/task/positions.py",
+        "plugins/engine/task/topic_ids.py",
+        "plugins/engine/task/process_resources.py",
+        "plugins/engine/task/loop/openings.py",
     ],
-    "restoring": ["plugins/runtime/local_state/*.py", "plugins/changelogs/*.py"],
-    "cleaning": ["plugins/runtime/loop/upkeep.py", "plugins/runtime/loop/upkeeps.py"],
-    "hand-over": ["plugins/runtime/retries.py", "plugins/runtime/task_runner.py", "plugins/runtime/task_worker.py"],
+    "restoring": ["plugins/engine/task/local_state/*.py", "plugins/changelogs/*.py"],
+    "cleaning": ["plugins/engine/task/loop/upkeep.py", "plugins/engine/task/loop/upkeeps.py"],
+    "hand-over": [
+        "plugins/engine/task/retries.py",
+        "plugins/engine/task/task_runner.py",
+        "plugins/engine/task/task_worker.py",
+    ],
     "loop": [
-        "plugins/runtime/loop/task_loop.py",
-        "plugins/runtime/loop/continuous_worker.py",
-        "plugins/runtime/loop/alarm.py",
-        "plugins/runtime/loop/global_updates.py",
-        "plugins/runtime/loop/pauses.py",
-        "plugins/runtime/loop/pools.py",
-        "plugins/runtime/loop/topic_watch.py",
+        "plugins/engine/task/loop/task_loop.py",
+        "plugins/engine/task/loop/continuous_worker.py",
+        "plugins/engine/task/loop/alarm.py",
+        "plugins/engine/task/loop/global_updates.py",
+        "plugins/engine/task/loop/pauses.py",
+        "plugins/engine/task/loop/pools.py",
+        "plugins/engine/task/loop/topic_watch.py",
     ],
 }
 """The files of each room. The changelogs' have cleaning, too."""

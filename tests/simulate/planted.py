@@ -10,24 +10,25 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from penstock.plugins.applications import changelog_move, reset
-from penstock.plugins.applications.committed import CommittedPartitions
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.changelogs.storage import LocalStorage
+from penstock.plugins.engine.program import reset
+from penstock.plugins.engine.program.committed import CommittedPartitions
+from penstock.plugins.engine.task.commit import PendingCommit, TaskCommits
+from penstock.plugins.engine.task.coverage import Coverage
+from penstock.plugins.engine.task.epoch import EpochCheck
+from penstock.plugins.engine.task.local_state.backends import Backends
+from penstock.plugins.engine.task.local_state.changelog_upkeep import ChangelogUpkeep
+from penstock.plugins.engine.task.local_state.task_state import TaskState
+from penstock.plugins.engine.task.logged_task import LoggedTask
+from penstock.plugins.engine.task.loop.continuous_worker import ContinuousWorker
+from penstock.plugins.engine.task.loop.task_loop import TaskLoop
+from penstock.plugins.engine.task.loop.upkeep import Upkeep
 from penstock.plugins.logs import memory
-from penstock.plugins.replicas.log_history import LogHistory
-from penstock.plugins.replicas.replica import Replica
-from penstock.plugins.runtime.commit import PendingCommit, TaskCommits
-from penstock.plugins.runtime.local_state.backends import Backends
-from penstock.plugins.runtime.local_state.changelog_upkeep import ChangelogUpkeep
-from penstock.plugins.runtime.local_state.task_state import TaskState
-from penstock.plugins.runtime.logged_task import LoggedTask
-from penstock.plugins.runtime.loop.continuous_worker import ContinuousWorker
-from penstock.plugins.runtime.loop.task_loop import TaskLoop
-from penstock.plugins.runtime.loop.upkeep import Upkeep
+from penstock.plugins.state.copies.log_history import LogHistory
+from penstock.plugins.state.copies.replica import Replica
+from penstock.plugins.state.transfer import changelog_move
 from penstock.plugins.testing.simulation.faults import by_code
-from penstock.plugins.upgrade.coverage import Coverage
-from penstock.plugins.upgrade.epoch import EpochCheck
 from penstock.program.layouts import Layouts
 from penstock.task.saved_schedules import SavedSchedules
 from penstock.task.task import Task

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.plugins.backups.backup import _Making
-from penstock.plugins.backups.catalog import Catalog
-from penstock.plugins.backups.cut import Cuts
-from penstock.plugins.backups.restoring import _Restoring
 from penstock.plugins.changelogs.directory import DirectoryChangelog
+from penstock.plugins.engine.task.loop.continuous_worker import ContinuousWorker
 from penstock.plugins.logs.memory import _MemoryLease
-from penstock.plugins.reshard import draining, resharding
-from penstock.plugins.runtime.loop.continuous_worker import ContinuousWorker
+from penstock.plugins.state.transfer.backups.backup import _Making
+from penstock.plugins.state.transfer.backups.catalog import Catalog
+from penstock.plugins.state.transfer.backups.cut import Cuts
+from penstock.plugins.state.transfer.backups.restoring import _Restoring
+from penstock.plugins.state.transfer.reshard import draining, resharding
 from penstock.task.visits import Visits
 
 from .planted import Change, Planted

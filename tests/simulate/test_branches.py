@@ -19,7 +19,7 @@ def test_what_cannot_be_reached_is_not_reached() -> None:
 
 
 def test_a_branch_that_is_missed_has_to_be_listed() -> None:
-    file = "plugins/runtime/commit.py"
+    file = "plugins/engine/task/commit.py"
     missed, other = (Branch(file, "TaskCommits.take", "if outputs:", to) for to in ("self.send(outputs)", "the end"))
     found = Reached({f"{file}: TaskCommits.take: *"}, [missed, other])
     assert list(report(found, {str(other): "why"})) == [f"commit: not reached, and not listed: {missed}"]

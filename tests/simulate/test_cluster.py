@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from penstock import ConfigError, UnknownTopicError
-from penstock.plugins.runtime.logged_task import LoggedTask
+from penstock.plugins.engine.task.logged_task import LoggedTask
 from penstock.plugins.testing.simulation.history import Fault
 from penstock.plugins.testing.simulation.host_world import HostWorld
 from penstock.plugins.testing.simulation.timeline import Timeline

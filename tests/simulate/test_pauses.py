@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import OutputBatch
-from penstock.plugins.runtime.pause_requests import Pause, ask_for_pause, requests_topic
+from penstock.plugins.engine.task.pause_requests import Pause, ask_for_pause, requests_topic
 from penstock.testing.simulation import SimulatedCluster
 
 from .programs import counts

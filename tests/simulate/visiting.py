@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from penstock import Processor, Record, Topology, key_value_store, visitor
-from penstock.plugins.applications.visits import ask_for_visit, visit_statuses
+from penstock.plugins.engine.program.visits import ask_for_visit, visit_statuses
 from penstock.plugins.testing.simulation.history import History, Step
 from penstock.plugins.testing.simulation.shrinking import Case
 from penstock.plugins.testing.simulation.simulation import Simulation

@@ -17,8 +17,8 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock import Application
-from penstock.plugins.applications import lease
-from penstock.plugins.hosts import claims
+from penstock.plugins.engine.host import claims
+from penstock.plugins.engine.program import lease
 from penstock.plugins.spark import RunProgress, run
 from penstock.plugins.spark.placement import slot_owners
 from penstock.plugins.spark.session.sessions import make_session

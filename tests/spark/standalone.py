@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from penstock.plugins.runtime.class_archive import archive_options
+from penstock.plugins.engine.task.class_archive import archive_options
 from penstock.plugins.spark.session.launching import JAVA_OPTIONS, class_archive, launch_home
 from penstock.plugins.spark.session.sessions import check_java
 

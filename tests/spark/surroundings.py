@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock import Application, OutputBatch, Settings, TopicPartition, Topology, TopologyBuilder
 from penstock.log import Log
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.task.locations import open_log
 
 from ..waiting import readable_end
 

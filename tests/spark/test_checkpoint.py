@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import ConfigError, IncompatibleStateError, Settings
-from penstock.plugins.applications.checkpoint_files import delete_checkpoint, has_checkpoint
+from penstock.plugins.engine.program.checkpoint_files import delete_checkpoint, has_checkpoint
 from penstock.plugins.spark.batches.checkpoint import Checkpoint, delete_with_spark
 
 

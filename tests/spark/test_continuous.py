@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from penstock import ProcessingError
-from penstock.plugins.applications.own_topics import heartbeat_topic
+from penstock.plugins.engine.program.own_topics import heartbeat_topic
 from penstock.plugins.spark.watching import beats
 
 from ..processes import is_alive

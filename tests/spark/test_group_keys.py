@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import TaskId
-from penstock.plugins.runs.slots import slot, slots
+from penstock.plugins.engine.run.slots import slot, slots
 from penstock.plugins.spark.placement.group_keys import (
     group_key,
     slot_key,

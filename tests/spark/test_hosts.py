@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from penstock import Application, ProcessingError, Topology
-from penstock.plugins.runtime.temporary import remove_abandoned
+from penstock.plugins.engine.task.temporary import remove_abandoned
 from penstock.plugins.spark import RunProgress, RunSummary, query, run
 
 from ..processes import is_alive

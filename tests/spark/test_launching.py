@@ -12,8 +12,8 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from penstock.plugins.cli.group import penstock
-from penstock.plugins.runtime.class_archive import archive_options
+from penstock.plugins.engine.task.class_archive import archive_options
+from penstock.plugins.operate.cli.group import penstock
 from penstock.plugins.spark.session.launching import class_archive, launch_home
 from penstock.plugins.spark.session.sessions import check_java
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from penstock import RuntimeUnavailableError
-from penstock.plugins.applications.open_files import check_open_files, open_files
-from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.program.open_files import check_open_files, open_files
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.spark import run
 from penstock.plugins.spark.session.sessions import local_cores
 from penstock.plugins.testing.contracts.child import answer, forked

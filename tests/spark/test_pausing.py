@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.plugins.applications.pausing import pause, resume
-from penstock.plugins.applications.status_topic import StatusTopic
+from penstock.plugins.engine.program.pausing import pause, resume
+from penstock.plugins.engine.program.status_topic import StatusTopic
 
 from ..rotation import of_today
 from . import apps

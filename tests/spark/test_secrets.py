@@ -22,10 +22,10 @@ from penstock import (
     Settings,
     Topology,
 )
+from penstock.plugins.engine.run.planning.control import LogFile
+from penstock.plugins.engine.run.planning.run_plan import Plan
+from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runs.planning.control import LogFile
-from penstock.plugins.runs.planning.run_plan import Plan
-from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.spark import run
 from penstock.plugins.spark.batches import source
 from penstock.plugins.spark.batches.source import PenstockStreamReader

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import ConfigError, RuntimeUnavailableError, Settings
-from penstock.plugins.runs.order import Trigger
+from penstock.plugins.engine.run.order import Trigger
 from penstock.plugins.spark import run
 from penstock.plugins.spark.query import spark_trigger
 from penstock.plugins.spark.running import local_changelog

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.plugins.hosts.reports import SlotMessage
+from penstock.plugins.engine.host.reports import SlotMessage
 from penstock.plugins.spark.placement.slot_owners import (
     _MOST_BATCHES,
     LOST,

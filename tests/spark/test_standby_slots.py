@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import ConfigError, Settings
-from penstock.plugins.hosts.executor_identity import ExecutorIdentity, node_name
-from penstock.plugins.hosts.reports import SlotMessage
-from penstock.plugins.replicas.settings import rack_of
+from penstock.plugins.engine.host.executor_identity import ExecutorIdentity, node_name
+from penstock.plugins.engine.host.reports import SlotMessage
 from penstock.plugins.spark.placement.slot_owners import LOST, Executor, SlotOwners, standby_slots
+from penstock.plugins.state.copies.settings import rack_of
 
 OWNERS = st.dictionaries(
     st.integers(0, 20), st.builds(lambda number: f"{number}@node-{number // 2}/1/2/b", st.integers(0, 9)), min_size=1

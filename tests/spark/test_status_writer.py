@@ -11,10 +11,10 @@ from urllib.request import urlopen
 import pytest
 
 from penstock import ProcessingError, TopicPartition
-from penstock.plugins.applications.run_status import RunStatus
-from penstock.plugins.applications.status_topic import StatusTopic, status_topic
-from penstock.plugins.runs.statistics import RunStatistics
-from penstock.plugins.runs.status_writer import StatusWriter
+from penstock.plugins.engine.program.run_status import RunStatus
+from penstock.plugins.engine.program.status_topic import StatusTopic, status_topic
+from penstock.plugins.engine.run.statistics import RunStatistics
+from penstock.plugins.engine.run.status_writer import StatusWriter
 from penstock.plugins.spark import run
 
 from ..waiting import wait_until

@@ -37,10 +37,10 @@ from penstock import (
 from penstock.errors import ChangelogError, ConfigError, IncompatibleStateError, ProcessingError
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.dsl import StreamsBuilder, tumbling
-from penstock.plugins.hosts.engine import HostInfo
-from penstock.plugins.hosts.status import Meter
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.report import DetailedCounts
+from penstock.plugins.engine.host.engine import HostInfo
+from penstock.plugins.engine.host.status import Meter
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.report import DetailedCounts
 from penstock.plugins.spark.dataframe.packing import Packer, Rows
 from penstock.plugins.spark.dataframe.stream_commit import SourceOrder, StreamCommit, next_anchors, oldest_needed
 from penstock.plugins.spark.dataframe.stream_engine import Cargo, StreamBatch

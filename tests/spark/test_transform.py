@@ -18,8 +18,8 @@ import pytest
 import penstock.spark
 from penstock import Application, DeadLetter, Processor, Record, Settings, TaskId, Topology, key_value_store
 from penstock.errors import ConfigError, RuntimeUnavailableError, TopologyError
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.shipping import pack
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.shipping import pack
 from penstock.plugins.serdes.registry.avro import AvroSerde
 from penstock.plugins.spark import Records, transform
 from penstock.plugins.spark.dataframe.stream_commit import SourceOrder, StreamCommit

@@ -41,7 +41,7 @@ from penstock import (
     key_value_store,
 )
 from penstock.errors import ConfigError
-from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.serdes.list import ListSerde
 from penstock.plugins.serdes.of import of
 from penstock.plugins.serdes.registry.avro import AvroSerde

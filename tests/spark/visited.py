@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Application, Processor, Record, Topology, key_value_store, visitor
-from penstock.plugins.applications.visits import ask_for_visit, visit_statuses
+from penstock.plugins.engine.program.visits import ask_for_visit, visit_statuses
 
 from .surroundings import Surroundings
 

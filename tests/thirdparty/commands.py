@@ -10,7 +10,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from penstock.plugins.cli.group import penstock
+from penstock.plugins.operate.cli.group import penstock
 from penstock.plugins.testing.contracts.child import answer, children_for
 
 

@@ -190,10 +190,10 @@ def test_a_serde_takes_what_is_after_a_colon(acme: Installation, tmp_path: Path)
 RESTORE = """
 import json, sys
 from pipeline import application
-from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
 
@@ -375,7 +375,7 @@ def test_a_pipeline_of_names_runs_on_spark(acme: Installation, project: Path) ->
     lines = "".join(f"{key}:{value}\n" for key, value in READINGS)
     acme.penstock("produce", "readings", "--key-separator", ":", cwd=project, input=lines)
     command = ["run", "pipeline.py:application", "--master", "local[2]", "--json"]
-    summary = json.loads(acme.python("-m", "penstock.plugins.cli", *command, cwd=project))
+    summary = json.loads(acme.python("-m", "penstock.plugins.operate.cli", *command, cwd=project))
     assert (summary["records_in"], summary["records_out"]) == (6, 4)
     found: dict[str, list[str]] = {}
     for line in acme.penstock("consume", "changes", "--json", cwd=project).splitlines():

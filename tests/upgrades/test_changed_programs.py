@@ -24,16 +24,16 @@ from penstock import (
 )
 from penstock.errors import IncompatibleStateError
 from penstock.log import Log
-from penstock.plugins.applications.changelog_move import Moved, move_changelog
-from penstock.plugins.applications.preparation import check_program
+from penstock.plugins.engine.program.preparation import check_program
+from penstock.plugins.engine.program.saved_program import is_same_program, read_note
+from penstock.plugins.engine.program.saved_stores import accept_stores, drop_stores, saved_stores
+from penstock.plugins.engine.task.epoch import current_epoch
+from penstock.plugins.engine.task.local_state import backends
+from penstock.plugins.engine.task.local_state.backends import Backends
+from penstock.plugins.engine.task.local_state.task_state import TaskState
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.local_state import backends
-from penstock.plugins.runtime.local_state.backends import Backends
-from penstock.plugins.runtime.local_state.task_state import TaskState
+from penstock.plugins.state.transfer.changelog_move import Moved, move_changelog
 from penstock.plugins.testing.contracts.log_tests import read
-from penstock.plugins.upgrade.epoch import current_epoch
-from penstock.plugins.upgrade.saved_program import is_same_program, read_note
-from penstock.plugins.upgrade.saved_stores import accept_stores, drop_stores, saved_stores
 from penstock.record import OutputBatch, TopicPartition
 
 from ..leases import Freezing, brief_lease

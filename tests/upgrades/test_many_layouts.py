@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock import Application, Processor, Record, Topology, key_value_store
-from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.program.saved_program import read_note
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.upgrade.saved_program import read_note
 
 MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's default of `max.message.bytes`."""

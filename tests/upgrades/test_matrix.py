@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.plugins.applications.plan import NEW
+from penstock.plugins.engine.program.plan import NEW
 from tests.processes import ROOT
 from tests.rotation import of_today
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from penstock import Processor, Record, Topology, Windowed, default_partitioner
-from penstock.plugins.applications.plan import made_plan, offline_log
-from penstock.plugins.applications.preparation import check_program
-from penstock.plugins.applications.reset import plan_reset, reset, to_earliest
-from penstock.plugins.cli.plan import _print
 from penstock.plugins.dsl import StreamsBuilder, sessions, tumbling
+from penstock.plugins.engine.program.plan import made_plan, offline_log
+from penstock.plugins.engine.program.preparation import check_program
+from penstock.plugins.engine.program.reset import plan_reset, reset, to_earliest
+from penstock.plugins.operate.cli.plan import _print
 from penstock.plugins.testing.contracts.log_tests import everything
 
 from .restarts import Restarts, Row

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import penstock
-from penstock.plugins.applications.changelog_move import move_changelog
-from penstock.plugins.applications.plan import Plan, plan
-from penstock.plugins.applications.preparation import check_program, prepare
+from penstock.plugins.engine.program.plan import Plan, plan
+from penstock.plugins.engine.program.preparation import check_program, prepare
+from penstock.plugins.engine.program.saved_stores import accept_stores, drop_stores
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.local.catalogue import Topic
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.state.transfer.changelog_move import move_changelog
 from penstock.plugins.testing.contracts.log_tests import read
-from penstock.plugins.upgrade.saved_stores import accept_stores, drop_stores
 from penstock.record import OutputBatch, TopicPartition
 
 from ..leases import brief_lease

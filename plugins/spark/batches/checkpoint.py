@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock import IncompatibleStateError, Settings
-from penstock.plugins.applications.checkpoint_files import (
+from penstock.plugins.engine.program.checkpoint_files import (
     checkpoint_location,
     checkpoint_writable,
     not_deleted,

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import Commit
-from penstock.plugins.hosts.claims import Claims, SlotLayout, owner_elsewhere
-from penstock.plugins.hosts.client import Client, end_hosts
-from penstock.plugins.hosts.executor_identity import LOCAL_EXECUTOR, executor_identity
-from penstock.plugins.hosts.log_lines import log_to_driver
-from penstock.plugins.hosts.plan import STUCK, SlotPlan, offsets_from_json, offsets_to_json
-from penstock.plugins.hosts.reports import Observed, SlotMessage, TaskFailure
-from penstock.plugins.hosts.slot_engine import SlotCargo, SlotRequest
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.host.claims import Claims, SlotLayout, owner_elsewhere
+from penstock.plugins.engine.host.client import Client, end_hosts
+from penstock.plugins.engine.host.executor_identity import LOCAL_EXECUTOR, executor_identity
+from penstock.plugins.engine.host.log_lines import log_to_driver
+from penstock.plugins.engine.host.plan import STUCK, SlotPlan, offsets_from_json, offsets_to_json
+from penstock.plugins.engine.host.reports import Observed, SlotMessage, TaskFailure
+from penstock.plugins.engine.host.slot_engine import SlotCargo, SlotRequest
+from penstock.plugins.engine.task.locations import open_log
 
 from ..observed import COUNTS_SCHEMA, counts_row
 from .host_caller import HostCaller

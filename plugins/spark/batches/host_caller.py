@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from penstock.plugins.hosts.client import Client, HostSpec, nothing
-from penstock.plugins.hosts.executor_identity import ExecutorIdentity, describe
-from penstock.plugins.hosts.life import LEASE_SECONDS, Process, started_at
-from penstock.plugins.hosts.place import digest_of
-from penstock.plugins.runtime.shipping import check_packages, packages_of
+from penstock.plugins.engine.host.client import Client, HostSpec, nothing
+from penstock.plugins.engine.host.executor_identity import ExecutorIdentity, describe
+from penstock.plugins.engine.host.life import LEASE_SECONDS, Process, started_at
+from penstock.plugins.engine.host.place import digest_of
+from penstock.plugins.engine.task.shipping import check_packages, packages_of
 
 _clients: dict[tuple[str, str], Client] = {}
 """This process's connections to hosts, by their keys and digests."""

@@ -7,15 +7,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from penstock.plugins.hosts.log_lines import log_to_driver
-from penstock.plugins.runs.planning.control import ControlFile, LogFile
-from penstock.plugins.runs.planning.planner import (
-    BatchPlanner,
-    Offset,
-)
-from penstock.plugins.runs.planning.renewals import RenewalPlanner
-from penstock.plugins.runs.planning.run_plan import Plan
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.engine.host.log_lines import log_to_driver
+from penstock.plugins.engine.run.planning.control import ControlFile, LogFile
+from penstock.plugins.engine.run.planning.planner import BatchPlanner, Offset
+from penstock.plugins.engine.run.planning.renewals import RenewalPlanner
+from penstock.plugins.engine.run.planning.run_plan import Plan
+from penstock.plugins.engine.task.locations import open_log
 from penstock.support.packages import needed
 
 from ..placement.group_keys import slot_key

@@ -14,7 +14,7 @@ from penstock import (
     TopologyError,
     check_compatible,
 )
-from penstock.plugins.applications.plan import (
+from penstock.plugins.engine.program.plan import (
     BEGINS,
     CONTINUES,
     KEPT,

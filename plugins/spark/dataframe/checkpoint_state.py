@@ -19,11 +19,11 @@ from penstock import (
     TaskId,
     World,
 )
-from penstock.plugins.applications.saved_tasks import SavedTask, written_forms
-from penstock.plugins.replicas.contents import declared_store, store_over
-from penstock.plugins.runtime.local_state.backends import Backends
-from penstock.plugins.runtime.locations import open_deltas
-from penstock.plugins.upgrade.coverage import Coverage
+from penstock.plugins.engine.program.saved_tasks import SavedTask, written_forms
+from penstock.plugins.engine.task.coverage import Coverage
+from penstock.plugins.engine.task.local_state.backends import Backends
+from penstock.plugins.engine.task.locations import open_deltas
+from penstock.plugins.state.copies.contents import declared_store, store_over
 from penstock.program.layouts import Layouts, layout_of_fingerprint
 
 from ..placement.group_keys import SPREAD, group_key

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock import Application, ConfigError, TaskId, TopicPartition
-from penstock.plugins.hosts.client import Client
-from penstock.plugins.hosts.engine import Cargo as HostCargo
-from penstock.plugins.hosts.engine import Engine, HostInfo
-from penstock.plugins.hosts.executor_identity import executor_identity
-from penstock.plugins.hosts.log_lines import log_to_stderr
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.temporary import TemporaryDirectory
-from penstock.plugins.runtime.unpacking import Arrived
+from penstock.plugins.engine.host.client import Client
+from penstock.plugins.engine.host.engine import Cargo as HostCargo
+from penstock.plugins.engine.host.engine import Engine, HostInfo
+from penstock.plugins.engine.host.executor_identity import executor_identity
+from penstock.plugins.engine.host.log_lines import log_to_stderr
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.temporary import TemporaryDirectory
+from penstock.plugins.engine.task.unpacking import Arrived
 
 from ..batches.host_caller import HostCaller
 from ..observed import COUNTS, counts_row

@@ -20,13 +20,13 @@ from penstock import (
     TopicPartition,
     duration_ms,
 )
-from penstock.plugins.hosts.reports import Observed
-from penstock.plugins.runtime.commit import PendingCommit, TaskCommits
-from penstock.plugins.runtime.local_state.task_state import TaskState
-from penstock.plugins.runtime.locations import open_deltas
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.report import Phases, TaskCounts
-from penstock.plugins.runtime.task_runner import TaskRunner
+from penstock.plugins.engine.host.reports import Observed
+from penstock.plugins.engine.task.commit import PendingCommit, TaskCommits
+from penstock.plugins.engine.task.local_state.task_state import TaskState
+from penstock.plugins.engine.task.locations import open_deltas
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.report import Phases, TaskCounts
+from penstock.plugins.engine.task.task_runner import TaskRunner
 from penstock.program.layouts import Layouts, layout_of_fingerprint
 from penstock.task.failures import RetryRequested
 from penstock.task.task import Task

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock import Application, Assignment, ConfigError, Settings, SystemClock, TaskId
-from penstock.plugins.applications.serdes import prepare_serdes
-from penstock.plugins.hosts.log_lines import level_here
-from penstock.plugins.hosts.place import digest_of
-from penstock.plugins.runtime.shipping import pack
+from penstock.plugins.engine.host.log_lines import level_here
+from penstock.plugins.engine.host.place import digest_of
+from penstock.plugins.engine.program.serdes import prepare_serdes
+from penstock.plugins.engine.task.shipping import pack
 
 from ..batches.host_caller import HostCaller
 from ..observed import observed, without_counts

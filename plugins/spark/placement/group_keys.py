@@ -6,7 +6,7 @@ from functools import cache
 from itertools import count
 
 from penstock import TaskId
-from penstock.plugins.runs.slots import slot
+from penstock.plugins.engine.run.slots import slot
 
 SPREAD = 480
 """The tasks of `transform` are spread evenly over any number of shuffle partitions that divides this.

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from penstock.plugins.hosts.executor_identity import executor_id, node_name
-from penstock.plugins.hosts.reports import SlotMessage
-from penstock.plugins.replicas.settings import rack_of
+from penstock.plugins.engine.host.executor_identity import executor_id, node_name
+from penstock.plugins.engine.host.reports import SlotMessage
+from penstock.plugins.state.copies.settings import rack_of
 
 LOST = "executor lost"
 REBALANCED = "rebalanced"

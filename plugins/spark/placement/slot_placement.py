@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock import PenstockError
-from penstock.plugins.hosts.claims import Claims
-from penstock.plugins.hosts.executor_identity import describe
-from penstock.plugins.hosts.reports import SlotMessage
+from penstock.plugins.engine.host.claims import Claims
+from penstock.plugins.engine.host.executor_identity import describe
+from penstock.plugins.engine.host.reports import SlotMessage
 from penstock.support.repeats import Repeats
 
 from ..session.sessions import is_cluster

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from penstock import ConfigError, RuntimeUnavailableError
-from penstock.plugins.runtime.class_archive import digest, fitting_name
-from penstock.plugins.runtime.locations import user_cache
-from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.plugins.engine.task.class_archive import digest, fitting_name
+from penstock.plugins.engine.task.locations import user_cache
+from penstock.plugins.engine.task.temporary import TemporaryDirectory
 
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
 """Options for a short start: in a local session no record passes through the JVM, which only plans small batches.

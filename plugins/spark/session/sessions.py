@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock import ConfigError, RuntimeUnavailableError
-from penstock.plugins.runtime.class_archive import archive_options
-from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.plugins.engine.task.class_archive import archive_options
+from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.support.packages import check_installed
 
 from .interpreter import check_command, chosen_command

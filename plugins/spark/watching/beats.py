@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 from math import inf
 
 from penstock import Log
-from penstock.plugins.applications.own_topics import make_heartbeat_topic
-from penstock.plugins.hosts.claims import SlotLayout
-from penstock.plugins.hosts.heartbeats import HeartbeatReader
-from penstock.plugins.hosts.plan import SILENT, STUCK, STUCK_SECONDS
-from penstock.plugins.hosts.reports import SlotMessage
+from penstock.plugins.engine.host.claims import SlotLayout
+from penstock.plugins.engine.host.heartbeats import HeartbeatReader
+from penstock.plugins.engine.host.plan import SILENT, STUCK, STUCK_SECONDS
+from penstock.plugins.engine.host.reports import SlotMessage
+from penstock.plugins.engine.program.own_topics import make_heartbeat_topic
 from penstock.support.repeats import Repeats
 
 MISSING_SECONDS = 3.0

@@ -7,9 +7,9 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from penstock import Log, LogError
-from penstock.plugins.hosts.executor_identity import host_name
-from penstock.plugins.queries.task_servers import TaskServer, note_task_servers
-from penstock.plugins.runs.slots import Slots
+from penstock.plugins.engine.host.executor_identity import host_name
+from penstock.plugins.engine.run.slots import Slots
+from penstock.plugins.state.queries.task_servers import TaskServer, note_task_servers
 
 _log = logging.getLogger("penstock.spark")
 

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from penstock.plugins.hosts.reports import SlotMessage
+from penstock.plugins.engine.host.reports import SlotMessage
 
 _log = logging.getLogger("penstock.spark")
 

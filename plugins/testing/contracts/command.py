@@ -21,7 +21,7 @@ class CommandContract:
     """The contract of a command of `penstock`, as tests; run them in a test class of yours.
 
     >>> class TestDescribe(CommandContract):
-    ...     place = "penstock.plugins.cli.describe:describe"
+    ...     place = "penstock.plugins.operate.cli.describe:describe"
     ...     accepted = (["--help"],)
     ...     refused = {("no_such_module:program",): "no_such_module"}
 
@@ -93,7 +93,7 @@ class CommandContract:
     def _run(self, *arguments: str, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
         with TemporaryDirectory() as directory:
             _install(Path(directory), self.place)
-            return _process("-m", "penstock.plugins.cli", _NAME, *arguments, stdout=stdout, path=directory)
+            return _process("-m", "penstock.plugins.operate.cli", _NAME, *arguments, stdout=stdout, path=directory)
 
     def _line(self, arguments: Sequence[str]) -> str:
         return " ".join(["penstock", _NAME, *arguments])

@@ -23,8 +23,8 @@ from penstock import (
     Stage,
     duration_ms,
 )
-from penstock.plugins.runtime.shipping import pack
-from penstock.plugins.runtime.unpacking import Arrived
+from penstock.plugins.engine.task.shipping import pack
+from penstock.plugins.engine.task.unpacking import Arrived
 from penstock.support.names import is_topic_name
 
 from .other_process import run_elsewhere

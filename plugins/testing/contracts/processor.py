@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from hypothesis import strategies as st
 
-from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.plugins.engine.task.temporary import TemporaryDirectory
 
 from .growth import check_growth
 from .program_runs import History, SecondProcess, WatchedLog, do, repeated, visits_of

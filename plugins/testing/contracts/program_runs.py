@@ -23,8 +23,8 @@ from penstock import (
     TaskCommitter,
     default_partitioner,
 )
-from penstock.plugins.applications.visits import program_visitors
-from penstock.plugins.runtime.shipping import pack
+from penstock.plugins.engine.program.visits import program_visitors
+from penstock.plugins.engine.task.shipping import pack
 
 from ..driver import TopologyTestDriver
 from ..driver_log import AutoCreatingLog

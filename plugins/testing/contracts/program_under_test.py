@@ -12,8 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 from hypothesis import strategies as st
 
 from penstock import Application, ConfigError, Duration, Record, Topology, TopologyBuilder, duration_ms
-from penstock.plugins.applications.stored_id import renamed
-from penstock.plugins.runtime.shipping import pack
+from penstock.plugins.engine.program.stored_id import renamed
+from penstock.plugins.engine.task.shipping import pack
 
 from ..driver import TopologyTestDriver
 from ..shipped import ShippedCopy

@@ -118,7 +118,7 @@ class SettingContract:
 class VocabularyContract:
     """The contract of a vocabulary of settings, as tests; run them in a test class of yours.
 
-    >>> from penstock.plugins.settings.kafka_streams import NAMES
+    >>> from penstock.plugins.operate.settings.kafka_streams import NAMES
     >>> class TestKafkaStreams(VocabularyContract):
     ...     vocabulary = NAMES
     ...     translated = {("num.stream.threads", 4): ("parallelism", 4)}

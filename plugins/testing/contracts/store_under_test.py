@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import StoreBackend
-from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
+from penstock.plugins.engine.task.local_state.store_context import TaskStoreContext
 from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.store.state_store import built_store
 from penstock.stores.commit_buffer import CommitBuffer

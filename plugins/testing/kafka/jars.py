@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import RuntimeUnavailableError
-from penstock.plugins.runtime.locations import user_cache
+from penstock.plugins.engine.task.locations import user_cache
 from penstock.support.file_lock import lock_open_file
 
 KAFKA_VERSION = "4.4.0"

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock import RuntimeUnavailableError
-from penstock.plugins.runtime.class_archive import archive_options, digest, fitting_name
-from penstock.plugins.runtime.locations import user_cache
+from penstock.plugins.engine.task.class_archive import archive_options, digest, fitting_name
+from penstock.plugins.engine.task.locations import user_cache
 
 from .jars import java, lock_beside, run_program
 from .process import BrokerProcess, failed, free_ports

@@ -9,11 +9,19 @@ from random import Random
 from typing import Any
 
 from penstock import Application, IncompatibleStateError, Record, RecordBatch, TopicPartition
-from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.applications.stored_id import renamed
-from penstock.plugins.backups import Backup, Catalog, back_up, plan_restore, prune, restore_backup, verify_backup
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.program.stored_id import renamed
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
+from penstock.plugins.state.transfer.backups import (
+    Backup,
+    Catalog,
+    back_up,
+    plan_restore,
+    prune,
+    restore_backup,
+    verify_backup,
+)
 
 from ..topic_reader import TopicReader
 from .history import Fault, History, Step

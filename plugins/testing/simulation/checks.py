@@ -19,7 +19,7 @@ from penstock import (
     version_counter,
 )
 from penstock.plugins.changelogs.file_format import DELTA, DamagedError, Reader
-from penstock.plugins.runtime.locations import open_deltas
+from penstock.plugins.engine.task.locations import open_deltas
 
 from .cluster import Cluster
 from .disk import Disk

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock import Commit, FencedError, LogError, TopicPartition, version_counter
-from penstock.plugins.applications.preparation import Prepared
+from penstock.plugins.engine.program.preparation import Prepared
 
 from .disk import Disk
 from .driver_host import DriverHost

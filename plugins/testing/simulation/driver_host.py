@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from penstock import Application
-from penstock.plugins.applications.preparation import Prepared
-from penstock.plugins.runs.planning.control import Control, OwnOrders
-from penstock.plugins.runs.planning.planner import BatchPlanner
-from penstock.plugins.runs.planning.run_plan import Plan
+from penstock.plugins.engine.program.preparation import Prepared
+from penstock.plugins.engine.run.planning.control import Control, OwnOrders
+from penstock.plugins.engine.run.planning.planner import BatchPlanner
+from penstock.plugins.engine.run.planning.run_plan import Plan
 
 from .host import Host, Planned
 from .host_log import HostLog

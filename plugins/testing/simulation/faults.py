@@ -12,22 +12,23 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from penstock import LogError
-from penstock.plugins.applications import changelog_move, reset
-from penstock.plugins.backups import backup, pruning
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.changelogs.topic import TopicChangelog
-from penstock.plugins.replicas import Replica
-from penstock.plugins.reshard import resharding
-from penstock.plugins.runtime import commit
-from penstock.plugins.runtime.commit import PendingCommit, TaskCommits
-from penstock.plugins.runtime.local_state.changelog_upkeep import ChangelogUpkeep
-from penstock.plugins.runtime.local_state.global_stores import GlobalStores
-from penstock.plugins.runtime.local_state.task_state import TaskState
-from penstock.plugins.runtime.logged_task import LoggedTask
-from penstock.plugins.runtime.loop.continuous_worker import ContinuousWorker
-from penstock.plugins.runtime.loop.task_loop import TaskLoop
-from penstock.plugins.runtime.positions import InputPartitions
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.program import reset
+from penstock.plugins.engine.task import commit
+from penstock.plugins.engine.task.commit import PendingCommit, TaskCommits
+from penstock.plugins.engine.task.local_state.changelog_upkeep import ChangelogUpkeep
+from penstock.plugins.engine.task.local_state.global_stores import GlobalStores
+from penstock.plugins.engine.task.local_state.task_state import TaskState
+from penstock.plugins.engine.task.logged_task import LoggedTask
+from penstock.plugins.engine.task.loop.continuous_worker import ContinuousWorker
+from penstock.plugins.engine.task.loop.task_loop import TaskLoop
+from penstock.plugins.engine.task.positions import InputPartitions
+from penstock.plugins.engine.task.task_worker import TaskWorker
+from penstock.plugins.state.copies import Replica
+from penstock.plugins.state.transfer import changelog_move
+from penstock.plugins.state.transfer.backups import backup, pruning
+from penstock.plugins.state.transfer.reshard import resharding
 
 from .cluster import Cluster
 from .failure import HostDied, SimulatedDiskError, SimulatedOutage

@@ -26,12 +26,12 @@ from penstock import (
     TopicPartition,
     UnknownTopicError,
 )
-from penstock.plugins.applications.visits import asked_visits
-from penstock.plugins.runtime.fronts import UNKNOWN
-from penstock.plugins.runtime.loop.task_loop import TaskLoop
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.program.visits import asked_visits
+from penstock.plugins.engine.task.fronts import UNKNOWN
+from penstock.plugins.engine.task.loop.task_loop import TaskLoop
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.report import TaskReport
+from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.task.failures import RetryRequested
 from penstock.task.progress import Front
 from penstock.task.schedules import NEVER

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock import Application, LogError
-from penstock.plugins.replicas import Replica, saved_tasks
-from penstock.plugins.replicas.standbys import Standbys
+from penstock.plugins.state.copies import Replica, saved_tasks
+from penstock.plugins.state.copies.standbys import Standbys
 
 from .failure import HostDied
 from .host import Host

@@ -7,8 +7,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from penstock.plugins.applications.stored_id import read_note_beside, read_stored
-from penstock.plugins.reshard import accept, plan_reshard, reshard, undo
+from penstock.plugins.engine.program.stored_id import read_note_beside, read_stored
+from penstock.plugins.state.transfer.reshard import accept, plan_reshard, reshard, undo
 
 from .history import Fault, History, Step
 from .host import with_state_in

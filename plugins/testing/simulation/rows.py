@@ -8,9 +8,9 @@ from pathlib import Path
 
 from penstock import Application, Log, TaskId, TopicPartition
 from penstock.changelog import is_version
-from penstock.plugins.replicas import Replica
-from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
+from penstock.plugins.state.copies import Replica
 from penstock.stores.memory import MemoryBackend
 
 from .host_world import HostWorld

@@ -20,10 +20,10 @@ from penstock import (
     UnknownTopicError,
     duration_ms,
 )
-from penstock.plugins.applications.preparation import Prepared, prepare
-from penstock.plugins.applications.stored_id import stored_application
 from penstock.plugins.changelogs.memory import MemoryChangelog
-from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.plugins.engine.program.preparation import Prepared, prepare
+from penstock.plugins.engine.program.stored_id import stored_application
+from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.program.checks import nearest
 from penstock.stores.memory import MemoryBackend
 

@@ -16,9 +16,10 @@ from penstock import (
     TopologyBuilder,
     World,
 )
-from penstock.plugins.applications import changelog_move, reset
-from penstock.plugins.applications.preparation import check_program, prepare
-from penstock.plugins.applications.stored_id import stored_application
+from penstock.plugins.engine.program import reset
+from penstock.plugins.engine.program.preparation import check_program, prepare
+from penstock.plugins.engine.program.stored_id import stored_application
+from penstock.plugins.state.transfer import changelog_move
 
 from ..topic_reader import TopicReader
 from .disk import DAMAGES, shown

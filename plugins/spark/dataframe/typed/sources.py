@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from penstock import Application, ConfigError, Serde, SerdeError, SerdeUnavailableError, SourceNode
-from penstock.plugins.runtime.shipping import pack
+from penstock.plugins.engine.task.shipping import pack
 from penstock.plugins.serdes.of import typed_serde
 from penstock.plugins.serdes.typed.base import TypedSerde
 from penstock.program.serdes import serde_name, serdes_of_topic

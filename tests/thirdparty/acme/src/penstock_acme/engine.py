@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Application, PluginError
-from penstock.plugins.embedded.engine import EmbeddedEngine
-from penstock.plugins.runs.engine import Engine
-from penstock.plugins.runs.order import RunOrder
-from penstock.plugins.runs.progress import RunSummary
+from penstock.plugins.engine.run.embedded.engine import EmbeddedEngine
+from penstock.plugins.engine.run.engine import Engine
+from penstock.plugins.engine.run.order import RunOrder
+from penstock.plugins.engine.run.progress import RunSummary
 
 
 class AuditedEngine(Engine):

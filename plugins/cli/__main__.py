@@ -1,7 +1,0 @@
-"""Lets `python -m penstock.plugins.cli` be the command line, where the script `penstock` is not on PATH."""
-
-from __future__ import annotations
-
-from . import main
-
-main()

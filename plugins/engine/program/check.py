@@ -1,0 +1,285 @@
+"""Whether a program fits the state and positions that the last program of its application id has saved."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from copy import copy, deepcopy
+from dataclasses import replace
+from typing import Any
+
+from penstock import Application, Assignment, IncompatibleStateError, Log, TopicPartition, check_compatible
+from penstock.plugins.engine.task.older import BY_STORE
+from penstock.program.compatibility import saved_serdes
+from penstock.program.layouts import Layouts, layout_from_data, layout_to_data
+from penstock.store.kept_store import KeptStore, Layout
+from penstock.support.names import index_name
+
+from .saved_program import Note, drop_store, saved_subtopologies
+from .windowed_keys import WHOLE_KEYS, whole_keys, with_whole_keys
+
+_EARLIER, _EARLIER_BYTES = 100, 200_000
+"""Number of earlier layouts of a sub-topology that are kept, and their bytes in the note of the program, of all
+sub-topologies together, so that a log takes it; a local copy in an older layout is restored from the changelog."""
+
+
+def check_saved(application: Application, assignment: Assignment, before: Note, log: Log) -> tuple[Note, Application]:
+    """Compare the program with `before`, the note of the program that ran last (empty: none did).
+
+    Return the new note, and the application with the layouts of its tasks' state. Raises IncompatibleStateError with
+    the reasons when the program does not fit.
+    """
+    now = application.program.fingerprint(assignment, application.settings)
+    before = _without_refilled(application.id, before, now, log)
+    note: Note = {
+        "identity": before.get("identity") or secrets.token_hex(8),
+        "fingerprint": now,
+        "changelog": application.settings.changelog.partition(":")[0],
+        "reads": _reads(assignment),
+        "lives": before.get("lives", {}),
+        "values": BY_STORE,
+        WHOLE_KEYS: sorted(whole_keys(application, before, log)),
+    }
+    reasons: list[str] = []
+    if before:
+        _check_changelog(application, before)
+        old = deepcopy(saved_subtopologies(before))
+        parked, back = _park(application.id, before, now, log)
+        reasons += _late(application.id, before, back, log)
+        for name in parked:
+            each = old[parked[name]["subtopology"]]
+            each["stores"].pop(name, None)
+            each["parked"] = [*each.get("parked", ()), name]
+        drained = _drained(application.id, before["fingerprint"]["internal_topics"], log)
+        reasons += check_compatible(
+            {**before["fingerprint"], "subtopologies": old},
+            now,
+            drained,
+            saved_serdes(application.program, application.settings),
+        )
+        left = {each["subtopology"] for each in parked.values()}
+        note["parked"] = parked
+        note["gone"] = {
+            number: each
+            for number, each in saved_subtopologies(before).items()
+            if number in left and number not in now["subtopologies"]
+        }
+    if reasons:
+        raise IncompatibleStateError(
+            f"application {application.id!r} does not fit what it saved: {'; '.join(reasons)}. Undo the change, or run "
+            "it under another application id, which starts afresh, or `penstock reset` it; to give up the content of "
+            "single stores, `penstock stores drop`"
+        )
+    layouts = _layouts(application, before, note)
+    note["layouts"] = {
+        **before.get("layouts", {}),
+        **{
+            str(number): {
+                "now": layout_to_data(each.now),
+                "earlier": _kept(each.earlier, _EARLIER_BYTES // len(layouts)),
+            }
+            for number, each in layouts.items()
+        },
+    }
+    return note, with_whole_keys(_with_layouts(application, layouts), note)
+
+
+def _without_refilled(application_id: str, before: Note, now: Mapping[str, Any], log: Log) -> Note:
+    """Return the note without stores that are filled from a topic from now on, and whose saved content is not that.
+
+    These are stores that the program wrote, and parked ones that have missed records of the topic.
+    """
+    filled = {
+        name for each in now["subtopologies"].values() for name, store in each["stores"].items() if "topic" in store
+    }
+    made, parked = deepcopy(before), before.get("parked", {})
+    for number, each in saved_subtopologies(before).items() if before else ():
+        for name in filled.intersection(each["stores"]):
+            is_late = name in parked and missed(application_id, before, parked[name], log)
+            if is_late or "topic" not in each["stores"][name]:
+                drop_store(made, number, name)
+    return made
+
+
+def _check_changelog(application: Application, before: Mapping[str, Any]) -> None:
+    changelog = application.settings.changelog.partition(":")[0]
+    has_state = any(store.logged for each in application.program.subtopologies for store in each.stores)
+    if has_state and before["changelog"] != changelog:
+        raise IncompatibleStateError(
+            f"application {application.id!r} keeps its state's history in the changelog {before['changelog']!r}, and "
+            f"setting 'changelog' is {application.settings.shown('changelog')!r} now, where there is none of it: go "
+            "back to the other one, or `penstock reset` it"
+        )
+
+
+# ---------------------------------------------------------------- parked stores
+
+
+def _park(application_id: str, before: Note, now: Mapping[str, Any], log: Log) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the stores that are parked from now on, and the parked stores that the program names again."""
+    named = {name for each in now["subtopologies"].values() for name in each["stores"]}
+    were = before.get("parked", {})
+    parked = {name: each for name, each in were.items() if name not in named}
+    back = {name: each for name, each in were.items() if name in named}
+    for number, each in before["fingerprint"]["subtopologies"].items():
+        for name, store in each["stores"].items():
+            if name not in named:
+                upstream = _upstream(before, number)
+                positions = _positions(application_id, _read_by(before, upstream), log)
+                parked[name] = {"subtopology": number, "store": store, "positions": positions, "upstream": upstream}
+    return parked, back
+
+
+def _late(application_id: str, before: Note, back: Mapping[str, Any], log: Log) -> Iterable[str]:
+    """Return a reason for each store that comes back and has missed records."""
+    for name, each in back.items():
+        if not each.get("accepted") and (moved := missed(application_id, before, each, log)):
+            yield (
+                f"store {name!r} was parked while the program did not name it, and it has missed what was processed "
+                f"since ({', '.join(moved)}): "
+                "`penstock stores accept` takes it back as it was then, `penstock stores drop` lets it start empty"
+            )
+
+
+def missed(application_id: str, note: Note, parked: Mapping[str, Any], log: Log) -> list[str]:
+    """Return how far the tasks upstream of a parked store have gone on without it, as text for each partition.
+
+    Topics that they did not read before are included.
+    """
+    were = {**_read_by(note, parked["upstream"]), **parked["positions"]}
+    positions = _positions(application_id, were, log)
+    return [
+        f"{topic}-{partition} from {at or 0} to {positions[topic][partition]}"
+        for topic, numbers in were.items()
+        for partition, at in enumerate(numbers)
+        if (positions[topic][partition] or 0) != (at or 0)
+    ]
+
+
+def _upstream(note: Note, number: str) -> list[str]:
+    """Return the numbers of a sub-topology and of those upstream of it."""
+    subtopologies = note["fingerprint"]["subtopologies"]
+    wanted, found = [number], []
+    while wanted:
+        found.append(wanted.pop())
+        read = set(subtopologies[found[-1]]["topics"])
+        wanted += [
+            other
+            for other, each in subtopologies.items()
+            if other not in (*found, *wanted) and read.intersection(each["writes"])
+        ]
+    return found
+
+
+def _read_by(note: Note, numbers: Iterable[str]) -> dict[str, list[int | None]]:
+    """Return the topics that sub-topologies read, each with None for each of its partitions."""
+    counts = note["fingerprint"]["partitions"]
+    topics = sorted({topic for number in numbers for topic in note["reads"].get(number, ())})
+    return {topic: [None] * counts[topic] for topic in topics}
+
+
+def _positions(application_id: str, topics: Mapping[str, list[int | None]], log: Log) -> dict[str, list[int | None]]:
+    known = log.topics()
+    partitions = [
+        TopicPartition(topic, number)
+        for topic, numbers in topics.items()
+        for number in range(len(numbers))
+        if topic in known
+    ]
+    committed = log.committed(application_id, partitions) if partitions else {}
+    return {
+        topic: [committed.get(TopicPartition(topic, number)) for number in range(len(numbers))]
+        for topic, numbers in topics.items()
+    }
+
+
+# ---------------------------------------------------------------- layouts
+
+
+def _layouts(application: Application, before: Mapping[str, Any], note: Mapping[str, Any]) -> dict[int, Layouts]:
+    """Return the layouts of each sub-topology's tasks."""
+    found = {}
+    for subtopology in application.program.subtopologies:
+        number = str(subtopology.id)
+        now = {
+            store.name: replace(
+                KeptStore.of(store, application.settings.store_backend), generation=note["lives"].get(store.name, 0)
+            )
+            for store in subtopology.stores
+        }
+        saved = before.get("layouts", {}).get(number)
+        if saved is not None:
+            last = Layouts(
+                layout_from_data(saved["now"]),
+                {name: layout_from_data(layout) for name, layout in saved["earlier"].items()},
+            )
+            found[subtopology.id] = last.followed_by(_following(last.now, now, number, note.get("parked", {})))
+        else:
+            found[subtopology.id] = Layouts(now)
+    return found
+
+
+def _kept(earlier: Mapping[str, Layout], most_bytes: int) -> dict[str, Any]:
+    """Return the last of the earlier layouts as data; the very last one always."""
+    kept: list[tuple[str, Any]] = []
+    for name, layout in list(earlier.items())[: -_EARLIER - 1 : -1]:
+        data = layout_to_data(layout)
+        most_bytes -= len(json.dumps(data))
+        if kept and most_bytes < 0:
+            break
+        kept.append((name, data))
+    return dict(reversed(kept))
+
+
+def _following(
+    before: Layout, now: Mapping[str, KeptStore], number: str, parked: Mapping[str, Any]
+) -> dict[str, KeptStore]:
+    followed = {name: before[name].followed_by(kept) if name in before else kept for name, kept in now.items()}
+    kept = {name: before[name] for name, each in parked.items() if each["subtopology"] == number and name in before}
+    layout = {**followed, **kept}
+    for name, each in layout.items():
+        if each.has_index and index_name(name) in layout:
+            raise IncompatibleStateError(
+                f"store {index_name(name)!r}: the index of store {name!r} is kept under this name; choose another"
+            )
+    return layout
+
+
+def _with_layouts(application: Application, layouts: Mapping[int, Layouts]) -> Application:
+    made = copy(application)
+    made.program = replace(
+        application.program,
+        subtopologies=tuple(replace(each, layouts=layouts[each.id]) for each in application.program.subtopologies),
+    )
+    return made
+
+
+# ---------------------------------------------------------------- topics
+
+
+def _reads(assignment: Assignment) -> dict[str, list[str]]:
+    """Return the topics that each sub-topology reads, by their names in the log."""
+    found: dict[str, set[str]] = {}
+    for task, partitions in assignment.tasks.items():
+        found.setdefault(str(task.subtopology), set()).update(each.topic for each in partitions)
+    return {number: sorted(topics) for number, topics in found.items()}
+
+
+def _drained(application_id: str, topics: Iterable[str], log: Log) -> list[str]:
+    """Return the internal topics whose records have all been processed."""
+    infos = log.topics()
+    names = {topic: f"{application_id}-{topic}" for topic in topics}
+    return [
+        topic
+        for topic, name in names.items()
+        if name not in infos or not waiting_records(application_id, name, infos[name].partitions, log)
+    ]
+
+
+def waiting_records(application_id: str, topic: str, partitions: int, log: Log) -> int:
+    """Return how many records of an internal topic have not been processed."""
+    each = [TopicPartition(topic, number) for number in range(partitions)]
+    committed, starts, ends = log.committed(application_id, each), log.start_offsets(each), log.end_offsets(each)
+    positions = {one: starts[one] if (at := committed[one]) is None else at for one in each}
+    return sum(max(0, ends[one] - positions[one]) for one in each)

@@ -1,0 +1,347 @@
+"""`penstock reset --from-state`: takes the newest commit that the changelog proves, if committed offsets are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from penstock import (
+    Application,
+    Assignment,
+    ChangelogError,
+    Commit,
+    ConfigError,
+    DeltaChangelog,
+    IncompatibleStateError,
+    Log,
+    SinkNode,
+    SystemClock,
+    TaskId,
+    TopicPartition,
+    World,
+    version_counter,
+)
+from penstock.plugins.engine.task.epoch import begin_epoch
+from penstock.plugins.engine.task.local_state.task_state import first_version
+from penstock.plugins.engine.task.locations import open_deltas
+from penstock.plugins.engine.task.lost_commits import KEEPS_NO_POSITIONS
+from penstock.plugins.engine.task.topic_ids import without_ids
+from penstock.program.nodes import decorate
+from penstock.settings.dead_letters import dead_letter_topics
+
+from .changelog_location import keeps_state, unreachable
+from .checkpoint_files import delete_checkpoint, shown_checkpoint
+from .lag import start_positions
+from .preparation import check_program, make_repartition_topics
+from .reset import Destination, Known, Offsets
+
+_MOST_TRIED = 10
+"""Number of proven versions of a task that are tried, the newest first."""
+_THREADS = 8
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How a task goes on whose commit is lost, or a position of it.
+
+    `now`: the positions that are left. `then`: where it will start to read. `commit`: the proven commit whose state it
+    goes on with. Without it the task keeps its own state if it has positions `now`, else it starts with empty state.
+    `lost`: partitions without a position. `open`: partitions whose start the user has to give, with the reason in
+    `refused` ("" if there are none). `chosen`: partitions whose start the user has given. `outputs`: topics in which
+    records may repeat.
+    """
+
+    task: TaskId
+    now: Offsets
+    then: Offsets
+    lost: tuple[TopicPartition, ...]
+    open: tuple[TopicPartition, ...] = ()
+    refused: str = ""
+    chosen: tuple[TopicPartition, ...] = ()
+    commit: Commit | None = None
+    has_stores: bool = False
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """The state that the task continues with: a version, "committed", "empty" or "none" (it has no stores)."""
+        if not self.has_stores:
+            return "none"
+        if self.commit is not None:
+            return self.commit.version
+        return "committed" if self.now else "empty"
+
+
+@dataclass(frozen=True)
+class FromStatePlan:
+    """A plan of `penstock reset --from-state`. `kept` counts the tasks that stay as they are."""
+
+    assignment: Assignment
+    recoveries: tuple[Recovery, ...]
+    kept: int
+    ends: Offsets
+    checkpoint: str | None
+
+    def check(self, application_id: str) -> None:
+        """Raise IncompatibleStateError with each task that cannot go on."""
+        refused = [f"task {each.task}: {each.refused}" for each in self.recoveries if each.refused]
+        if refused:
+            raise IncompatibleStateError(
+                f"application {application_id!r} cannot go on from its state alone: {'; '.join(refused)}. Nothing was "
+                "changed. Add where the lost positions of these tasks start (--to-earliest, --to-latest, --to-time, "
+                "--to-offsets); a task that has lost all of them, and whose changelog keeps none that is proven, then "
+                "starts with empty state. `penstock reset` without --from-state starts all tasks afresh"
+            )
+
+
+def plan_from_state(
+    application: Application, log: Log, destination: Destination | None, topics: Sequence[str] | None = None
+) -> FromStatePlan:
+    """Return how each task goes on whose committed positions are gone; changes nothing.
+
+    `destination`: where lost positions start that the changelog does not prove; with `topics`, also those in these
+    topics that it proves. Raises IncompatibleStateError when the program does not fit what is saved, ConfigError for a
+    topic in which no position is lost.
+    """
+    prepared = check_program(application, log)
+    application, assignment = prepared.application, prepared.assignment
+    finder = _Finder(application, assignment, log, prepared.committed.lost(assignment))
+    with ThreadPoolExecutor(_THREADS, "from-state") as pool:
+        recoveries = [each for each in pool.map(finder.recovery, assignment.tasks) if each is not None]
+    if destination is not None:
+        recoveries = finder.choose(recoveries, destination, topics)
+    return FromStatePlan(
+        assignment,
+        tuple(recoveries),
+        len(assignment.tasks) - len(recoveries),
+        finder.ends,
+        shown_checkpoint(application.settings, application.id),
+    )
+
+
+def go_on(application: Application, log: Log, plan: FromStatePlan, check_lease: Callable[[], None]) -> list[str]:
+    """Carry a plan out; return remarks about what could not be deleted. The caller holds the application's lease.
+
+    Raises IncompatibleStateError, and changes nothing, for a task that goes on from its commit whose changelog does not
+    lead there, such as a copy that is older than the log.
+
+    Each task is one commit. If this process is killed in between, repeat it: tasks with a new commit are skipped, and a
+    run is refused until all have one. Spark's checkpoint is deleted first: it may have later commits.
+    """
+    plan.check(application.id)
+    check_lease()
+    begin_epoch(application.id, log)
+    _check_kept(application, log, plan)
+    remark = delete_checkpoint(application.settings, application.id)
+    make_repartition_topics(application, plan.assignment, log)
+    for each in plan.recoveries:
+        check_lease()
+        _commit(application, log, plan.assignment.tasks[each.task], each)
+    return [] if remark is None else [remark]
+
+
+def _check_kept(application: Application, log: Log, plan: FromStatePlan) -> None:
+    """Raise IncompatibleStateError for tasks with a commit whose state the changelog does not have.
+
+    Only here, with the lease: a commit can be read by the one that has the task's fence.
+    """
+    recovered = {each.task for each in plan.recoveries}
+    tasks = [each for each in plan.assignment.tasks if each not in recovered and keeps_state(application, each)]
+    if application.settings.log_changelog is not None or not tasks:
+        return
+
+    with ThreadPoolExecutor(_THREADS, "from-state") as pool:
+        found = pool.map(lambda task: unreachable(application, plan.assignment, log, task), tasks)
+        wrong = [
+            f"task {task}: the log has its commit (state version {each[0]}), and {each[1]}"
+            for task, each in zip(tasks, found, strict=True)
+            if each
+        ]
+    if wrong:
+        raise IncompatibleStateError(
+            f"application {application.id!r}: the changelog {application.settings.shown('changelog')!r} does not lead "
+            f"to what the log has committed: {'; '.join(wrong)}. Nothing was changed. If it was replaced by an older "
+            "copy, bring the newer one back. A host whose local state has these versions goes on without it. "
+            "`penstock reset` without --from-state starts the application afresh"
+        )
+
+
+def _commit(application: Application, log: Log, partitions: Sequence[TopicPartition], recovery: Recovery) -> None:
+    with closing(log.open_lasting_committer(application.id, str(recovery.task), partitions)) as committer:
+        commit, own = recovery.commit, committer.committed
+        if own is not None:
+            if not recovery.now and set(recovery.chosen) != set(recovery.then):
+                raise IncompatibleStateError(
+                    f"application {application.id!r}, task {recovery.task}: the log has its commit (state version "
+                    f"{own.version}) and not its positions: "
+                    f"{_names(each for each in partitions if each not in recovery.chosen)} were deleted and made "
+                    "again. Say where they start: --topic with --to-earliest, --to-latest, --to-time or --to-offsets"
+                )
+            if commit is None or version_counter(commit.version) < version_counter(own.version):
+                commit = own
+        if commit is None:
+            commit = Commit(recovery.then, first_version(World()))
+            if recovery.has_stores:
+                with closing(open_deltas(application.settings, application.id, str(recovery.task))) as changelog:
+                    changelog.destroy()
+                    changelog.append({}, None, commit.version, commit)
+        committer.commit(Commit(recovery.then, commit.version, without_ids(commit.engine_state)), [])
+
+
+@dataclass
+class _Finder:
+    """Finds what is lost, and what the changelogs prove. `lost`: partitions that had a committed position, by task."""
+
+    application: Application
+    assignment: Assignment
+    log: Log
+    lost: Mapping[TaskId, Sequence[TopicPartition]]
+    positions: Mapping[TopicPartition, int | None] = field(init=False)
+    starts: Offsets = field(init=False)
+    ends: Offsets = field(init=False)
+
+    def __post_init__(self) -> None:
+        read = [each for partitions in self.assignment.tasks.values() for each in partitions]
+        there = [each for each in read if each.topic not in self.assignment.missing]
+        empty = dict.fromkeys(read, 0)
+        self.positions = self.log.committed(self.application.id, there)
+        self.starts = {**empty, **self.log.start_offsets(there)}
+        self.ends = {**empty, **self.log.end_offsets(there)}
+
+    def recovery(self, task: TaskId) -> Recovery | None:
+        """Return how a task goes on; None for one that has its commit, and for one that never had any."""
+        partitions, lost = self.assignment.tasks[task], tuple(self.lost.get(task, ()))
+        now = {each: at for each in partitions if (at := self.positions.get(each)) is not None}
+        if now and not lost:
+            return None
+        stores = keeps_state(self.application, task)
+        proven: Commit | None = None
+        reason = "it has no stores, so nothing says how far it was"
+        had_commit = bool(lost)
+        if stores and self.application.settings.log_changelog is not None:
+            reason = f"{KEEPS_NO_POSITIONS}: `penstock reset` without --from-state starts the application afresh"
+        elif stores:
+            with closing(open_deltas(self.application.settings, self.application.id, str(task))) as changelog:
+                proven, reason, is_proof = _newest(changelog, begun=bool(lost))
+            had_commit = had_commit or is_proof
+        if not had_commit:
+            return None
+        lost = tuple(each for each in partitions if each in lost) if now else partitions
+        found = Recovery(
+            task, now, now, lost, has_stores=stores, outputs=_outputs(self.application, self.assignment, task)
+        )
+        if now and lost:
+            reason = (
+                f"its positions in {_names(lost)} are gone and others are not: was the topic deleted and made again?"
+            )
+            return replace(found, open=lost, refused=reason)
+        if proven is None:
+            return replace(found, open=partitions, refused=reason)
+        then = {each: proven.positions[each] for each in partitions if each in proven.positions}
+        wrong = [each for each in self.lost.get(task, ()) if each not in then]
+        if wrong:
+            reason = f"its changelog keeps no position in {_names(wrong)}"
+            return replace(found, open=partitions, refused=reason)
+        found = replace(found, commit=proven, then=then)
+        outside = tuple(each for each, at in then.items() if not self.starts[each] <= at <= self.ends[each])
+        if outside:
+            offsets = [
+                f"{each} has offsets {self.starts[each]} to {self.ends[each]}, and position {then[each]} is proven"
+                for each in outside
+            ]
+            reason = f"{'; '.join(offsets)}: records were deleted, or the topic was deleted and made again"
+            return replace(found, open=outside, refused=reason)
+        return found
+
+    def choose(
+        self, recoveries: Sequence[Recovery], destination: Destination, topics: Sequence[str] | None
+    ) -> list[Recovery]:
+        """Return the recoveries with the positions that the user gives."""
+        lost = {each for recovery in recoveries for each in recovery.lost}
+        for topic in topics or ():
+            if topic not in {each.topic for each in lost}:
+                raise ConfigError(
+                    f"application {self.application.id!r} has lost no position in topic {topic!r}; it has in: "
+                    f"{', '.join(sorted({each.topic for each in lost})) or 'none'}"
+                )
+        movable = {
+            each
+            for recovery in recoveries
+            for each in (recovery.lost if topics else recovery.open)
+            if not topics or each.topic in topics
+        }
+        sources = sorted(each for each in movable if each.topic not in self.assignment.internal)
+        fresh = start_positions(self.application, self.assignment, self.log, sources, SystemClock().now_ms())
+        proven = {each: at for recovery in recoveries for each, at in recovery.then.items()}
+        known = Known(
+            self.log,
+            {each: proven.get(each, fresh[each]) for each in sources},
+            {each: self.starts[each] for each in sources},
+            {each: self.ends[each] for each in sources},
+            "no position is lost there; lost are those in",
+        )
+        asked = {
+            each: min(max(at, self.starts[each]), self.ends[each])
+            for each, at in destination(known).items()
+        }  # fmt: skip
+        # The records of a repartition topic are not processed yet: start at its first one.
+        asked |= {each: self.starts[each] for each in movable - set(sources)}
+        return [
+            self._chosen(each, {one: asked[one] for one in each.lost if one in movable and one in asked})
+            for each in recoveries
+        ]
+
+    def _chosen(self, recovery: Recovery, asked: Offsets) -> Recovery:
+        keeps_none = recovery.has_stores and self.application.settings.log_changelog is not None
+        if not asked or (keeps_none and not recovery.now):
+            return recovery
+        left = tuple(each for each in recovery.open if each not in asked)
+        refused = recovery.refused if left else ""
+        return replace(recovery, then={**recovery.then, **asked}, open=left, refused=refused, chosen=tuple(asked))
+
+
+def _newest(changelog: DeltaChangelog, begun: bool) -> tuple[Commit | None, str, bool]:
+    """Return the newest commit that a changelog proves and can restore.
+
+    Else return None and the reason. The third value says whether the changelog proves any commit. `begun`: the task has
+    certainly had a commit; then its first version counts, if no later one is proven.
+    """
+    proven = changelog.proven()
+    reason = "its changelog proves no commit"
+    candidates = sorted(proven, key=version_counter, reverse=True)
+    if not proven and begun:
+        candidates = list(changelog.beginnings())
+        if len(candidates) > 1:
+            return None, "its changelog has several first versions, and proves none of them", False
+    for version in candidates[:_MOST_TRIED]:
+        commit = changelog.kept(version)
+        if commit is None:
+            reason = "its changelog keeps no positions"
+            continue
+        try:
+            changelog.restore(version, None)
+        except ChangelogError as error:
+            reason = str(error)
+            continue
+        return commit, "", bool(proven)
+    return None, reason, bool(proven)
+
+
+def _outputs(application: Application, assignment: Assignment, task: TaskId) -> tuple[str, ...]:
+    """Return the topics that the sinks and handlers of a task produce to."""
+    program, settings = application.program, application.settings
+    sinks = [each for each in program.subtopology(task.subtopology).nodes if isinstance(each, SinkNode)]
+    named = [
+        decorate(application.id, each.topic, program.internal_topics)
+        if isinstance(each.topic, str)
+        else f"what sink {each.name!r} chooses"
+        for each in sinks
+    ]
+    handlers = (settings.deserialization_handler, settings.processing_handler, settings.production_handler)
+    return tuple(dict.fromkeys([*named, *dead_letter_topics(handlers)]))
+
+
+def _names(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, partitions))

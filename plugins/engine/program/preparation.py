@@ -1,0 +1,393 @@
+"""Preparation: an application's tasks and internal topics, and whether its saved state still fits."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from penstock import (
+    Application,
+    Assignment,
+    ConfigError,
+    IncompatibleStateError,
+    Log,
+    LogChangelog,
+    SinkNode,
+    StoreBuilder,
+    StoreSpec,
+    TopicInfo,
+    TopicPartition,
+    TopologyError,
+)
+from penstock.hooks import registry
+from penstock.plugins.engine.task.epoch import begin_epoch, current_epoch, of_epoch
+from penstock.settings.dead_letters import dead_letter_topics
+from penstock.support.names import did_you_mean
+from penstock.support.packages import check_installed
+from penstock.support.topic_config import TopicConfig, checked_topic_config
+from penstock.support.urls import url_scheme
+
+from .changelog_location import check_location
+from .check import check_saved
+from .committed import CommittedPartitions, Positions
+from .own_topics import topics_beside
+from .saved_program import Note, gone_stores, is_same_program, read_note, saved_subtopologies, write_note
+from .serdes import check_serdes, prepare_serdes
+
+_log = logging.getLogger("penstock.applications")
+
+RESTORING = "restoring"
+"""The note that an application has while it is restored from a backup, or a store is filled; empty afterwards."""
+
+_REPARTITION_CONFIG: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    # Brokers refuse timestamps of an hour ahead by default, and records keep theirs.
+    "message.timestamp.after.max.ms": str(2**63 - 1),
+    "message.timestamp.type": "CreateTime",
+}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An application ready to run.
+
+    `identity` is its incarnation in the log, which ends when its commits are deleted. `gone_stores`: parked stores of
+    sub-topologies that the program does not have any more, so that no task keeps them.
+    """
+
+    application: Application
+    assignment: Assignment
+    identity: str
+    committed: CommittedPartitions
+    gone_stores: tuple[str, ...] = ()
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions that tasks read."""
+        return [each for partitions in self.assignment.tasks.values() for each in partitions]
+
+    def tasks(self) -> Mapping[str, tuple[TopicPartition, ...]]:
+        """Return the tasks' partitions by the task id as text."""
+        return {str(task): partitions for task, partitions in self.assignment.tasks.items()}
+
+
+def resolve(application: Application, log: Log) -> Assignment:
+    """Return the tasks of the application. Raises TopologyError for topics that are missing or do not fit."""
+    return application.program.resolve(topic_counts(application.id, log), application.id)
+
+
+def topic_counts(application_id: str, log: Log) -> dict[str, int]:
+    """Return the number of partitions of each topic of a log, without the internal topics of other applications."""
+    own, beside = f"{application_id}-", topics_beside(application_id)
+    return {
+        name: info.partitions
+        for name, info in log.topics().items()
+        if not info.internal or (name.startswith(own) and name not in beside)
+    }
+
+
+@dataclass(frozen=True)
+class NewTopic:
+    """An internal topic that a start creates."""
+
+    name: str
+    partitions: int
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """An application that fits what its log has; nothing is changed yet.
+
+    `before` and `now`: the notes of the program that ran last, and of this one. `topics`: those that a start creates.
+    """
+
+    application: Application
+    assignment: Assignment
+    committed: CommittedPartitions
+    positions: Positions
+    before: Note
+    now: Note
+    topics: tuple[NewTopic, ...]
+
+
+def check(application: Application, log: Log, *, are_positions_known: bool = False) -> Checked:
+    """Check the application against its log, as far as this can be done without changing anything.
+
+    `are_positions_known`: the caller knows that positions are gone, and how the start goes on without them.
+
+    Raises TopologyError for missing topics, MissingPackageError for what stores or changelog need, and
+    IncompatibleStateError with the reasons when the program no longer fits what it saved, or when positions that were
+    committed are gone.
+    """
+    _check_packages(application)
+    try:
+        assignment = _resolve_with_sinks(application, log)
+    except TopologyError:
+        if not log.settle_seconds:
+            raise
+        time.sleep(log.settle_seconds)
+        assignment = _resolve_with_sinks(application, log)
+    _check_intermediate(application, assignment)
+    _check_refills(application, log)
+    check_restored(application.id, log)
+    before = read_note(application.id, log)
+    now, application = check_saved(application, assignment, before, log)
+    committed = CommittedPartitions(log, application.id, now["identity"])
+    positions = committed.positions(assignment) if are_positions_known else committed.check(application, assignment)
+    _check_repartition_topics(application, assignment, log)
+    topics = (
+        *_missing_repartition_topics(application, assignment),
+        *_missing_changelog_topics(application, assignment, log, before),
+    )
+    return Checked(application, assignment, committed, positions, before, now, topics)
+
+
+def circular_topics(application: Application, assignment: Assignment) -> tuple[str, ...]:
+    """Return the inputs that what reads them writes, as far as `intermediate_topics` does not name them."""
+    named = application.settings.intermediate_topics
+    return tuple(sorted(application.program.circular_topics(assignment.partitions(), named)))
+
+
+def _check_intermediate(application: Application, assignment: Assignment) -> None:
+    """Raise ConfigError for a topic that the application does not read: the setting names it in vain."""
+    read = assignment.partitions().keys() - assignment.internal.keys()
+    for topic in application.settings.intermediate_topics:
+        if topic not in read:
+            advice = did_you_mean(topic, sorted(read)) or f"it reads: {', '.join(sorted(read))}"
+            raise ConfigError(f"setting 'intermediate_topics': {application.id!r} reads no topic {topic!r}; {advice}")
+
+
+def _check_packages(application: Application) -> None:
+    """Raise MissingPackageError for what stores, changelog, serdes and settings of plugins need.
+
+    Tasks would find it when they are opened, and other parts of a run when topics have been created.
+    """
+    settings = application.settings
+    settings.check_packages()
+    check_serdes(application)
+    for name in {each.backend or settings.store_backend for each in application.program.all_stores()}:
+        registry().load("store backend", name)
+    scheme = url_scheme(settings.changelog.partition(":")[2])
+    if settings.log_changelog is None and scheme not in ("", "file"):
+        check_installed(f"the changelog in {scheme}://...", None, "pyarrow")
+
+
+def _resolve_with_sinks(application: Application, log: Log) -> Assignment:
+    assignment = resolve(application, log)
+    _check_sinks(application, log)
+    return assignment
+
+
+def check_restored(application_id: str, log: Log) -> None:
+    """Raise IncompatibleStateError for an application of which only a part was restored or imported."""
+    if begun := log.get_meta(application_id, RESTORING):
+        raise IncompatibleStateError(
+            f"application {application_id!r} is being restored or filled ({begun.decode()}), or that was cut short: "
+            "repeat `penstock state restore` or `penstock state import`, which begins again"
+        )
+
+
+def prepare(application: Application, log: Log, check_lease: Callable[[], None] = lambda: None) -> Prepared:
+    """Check the application against its log, and create its internal topics. Raises as `check`.
+
+    Also IncompatibleStateError for a changelog at another place that does not have the state, and ConfigError for
+    serdes that their registry refuses. `check_lease` raises when the application's lease was lost: a start that was
+    frozen must not write the note of its program over that of its successor.
+    """
+    checked = check(application, log)
+    application, identity = checked.application, checked.now["identity"]
+    check_location(application, checked.assignment, log, identity)
+    prepare_serdes(application)  # it may register schemas, so not for a start that is refused
+    _create(checked.topics, log)
+    checked.committed.note(checked.positions)
+    if checked.now != checked.before:
+        check_lease()
+        if not is_same_program(checked.now, checked.before):
+            begin_epoch(application.id, log)
+        write_note(application.id, log, checked.now)
+    epoch = current_epoch(application.id, log) or begin_epoch(application.id, log)
+    assignment = replace(checked.assignment, missing={})
+    return Prepared(of_epoch(application, epoch), assignment, identity, checked.committed, gone_stores(checked.now))
+
+
+def check_program(application: Application, log: Log) -> Prepared:
+    """Prepare an application that has run before, without changing anything.
+
+    Raises as `prepare` when the program does not fit.
+    """
+    assignment = resolve(application, log)
+    note, application = check_saved(application, assignment, read_note(application.id, log), log)
+    committed = CommittedPartitions(log, application.id, note["identity"])
+    return Prepared(application, assignment, note["identity"], committed, gone_stores(note))
+
+
+def make_repartition_topics(application: Application, assignment: Assignment, log: Log) -> None:
+    """Create the internal topics that are not there. Raises ConfigError for settings that they cannot have."""
+    _create(_missing_repartition_topics(application, assignment), log)
+
+
+def _create(topics: Iterable[NewTopic], log: Log) -> None:
+    for each in topics:
+        log.create_topic(each.name, each.partitions, each.config, internal=True)
+
+
+def _missing_repartition_topics(application: Application, assignment: Assignment) -> list[NewTopic]:
+    missing = assignment.missing.items()
+    return [NewTopic(topic, partitions, repartition_config(application, topic)) for topic, partitions in missing]
+
+
+def repartition_config(application: Application, topic: str) -> Mapping[str, str]:
+    """Return the settings with which a repartition topic is created."""
+    return _merged("setting 'topic_config'", application.settings.topic_config, _REPARTITION_CONFIG, topic)
+
+
+def _warn_of_other_settings(topic: TopicInfo, wanted: TopicConfig) -> None:
+    """Log a warning about settings that came after a topic was created."""
+    other = {name: value for name, value in wanted.items() if topic.config.get(name) != value}
+    if other:
+        _log.warning(
+            "topic %r was created with other settings than topic_config says now, and keeps them: set %s with "
+            "kafka-configs.sh",
+            topic.name,
+            ", ".join(f"{name}={value}" for name, value in other.items()),
+        )
+
+
+def changelog_config(
+    application: Application, changelog: type[LogChangelog], store: StoreBuilder, topic: str
+) -> dict[str, str]:
+    """Return the settings with which a store's changelog topic is created."""
+    needed = {**changelog.topic_config, **store.traits.topic_config}
+    return {
+        **_merged("setting 'topic_config'", application.settings.topic_config, needed, topic),
+        **_merged(f"topic_config of store {store.name!r}", _own_config(store), needed, topic),
+    }
+
+
+def _own_config(store: StoreBuilder) -> TopicConfig:
+    return store.topic_config if isinstance(store, StoreSpec) else {}
+
+
+def _merged(what: str, given: TopicConfig, needed: Mapping[str, str], topic: str) -> dict[str, str]:
+    """Return the settings of an internal topic: the given ones, and the ones that the engine needs.
+
+    Raises ConfigError, which begins with `what`, for a given one that contradicts.
+    """
+    for name in given.keys() & needed.keys():
+        if given[name] != needed[name]:
+            raise ConfigError(
+                f"{what}: {name!r} is {given[name]!r}, and topic {topic!r} needs {needed[name]!r}: leave it out"
+            )
+    return {**checked_topic_config(what, given), **needed}
+
+
+def _check_repartition_topics(application: Application, assignment: Assignment, log: Log) -> None:
+    """Raise IncompatibleStateError for a repartition topic that would lose records."""
+    topics = log.topics()
+    for topic in assignment.internal:
+        if topic not in topics:
+            continue
+        _warn_of_other_settings(topics[topic], application.settings.topic_config)
+        if (policy := topics[topic].config.get("cleanup.policy", "delete")) != "delete":
+            raise IncompatibleStateError(
+                f"internal topic {topic!r} is compacted (cleanup.policy={policy}), so it would lose records that are "
+                "not processed yet: set its cleanup.policy to delete"
+            )
+
+
+def make_changelog_topics(application: Application, assignment: Assignment, log: Log) -> None:
+    """Create the topics of a changelog that is kept in the log, and check those that are there.
+
+    Raises IncompatibleStateError.
+    """
+    _create(_missing_changelog_topics(application, assignment, log, {}), log)
+
+
+def _missing_changelog_topics(
+    application: Application, assignment: Assignment, log: Log, before: Note
+) -> list[NewTopic]:
+    """Check the changelog topics that are there, and return those that are not; `before`: the last start's note."""
+    changelog = application.settings.log_changelog
+    if changelog is None:
+        return []
+    missing: list[NewTopic] = []
+    topics = log.topics()
+    saved = [*saved_subtopologies(before).values()] if before else []
+    known = {name for each in saved for name, store in each["stores"].items() if store["logged"]}
+    for subtopology in application.program.subtopologies:
+        tasks = sum(task.subtopology == subtopology.id for task in assignment.tasks)
+        # With parked stores: the tasks read their topics, too.
+        for store_name, kept in subtopology.layouts.now.items() if subtopology.layouts is not None else ():
+            name = changelog.topic_of(application.id, store_name)
+            if kept.logged and store_name in known and name not in topics:
+                raise IncompatibleStateError(
+                    f"changelog topic {name!r} is gone, and the state of store {store_name!r} with it: was it deleted, "
+                    f"or is this another cluster? `penstock stores drop MODULE:ATTR {store_name}` gives up the content "
+                    "of that store alone, `penstock reset` starts the application afresh"
+                )
+        for store in subtopology.stores:
+            name = changelog.topic_of(application.id, store.name)
+            if not store.logged:
+                continue
+            if name not in topics:
+                missing.append(NewTopic(name, tasks, changelog_config(application, changelog, store, name)))
+                continue
+            found = topics[name]
+            _warn_of_other_settings(found, {**application.settings.topic_config, **_own_config(store)})
+            if found.partitions != tasks:
+                raise IncompatibleStateError(
+                    f"changelog topic {name!r} has {found.partitions} partitions, and sub-topology {subtopology.id}, "
+                    f"whose store {store.name!r} it keeps, has {tasks} tasks. A topic's partitions cannot be taken "
+                    f"away: let the program read topics with {found.partitions} partitions, or reset the application "
+                    "(`penstock reset`)"
+                )
+            if found.config.get("cleanup.policy", "delete") != "compact":
+                raise IncompatibleStateError(
+                    f"changelog topic {name!r} is not compacted alone "
+                    f"(cleanup.policy={found.config.get('cleanup.policy', 'delete')}), so it "
+                    "would lose state as records age: set its cleanup.policy to compact"
+                )
+    return missing
+
+
+def _check_refills(application: Application, log: Log) -> None:
+    """Raise TopologyError for a topic that a store is restored from, and that loses the last values of keys."""
+    topics = log.topics()
+    unlimited = "-1" if log.keeps_records else "limited"
+    for each in (each for part in application.program.subtopologies for each in part.read_only_stores):
+        topic = each.source.topics[0]
+        config = topics[topic].config
+        policy = config.get("cleanup.policy", "delete")
+        keeps_all = config.get("retention.ms", unlimited) == config.get("retention.bytes", "-1") == "-1"
+        if policy != "compact" and not keeps_all:
+            raise TopologyError(
+                f"store {each.store.name!r} is restored from topic {topic!r}, which loses the last values of keys as "
+                f"they age (cleanup.policy={policy}): set its cleanup.policy to compact. Or, for a table of the DSL, "
+                "leave reuse_ktable_source_topics out of the setting 'topology_optimization': then the store has a "
+                "changelog topic of its own"
+            )
+
+
+def _check_sinks(application: Application, log: Log) -> None:
+    program, topics = application.program, log.topics()
+    missing = [
+        f"{node.topic!r} (sink {node.name!r})"
+        for node in program.nodes.values()
+        if isinstance(node, SinkNode)
+        and isinstance(node.topic, str)
+        and node.topic not in program.internal_topics
+        and node.topic not in topics
+    ]
+    settings = application.settings
+    handlers = (settings.deserialization_handler, settings.processing_handler, settings.production_handler)
+    missing += [f"{topic!r} (dead letters)" for topic in dead_letter_topics(handlers) if topic not in topics]
+    if missing:
+        several = len(missing) > 1
+        raise TopologyError(
+            f"the log has no topic{'s' if several else ''} {', '.join(missing)}; create {'them' if several else 'it'} "
+            "(`penstock topics create`) or correct the name"
+        )

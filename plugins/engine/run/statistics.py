@@ -1,0 +1,230 @@
+"""RunStatistics: what a run has done so far, gathered from the reports of its tasks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from penstock import Clock, SystemClock
+from penstock.plugins.engine.host.executor_identity import host_name
+from penstock.plugins.engine.host.status import HostStatus
+from penstock.plugins.engine.program.lag import PartitionLag
+from penstock.plugins.engine.program.lease import driver_name
+from penstock.plugins.engine.program.run_status import Event, RunStatus, SlotHost, TaskStatus, VisitOfRun
+from penstock.plugins.engine.task.histogram import added
+from penstock.plugins.engine.task.logged_task import FIRST
+from penstock.plugins.engine.task.report import DetailedCounts, TaskReport
+from penstock.task.visits import Visit
+
+from .order import Lifecycle
+from .progress import EndedBatch, RunSummary
+from .slots import Slots
+
+_WINDOW_SECONDS, _BUCKET_SECONDS = 60.0, 5.0
+_MOST_EVENTS = 20
+_MOST_NAMED = 5
+
+
+class RunStatistics:
+    """Counts of one run. The runner adds to them; other threads ask for the status at any time.
+
+    `seconds` is a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        trigger: str,
+        clock: Clock | None = None,
+        seconds: Callable[[], float] = time.monotonic,
+        lifecycle: Lifecycle | None = None,
+    ) -> None:
+        self.application_id = application_id
+        self.counts = DetailedCounts()
+        self.batches = self.workers_lost = 0
+        self.hosts: tuple[HostStatus, ...] = ()
+        self.moves: Mapping[str, int] = {}
+        self.stopped_by: str | None = None
+        self.lag: Sequence[PartitionLag] = ()
+        """The lag as of the last look."""
+        self.visits: Sequence[Visit] = ()
+        """Those that were asked for, as of the last look, the oldest first."""
+        self._trigger = trigger
+        self._clock = clock or SystemClock()
+        self._seconds = seconds
+        self._lifecycle = lifecycle or Lifecycle()
+        self._turned_ms: int | None = None
+        self._heard: dict[int, tuple[HostStatus, int]] = {}
+        """By slot, the last answer of its host, and when it arrived."""
+        self._started_ms = self._clock.now_ms()
+        self._ended_ms: int | None = None
+        self._error: str | None = None
+        self._lock = threading.Lock()
+        self._tasks: dict[str, TaskStatus] = {}
+        self._slots: Slots | None = None
+        self._events: deque[Event] = deque(maxlen=_MOST_EVENTS)
+        self._buckets: deque[tuple[float, Counter[str]]] = deque()
+        """Records in by task, since a time."""
+        self._first_seconds: float | None = None
+        self._times: dict[str, dict[str, list[float]]] = {}
+        self._store_changes: Counter[str] = Counter()
+        self._store_calls: dict[str, Sequence[float]] = {}
+
+    # ------------------------------------------------------------------ told by the runner
+
+    def take(self, batch: EndedBatch, slots: Slots) -> None:
+        """Count what tasks did in a batch, or between two heartbeats."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            self._slots = slots
+            for slot, host in slots.hosts.items():
+                if self._heard.get(slot, (None, 0))[0] is not host:
+                    self._heard[slot] = host, now_ms
+            if self._first_seconds is None:
+                self._first_seconds = self._seconds() - batch.seconds
+            for report in batch.reports:
+                self.counts += report
+                self._count(report, now_ms)
+            self._events += [Event(now_ms, loss) for loss in batch.losses]
+            self._events += [Event(now_ms, text) for text in _reopened(batch.reports)]
+
+    def begin(self) -> None:
+        """Note that the run begins now: until then it waited for another driver's end, or was prepared."""
+        self._started_ms = self._clock.now_ms()
+
+    def turn(self) -> None:
+        """Note that the run's loop works."""
+        self._turned_ms = self._clock.now_ms()
+
+    def note(self, text: str) -> None:
+        """Remember something that went wrong and was mended."""
+        with self._lock:
+            self._events.append(Event(self._clock.now_ms(), text))
+
+    def end(self, error: BaseException | None) -> None:
+        """Note that the run has ended, and by which error."""
+        with self._lock:
+            self._ended_ms = self._clock.now_ms()
+            self._error = None if error is None else str(error) or type(error).__name__
+
+    def _count(self, report: TaskReport, now_ms: int) -> None:
+        task = self._tasks.get(report.task_id) or TaskStatus(report.task_id, -1)
+        self._tasks[report.task_id] = replace(
+            task + report,
+            restore_seconds=task.restore_seconds + report.phases.get("restore", 0.0),
+            last_commit_ms=now_ms if report.commits else task.last_commit_ms,
+            punctuations=task.punctuations + report.punctuations,
+            state_bytes=task.state_bytes if report.state_bytes is None else report.state_bytes,
+            visits=report.visits,
+        )
+        self._store_changes.update(report.store_changes)
+        for store, calls in report.store_calls.items():
+            before = self._store_calls.get(store, (0,) * len(calls))
+            self._store_calls[store] = [one + other for one, other in zip(before, calls, strict=True)]
+        subtopology = report.task_id.partition("_")[0]
+        for name, data in report.times.items():
+            of = self._times.setdefault(name, {})
+            of[subtopology] = added(of.get(subtopology, ()), data)
+        if report.records_in:
+            now = self._seconds()
+            if not self._buckets or now >= self._buckets[-1][0] + _BUCKET_SECONDS:
+                self._buckets.append((now, Counter()))
+            self._buckets[-1][1][report.task_id] += report.records_in
+
+    # ------------------------------------------------------------------ asked by others
+
+    def status(self) -> RunStatus:
+        """Return the status now."""
+        with self._lock:
+            slots, rates, now_ms = self._slots, self._rates(), self._clock.now_ms()
+            ended = self._ended_ms is not None
+            latest = {each.visitor: each for each in self.visits}
+            phases = {name: round(seconds, 3) for name, seconds in self.counts.phases.items()}
+            return RunStatus(
+                self.application_id,
+                driver_name(),
+                self._trigger,
+                self._started_ms,
+                now_ms,
+                ended_ms=self._ended_ms,
+                ended_by=(self.stopped_by or "done") if ended and self._error is None else None,
+                error=self._error,
+                phase=self._lifecycle.state,
+                phase_since_ms=now_ms - int(1000 * self._lifecycle.seconds),
+                paused=tuple(sorted(self._lifecycle.paused)),
+                turned_ms=self._turned_ms,
+                times={name: dict(of) for name, of in self._times.items()},
+                store_changes=dict(self._store_changes),
+                store_calls=dict(self._store_calls),
+                visits=[VisitOfRun.of(each, self._tasks.values()) for each in latest.values()],
+                batches=self.batches,
+                records_per_second=sum(rates.values()),
+                workers_lost=self.workers_lost + (0 if slots is None else slots.lost),
+                moves=dict(self.moves),
+                tasks=() if slots is None else self._task_statuses(slots, rates, ended),
+                hosts=() if slots is None or ended else self._hosts(slots),
+                events=tuple(self._events),
+                **{**vars(self.counts), "phases": phases},
+            )
+
+    def summary(self, seconds: float, lag: int, tasks: int) -> RunSummary:
+        """Return the summary of the run."""
+        return RunSummary(
+            self.application_id, self.batches, seconds, lag, tasks, self.workers_lost, self.stopped_by,
+            dict(self.moves), self.hosts, **vars(self.counts),
+        )  # fmt: skip
+
+    def _rates(self) -> dict[str, float]:
+        """Return records a second of each task that had some in the last minute."""
+        now = self._seconds()
+        while self._buckets and self._buckets[0][0] <= now - _WINDOW_SECONDS:
+            self._buckets.popleft()
+        if self._first_seconds is None:
+            return {}
+        window = max(1.0, min(_WINDOW_SECONDS, now - self._first_seconds))
+        records = sum((records for _, records in self._buckets), Counter[str]())
+        return {task: count / window for task, count in records.items()}
+
+    def _task_statuses(self, slots: Slots, rates: dict[str, float], ended: bool) -> tuple[TaskStatus, ...]:
+        found = []
+        for task, slot, is_open in slots.tasks():
+            counts, host = self._tasks.get(task) or TaskStatus(task, slot), slots.hosts.get(slot)
+            found.append(
+                replace(
+                    counts,
+                    slot=slot,
+                    host=host_name(slots.executors.get(slot, "")),
+                    process=None if host is None else host.process,
+                    is_open=is_open and not ended,
+                    restore_seconds=round(counts.restore_seconds, 3),
+                    records_per_second=round(rates.get(task, 0.0), 3),
+                    restoring=None if is_open or ended else slots.restoring.get(task),
+                )
+            )
+        return tuple(found)
+
+    def _hosts(self, slots: Slots) -> tuple[SlotHost, ...]:
+        return tuple(
+            SlotHost(
+                slot, host_name(slots.executors.get(slot, "")), host.process, host.open_tasks, host.rss_bytes,
+                round(host.cpu_seconds, 3), host.descriptors, host.threads, self._heard[slot][1],
+            )
+            for slot, host in sorted(slots.hosts.items())
+            if slot in self._heard
+        )  # fmt: skip
+
+
+def _reopened(reports: Sequence[TaskReport]) -> list[str]:
+    """Return a line for each reason for which tasks were opened again."""
+    tasks: dict[str, list[str]] = {}
+    for report in reports:
+        if report.opened not in ("", FIRST):
+            tasks.setdefault(report.opened, []).append(report.task_id)
+    return [
+        f"{len(names)} task{'s' * (len(names) > 1)} opened again ({reason}): {', '.join(names[:_MOST_NAMED])}"
+        + (", ..." if len(names) > _MOST_NAMED else "")
+        for reason, names in tasks.items()
+    ]

@@ -1,0 +1,400 @@
+"""Backends: opens a task's local store directories, and restores them to the committed version."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from penstock import (
+    IncompatibleStateError,
+    Restore,
+    RestoreListener,
+    StaleStoreError,
+    StoreBackend,
+    StoreLockedError,
+    StoreView,
+    TaskChangelog,
+    World,
+)
+from penstock.changelog import RESTORING
+from penstock.hooks import registry
+from penstock.program.layouts import Layouts
+from penstock.store import Change, Changes
+from penstock.store.backend import in_portions
+from penstock.support.names import index_name
+from penstock.support.private_files import make_private_directory, write_private_text
+
+from ..coverage import Coverage
+from ..locations import making_state_directory
+from .directories import DirectoryUse
+from .restoring import Restoring
+from .stretch import Stretch
+
+_log = logging.getLogger("penstock.state")
+
+OF_REPLICA = "incarnation"
+"""The file in a directory whose content a replica wrote: it has nothing of stores that are not in the changelog."""
+_FILLED = "filled"
+"""The file in a directory that no earlier penstock filled: it named a copy before its read-only stores were filled."""
+_UNFILLED = "unfilled:"
+"""How the name of a copy begins before its read-only stores are filled; a token and the name afterwards follow."""
+_PARTIAL = "partial:"
+"""How the name of a copy begins that has only the stores of a later layout than that of its version.
+
+The id of the later layout and the version follow. A program of another layout, and a reader, uses no such copy."""
+
+
+class Backends:
+    """One backend per backend name, each in a directory of its own under `directory`.
+
+    `where` names the application and the task in errors; `listener` is told of restores. Called by one thread at a
+    time; `opening` is for any thread.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        layouts: Layouts,
+        changelog: TaskChangelog | None,
+        where: str,
+        task_id: str,
+        world: World,
+        listener: RestoreListener | None = None,
+    ) -> None:
+        self._directory = directory
+        self._layouts = layouts
+        self._changelog = changelog
+        self._where = where
+        self._task_id = task_id
+        self._world = world
+        self._lacks_filled = False
+        self._partial = f"{_PARTIAL}{layouts.id}:"
+        self._names: dict[str, list[str]] = {}
+        for store, kept in layouts.now.items():
+            self._names.setdefault(kept.backend, []).extend(kept.tables(store))
+        self._opened: dict[str, StoreBackend] = {}
+        self._kept_as: dict[str, str] = {}
+        """By backend: the name that the copy got when it was opened."""
+        self._replaced: dict[str, StoreBackend] = {}
+        self._use: DirectoryUse | None = None
+        self.restoring = Restoring(task_id, world.seconds, listener)
+        self.opening = Stretch(f"task {task_id}")
+        self.refills: Mapping[str, Callable[[StoreBackend], Iterator[Changes]]] = {}
+        """By read-only store: makes what to write to its backend, where it is empty."""
+
+    # ------------------------------------------------------------------ opening
+
+    def open(self, version: str, coverage: Coverage) -> None:
+        """Bring every backend to `version`. Raises ChangelogError when it cannot be reached."""
+        gone = coverage.gone
+        if self._names or gone:
+            self._use = DirectoryUse(self._directory, self._world)
+        of_replica, filled = self._directory / OF_REPLICA, self._directory / _FILLED
+        self._lacks_filled = of_replica.exists() or not filled.exists()
+        for name, stores in self._names.items():
+            self._open_backend(name, [*stores, *gone.get(name, ())], version, coverage)
+        self._take_over(version, coverage)
+        if self.refills and not filled.exists():
+            with making_state_directory(self._directory):
+                write_private_text(filled, "")
+        of_replica.unlink(missing_ok=True)
+
+    def open_empty(self, version: str) -> None:
+        """Open new, empty backends at `version`."""
+        for name, stores in self._names.items():
+            backend = self._opened[name] = self._opening(name, 0, stores)()
+            backend.write({}, backend.version(), version)
+
+    def open_as_found(self, coverage: Coverage) -> None:
+        """Open every backend with the content that this machine has, for `bring_to`; nothing is read.
+
+        The caller has the directory (`SoleUse`). Raises StoreLockedError where another process has a backend open that
+        only one process can have open.
+        """
+        for name, stores in self._names.items():
+            tables = [*stores, *coverage.gone.get(name, ())]
+            self._opened[name] = self._opening(name, self._latest(name), tables)()
+
+    def bring_to(self, version: str, coverage: Coverage) -> None:
+        """Bring open backends to a version as `open` does, from the one that they have.
+
+        Raises ChangelogError when it cannot be reached; each backend is then at a version on the way, or at none.
+        """
+        for name, stores in self._names.items():
+            opening = self._opening(name, self._latest(name), [*stores, *coverage.gone.get(name, ())])
+            reopen = partial(self._reopen, name, opening)
+            self._bring_to(self._opened[name], reopen, name, version, coverage)
+
+    def _reopen(self, name: str, opening: Callable[[], StoreBackend]) -> StoreBackend:
+        # Kept before anything is written to it: it is closed if that fails, and asked for its version meanwhile.
+        backend = self._opened[name] = opening()
+        return backend
+
+    def versions(self) -> set[str | None]:
+        """Return the versions of the open backends: one, unless a process was killed between two writes."""
+        return {self._version_of(backend.version()) for backend in self._opened.values()}
+
+    def _opening(self, name: str, number: int, stores: list[str]) -> Callable[[], StoreBackend]:
+        directory = self._directory / name / str(number)
+        with making_state_directory(directory):
+            make_private_directory(directory)
+        return partial(self._load, name, directory, stores)
+
+    def _load(self, name: str, directory: Path, stores: Sequence[str]) -> StoreBackend:
+        return self._world.backend(registry().load("store backend", name)(directory, stores))
+
+    def _open_backend(self, name: str, stores: list[str], version: str, coverage: Coverage) -> None:
+        try:
+            self._open_directory(name, self._latest(name), stores, version, coverage)
+        except StoreLockedError as error:
+            # A process that was stopped while it wrote may keep its lock for ever: its successor uses a new directory.
+            _log.warning("task %s: %s; restoring into a new directory", self._task_id, error)
+            self._open_directory(name, self._latest(name) + 1, stores, version, coverage)
+
+    def _open_directory(self, name: str, number: int, stores: list[str], version: str, coverage: Coverage) -> None:
+        opening = self._opening(name, number, stores)
+        reopen = partial(self._reopen, name, opening)
+        try:
+            self._bring_to(reopen(), reopen, name, version, coverage)
+        except BaseException:
+            if name in self._opened:
+                self._opened.pop(name).close()
+            raise
+        for old in range(number):
+            shutil.rmtree(self._directory / name / str(old), ignore_errors=True)
+
+    def _latest(self, name: str) -> int:
+        directory = self._directory / name
+        with making_state_directory(directory):
+            return max((int(path.name) for path in directory.glob("*") if path.name.isdigit()), default=0)
+
+    def _bring_to(
+        self, backend: StoreBackend, reopen: Callable[[], StoreBackend], name: str, version: str, coverage: Coverage
+    ) -> None:
+        raw = backend.version()
+        at = found = raw if backend.trusted() else None
+        named = None if found is None else _once_filled(found)
+        have = self._version_of(named)
+        prefix = self._prefix(name, coverage)
+        wanted = named if named is not None and have == version else f"{prefix}{version}"
+        missing = frozenset[str]() if have is None else coverage.missing(name, have)
+        refilled = [store for store in self._names[name] if store in self.refills]
+        to_fill = refilled if named != found or self._lacks_filled else [each for each in refilled if each in missing]
+        missing = missing.difference(refilled)
+        # Nobody else gives a copy these names, so that two processes that restore the same copy at once never write to
+        # each other's. No chain contains the first one: after a crash the copy is restored afresh.
+        token = self._world.token(4)
+        on_the_way, unfilled = f"{RESTORING}{version}:{token}", f"{_UNFILLED}{token}:"
+        if have != version and [have, version] != self._transition():
+            plan = self._plan(version, have) if coverage.had_changelog else Restore(None, iter(()))
+            if (now := backend.version()) != raw:
+                raise StaleStoreError(
+                    f"{self._where}: another process has restored or written its local {name} state, which was at "
+                    f"{raw} and is at {now}: open the task again"
+                )
+            if plan.base is None and raw is not None:
+                _log.warning(
+                    "task %s: local %s state is %s, not on the way to %s: rebuilding it from the changelog",
+                    self._task_id, name, found or "not to be trusted after a crash of the machine", version,
+                )  # fmt: skip
+                backend.destroy()
+                backend = reopen()
+            if plan.base is None:
+                at, missing = None, frozenset()
+            to_fill = refilled
+            stores = coverage.in_history.intersection(self._names[name])
+            with self.restoring.of(self._names[name], version, plan.work):
+                for changes, reached in plan.steps:
+                    # The name of a version says which stores a copy has: it gets none before it has all.
+                    is_part = missing or reached.startswith(RESTORING)
+                    following = on_the_way if is_part else f"{unfilled if to_fill else ''}{prefix}{reached}"
+                    backend.write(own := self._restored(changes, stores), at, following)
+                    self._note(own)
+                    at = following
+        if missing:
+            backend.write({}, at, on_the_way)
+            self._fill(backend, missing, on_the_way, version, coverage)
+            at = on_the_way
+        if to_fill:
+            self._refill(backend, to_fill, at, f"{unfilled}{wanted}")
+            at = f"{unfilled}{wanted}"
+        if at != wanted:
+            backend.write({}, at, wanted)
+        self._kept_as[name] = wanted
+
+    def _prefix(self, name: str, coverage: Coverage) -> str:
+        """Return what stands before the version in the name of a copy that was restored for the present layout."""
+        return self._partial if name in coverage.left_out else ""
+
+    def _version_of(self, name: str | None) -> str | None:
+        """Return the version whose content of the present stores a copy of this name has; other names as they are."""
+        return None if name is None else name.removeprefix(self._partial)
+
+    def _refill(self, backend: StoreBackend, stores: Sequence[str], at: str | None, unfilled: str) -> None:
+        """Fill read-only stores from their topics; meanwhile the copy is `unfilled`."""
+        backend.write({}, at, unfilled)
+        self._empty(backend, stores, unfilled)
+        for store in stores:
+            for changes in self.refills[store](backend):
+                backend.write(changes, unfilled, unfilled)
+                self.opening.pause()
+
+    def _empty(self, backend: StoreBackend, stores: Iterable[str], at: str) -> None:
+        self._delete_rows(backend, (table for store in stores for table in self._layouts.now[store].tables(store)), at)
+
+    def _delete_rows(self, backend: StoreBackend, tables: Iterable[str], at: str) -> None:
+        for table in tables:
+            after = b""
+            while portion := next(in_portions(backend.range(table, after)), None):
+                backend.write({table: [(key, None) for key, _ in portion]}, at, at)
+                self.opening.pause()
+                after = portion[-1][0] + b"\x00"
+
+    def _plan(self, version: str, have: str | None) -> Restore:
+        if self._changelog is None:
+            raise IncompatibleStateError(
+                f"{self._where}: the commit names state version {version}, but the task keeps no changelog"
+            )
+        return self._changelog.restore(version, have)
+
+    def _restored(self, changes: Changes, stores: frozenset[str]) -> Changes:
+        return self._with_indexes({store: rows for store, rows in changes.items() if store in stores})
+
+    def _note(self, written: Changes) -> None:
+        """Count a portion that was restored, and let others work."""
+        self.restoring.add(sum(len(rows) for store, rows in written.items() if store in self._layouts.now))
+        self.opening.pause()
+
+    def _with_indexes(self, changes: Mapping[str, Sequence[Change]]) -> Changes:
+        """Return rows that come from elsewhere, with the mark that the indexes of their stores do not have them."""
+        made = dict(changes)
+        for store, rows in changes.items():
+            if rows and self._layouts.now[store].has_index:
+                made[index_name(store)] = [(b"", None)]
+        return made
+
+    def _fill(self, backend: StoreBackend, stores: frozenset[str], at: str, version: str, coverage: Coverage) -> None:
+        """Replace the content of `stores`, which the copy lacks or has from another time, by that of `version`.
+
+        Meanwhile the copy is at `at`, a name that no chain contains: after a crash it is restored afresh.
+        """
+        self._empty(backend, stores, at)
+        wanted = stores & coverage.in_history
+        if wanted:
+            plan = self._plan(version, None)
+            with self.restoring.of(sorted(wanted), version, plan.work):
+                for changes, _ in plan.steps:
+                    backend.write(own := self._restored(changes, wanted), at, at)
+                    self._note(own)
+
+    # ------------------------------------------------------------------ another layout
+
+    def _take_over(self, version: str, coverage: Coverage) -> None:
+        """Open backends that no store uses any more, and copy what is not in the changelog to the new ones."""
+        for name, stores in coverage.gone.items():
+            directory = self._directory / name / str(self._latest(name))
+            if name not in self._names and directory.is_dir():
+                self._replaced[name] = self._load(name, directory, stores)
+        for store, other in coverage.moved.items():
+            if store in self.refills:
+                continue
+            source = self._opened.get(other) or self._replaced.get(other)
+            if source is not None:
+                backend, kept = self.of(store), self._kept_as.get(self._layouts.now[store].backend, version)
+                for portion in in_portions(source.range(store)):
+                    backend.write(self._with_indexes({store: portion}), kept, kept)
+                    self.opening.pause()
+
+    def begin_transition(self, previous: str, version: str) -> None:
+        """Note that a local copy at `previous` also has the content of `version`, the next commit's.
+
+        The changelog cannot say so: it has no way from a version of the old layout to one of the new layout.
+        """
+        if self._opened:
+            with making_state_directory(self._directory):
+                write_private_text(self._transition_file, f"{previous} {version}")
+
+    def end_transition(self, gone: Mapping[str, list[str]], version: str) -> None:
+        """Delete this machine's content of stores and indexes, by backend, that the present layout does not have."""
+        # The version is the first of the present layout, or a replica has one of an earlier layout.
+        coverage = Coverage(self._layouts, version)
+        for name, backend in self._replaced.items():
+            backend.destroy()
+            shutil.rmtree(self._directory / name, ignore_errors=True)
+        self._replaced.clear()
+        for name, tables in gone.items():
+            if name in self._opened:
+                kept = self._kept_as.get(name, version)
+                self._opened[name].write({}, kept, wanted := f"{self._prefix(name, coverage)}{version}")
+                self._delete_rows(self._opened[name], tables, wanted)
+        self._transition_file.unlink(missing_ok=True)
+
+    @property
+    def _transition_file(self) -> Path:
+        return self._directory / "settling"
+
+    def _transition(self) -> list[str]:
+        with making_state_directory(self._directory):
+            try:
+                return self._transition_file.read_text().split()
+            except FileNotFoundError:
+                return []
+
+    # ------------------------------------------------------------------ in use
+
+    def of(self, store: str) -> StoreBackend:
+        """Return the backend that keeps a store."""
+        return self._opened[self._layouts.now[store].backend]
+
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:
+        """Write the changes of one commit; every backend goes from `previous` to `version`."""
+        for name, stores in self._names.items():
+            own = {store: changes[store] for store in stores if store in changes}
+            self._opened[name].write(own, self._kept_as.pop(name, previous), version)
+
+    def are_at(self, version: str) -> bool:
+        """Return whether every backend is still at `version`, and no other process has written."""
+        return all(self._version_of(backend.version()) == version for backend in self._opened.values())
+
+    def views(self, stores: Sequence[str]) -> dict[str, StoreView] | None:
+        """Return for each of the stores a view of its backend; None if a backend has none."""
+        views: dict[str, StoreView] = {}
+        with ExitStack() as stack:
+            for name, own in self._names.items():
+                if wanted := [store for store in stores if store in own]:
+                    view = self._opened[name].view(wanted)
+                    if view is None:
+                        return None
+                    stack.callback(view.close)
+                    views.update(dict.fromkeys(wanted, view))
+            stack.pop_all()
+        return {store: views[store] for store in stores}
+
+    def release(self) -> None:
+        """Release what pins resources until the next batch."""
+        for backend in self._opened.values():
+            backend.release()
+
+    def destroy(self) -> None:
+        """Delete this machine's copy."""
+        for backend in self._opened.values():
+            backend.destroy()
+
+    def close(self) -> None:
+        """Close every backend, those included that the present layout does not use."""
+        for backend in (*self._opened.values(), *self._replaced.values()):
+            backend.close()
+
+    def end_use(self) -> None:
+        """Let other processes remove the directory once it is unused for long; idempotent."""
+        if self._use is not None:
+            self._use.close()
+
+
+def _once_filled(name: str) -> str:
+    """Return the name that a copy gets once its read-only stores are filled."""
+    return name.split(":", 2)[2] if name.startswith(_UNFILLED) else name

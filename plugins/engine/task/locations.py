@@ -1,0 +1,145 @@
+"""Opens the log, the changelog and the directories that settings name."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock import (
+    Changelog,
+    ConfigError,
+    DeltaChangelog,
+    Log,
+    LogError,
+    LogFactory,
+    PenstockError,
+    PluginError,
+    Settings,
+    StoreError,
+    TakesPath,
+    TaskChangelog,
+    World,
+    duration_ms,
+)
+from penstock.hooks import registry
+from penstock.settings.secret import ClientSettings
+from penstock.store.kept_store import Layout
+from penstock.support.system_errors import what_to_do
+from penstock.support.urls import url_scheme, with_small_scheme
+
+_ELSEWHERE = "set `state_dir` to another directory"
+
+
+def user_cache() -> Path:
+    """Return the directory of all applications of this user: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "penstock"
+
+
+def open_log(settings: Settings, *, sends_at_once: bool = False) -> Log:
+    """Return the log that `settings.log` names.
+
+    `sends_at_once`: what can be read before a commit does not wait for more records, unless `clients` says how long it
+    does. Raises PluginError when the log is not installed, LogError when it cannot be opened.
+    """
+    name, _, location = settings.log.partition(":")
+    factory: LogFactory = registry().load("log", name)
+    if isinstance(factory, TakesPath) and factory.location_is_path:
+        location = resolve(settings, location)
+    try:
+        return factory(location, log_settings(settings, sends_at_once=sends_at_once))
+    except Exception as error:
+        shown = ClientSettings(settings.clients).scrub(str(error))
+        if shown == str(error):
+            raise
+        kind = type(error) if isinstance(error, PenstockError) else LogError
+        raise kind(shown) from None  # what caused it would show the secret, too
+
+
+def log_settings(settings: Settings, *, sends_at_once: bool = False) -> dict[str, str]:
+    """Return the options of a log besides its location: all of `clients`, and our settings by their names in Kafka."""
+    own = {"sends.at.once": "true"} if sends_at_once else {}
+    return {
+        **settings.clients,
+        **own,
+        "processing.guarantee": settings.processing_guarantee,
+        "task.timeout.ms": str(duration_ms(settings.task_timeout)),
+        "replication.factor": str(settings.replication_factor),
+    }
+
+
+def open_changelog(settings: Settings, application_id: str, task_id: str, log: Log, layout: Layout) -> TaskChangelog:
+    """Return the changelog of a task that `settings.changelog` names, in `log` or in a place of its own.
+
+    `layout`: the stores of the task.
+    """
+    in_log = settings.log_changelog
+    if in_log is None:
+        return open_deltas(settings, application_id, task_id)
+    stores = {name: kept for name, kept in layout.items() if kept.logged}
+    return in_log(settings.changelog.partition(":")[2], application_id, task_id, log=log, stores=stores)
+
+
+def open_deltas(settings: Settings, application_id: str, task_id: str, world: World | None = None) -> DeltaChangelog:
+    """Return the changelog of a task, in the place of its own that `settings.changelog` names.
+
+    `world`: its time, threads and files; None: the machine's. Raises ConfigError for one that is kept in the log,
+    PluginError for one of neither type.
+    """
+    if settings.log_changelog is not None:
+        raise ConfigError(
+            f"setting 'changelog': {settings.shown('changelog')!r} keeps the state's history in the log, and there is "
+            "none here: use `directory:PATH-OR-URL`"
+        )
+    name, _, location = settings.changelog.partition(":")
+    factory: Changelog = registry().load("changelog", name)
+    changelog = factory(resolve(settings, location), application_id, task_id)
+    if not isinstance(changelog, DeltaChangelog):
+        raise PluginError(f"changelog {name!r} opened {changelog!r}, expected a penstock.DeltaChangelog")
+    if world is not None:
+        changelog.world = world
+    return changelog
+
+
+def state_directory(settings: Settings) -> Path:
+    """Return the directory of local state.
+
+    Raises ConfigError if the setting names an environment variable that this process does not have.
+    """
+
+    def value(variable: re.Match[str]) -> str:
+        if (found := os.environ.get(variable[1])) is None:
+            raise ConfigError(
+                f"setting 'state_dir' {settings.shown('state_dir')!r}: the process with the tasks has no environment "
+                f"variable {variable[1]!r}; set it on each machine (for Spark's executors: "
+                f"spark.executorEnv.{variable[1]})"
+            )
+        return found
+
+    return Path(resolve(settings, re.sub(r"\$\{(\w+)\}", value, settings.state_dir)))
+
+
+@contextmanager
+def making_state_directory(directory: Path) -> Iterator[None]:
+    """Turn an OSError in the block into a StoreError.
+
+    The message has the directory, which the block creates or writes to, and says what to do.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"state directory {directory}: {error.strerror or error}; " + (what_to_do(error, _ELSEWHERE) or _ELSEWHERE)
+        ) from error
+
+
+def resolve(settings: Settings, location: str) -> str:
+    """Return a location with a relative path put under `data_dir`; URLs and absolute paths stay.
+
+    The scheme of a URL is in small letters.
+    """
+    if url_scheme(location):
+        return with_small_scheme(location)
+    return str(Path(settings.data_dir).expanduser() / Path(location).expanduser())

@@ -1,0 +1,196 @@
+"""The verb `status`: what an application's driver says of its run, and how far it is behind."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock import PenstockError, SystemClock, TopicPartition
+from penstock.plugins.operate.console.wording import age, ago, length, opening, visiting
+
+from .checkpoint_status import show_checkpoint
+from .command import verb
+from .options import (
+    application_options,
+    check_batch,
+    checkpoint_options,
+    find_application,
+    find_checkpoint,
+    follow_options,
+    followed,
+    timeout_option,
+)
+from .output import count, print_json, print_table, print_text
+
+_SOON_SECONDS = 86_400.0
+"""Tasks of a run repeat their commits days before the log deletes them."""
+
+if TYPE_CHECKING:
+    from penstock import Application, Log
+    from penstock.plugins.engine.program.lag import PartitionLag
+    from penstock.plugins.engine.program.run_status import RunStatus, TaskStatus
+
+
+@verb(
+    ("Whether it runs, and each task: where, how far behind, how fast", "penstock status wordcount:application"),
+    ("Again every ten seconds until Ctrl-C", "penstock status wordcount:application --follow --interval 10s"),
+    ("In a script", "penstock status wordcount:application --json | jq -r .state"),
+    ("A query of `transform`", "penstock status clicks:application --checkpoint checkpoint"),
+)
+@follow_options
+@click.option("--json", "as_json", is_flag=True, help="A JSON object; with --follow one on each line.")
+@timeout_option
+@checkpoint_options
+@application_options
+def status(target: str, as_json: bool, follow: bool, checkpoint: str | None, batch: int | None, **where: Any) -> None:
+    """Show what the application MODULE:ATTR does, or how its last run ended.
+
+    Where each task runs, its lag, its rate, its last commit, what it restored, and what went wrong since the start.
+    Counts and places are what the driver wrote to the log, every five seconds; positions and lag are read now.
+    Spark is not needed, and this may run on another host.
+
+    With --checkpoint: which batch the checkpoint of a query of `transform` has, and of each task the version of its
+    state, how many records it has read, and what the state takes.
+    """
+    check_batch(checkpoint, batch)
+    if checkpoint is not None:
+        if follow or where.pop("timeout") is not None:
+            raise click.UsageError("--follow and --timeout are for a log: with --checkpoint it is shown once")
+        del where["interval"]
+        show_checkpoint(find_application(target, **where), find_checkpoint(checkpoint, batch), as_json)
+        return
+    from penstock.plugins.engine.program.lag import held_back, present_lag
+
+    with followed(target, follow=follow, **where) as (application, log, steps):
+        for _ in steps:
+            run, lag = latest_run(application, log), present_lag(application, log)
+            committed = [TopicPartition(each.topic, each.partition) for each in lag if each.position is not None]
+            kept_until = log.commits_kept_until(application.id, committed)
+            now_ms = SystemClock().now_ms()
+            if as_json:
+                print_json(_data(run, lag, kept_until, now_ms))
+            else:
+                _show(run, lag, kept_until, held_back(lag), now_ms)
+                if follow:
+                    print_text("\n")
+
+
+def latest_run(application: Application, log: Log) -> RunStatus:
+    """Return the status of an application's latest run. Raises PenstockError if there is none."""
+    from penstock.plugins.engine.program.status_topic import StatusTopic
+
+    run = StatusTopic(log, application.id).read()
+    if run is None:
+        raise PenstockError(
+            f"application {application.id!r} has no status in the log {application.settings.shown('log')}: it has not run there "
+            "since its last reset; check --log and --data-dir, or start it with `penstock run`"
+        )
+    return run
+
+
+def _data(run: RunStatus, lag: list[PartitionLag], kept_until: int | None, now_ms: int) -> dict[str, Any]:
+    """Return everything for a program, with the lag of each task's partitions."""
+    found = asdict(run)
+    partitions: dict[str, list[dict[str, Any]]] = {}
+    for each in lag:
+        row = asdict(each)
+        partitions.setdefault(row.pop("task"), []).append(row)
+    known = {each["task"]: each for each in found["tasks"]}
+    # A driver that has not heard of any task yet lists none, and one of another program lists others.
+    tasks = [known.get(name, {"task": name}) for name in {**partitions, **known}]
+    for task in tasks:
+        task["partitions"] = partitions.get(task["task"], [])
+        task["lag"] = sum(each["lag"] for each in task["partitions"])
+    first = {
+        "application_id": found.pop("application_id"),
+        "state": run.state(now_ms),
+        "phase": found.pop("phase"),
+        "age_seconds": round(age(run.written_ms, now_ms), 3),
+        "lag": sum(each.lag for each in lag),
+        "commits_kept_until_ms": kept_until,
+    }
+    return {**first, **found, "tasks": tasks}
+
+
+def _show(run: RunStatus, lag: list[PartitionLag], kept_until: int | None, held: str, now_ms: int) -> None:
+    lags: dict[str, int] = {}
+    for each in lag:
+        lags[each.task] = lags.get(each.task, 0) + each.lag
+    known = {each.task: each for each in run.tasks}
+    is_running = run.state(now_ms) == "running"
+    lines = [*_sentences(run, sum(lags.values()), held, now_ms), _expiry(run, kept_until, now_ms)]
+    print_text("\n".join(filter(None, lines)) + "\n\n")
+    print_table(
+        ["task", "slot", "where", "lag", "records/s", "in", "out", "dropped", "last commit", "restored", "opened"],
+        [_row(name, known.get(name), lags.get(name), is_running, now_ms) for name in {**lags, **known}],
+        numbers=["slot", "lag", "records/s", "in", "out", "dropped", "last commit", "restored"],
+    )
+    if run.events:
+        print_text("\n")
+        print_table(["ago", "what happened"], [(ago(each.at_ms, now_ms), each.text) for each in run.events])
+
+
+def _sentences(run: RunStatus, lag: int, held: str, now_ms: int) -> list[str]:
+    state = run.state(now_ms)
+    since = ago(run.written_ms, now_ms)
+    first = {
+        "running": f"{run.phase or 'running'} for {length(age(run.since_ms, now_ms))}, as of {since} ago",
+        "stopped": f"not running since {since} ago; it ended by {run.ended_by}",
+        "failed": f"not running since {since} ago; it failed: {run.error}",
+        "lost": f"not running: its driver has said nothing for {since}; it was killed, is frozen, or cannot reach the log",
+    }[state]
+    parts = [
+        count(run.records_in) + f" in, {run.records_out:,} out",
+        f"{run.dropped:,} dropped" if run.dropped else "",
+        count(run.commits, "commit"),
+        f"{run.restored:,} restored" if run.restored else "",
+        f"{run.records_per_second:,.0f} records/s" if state == "running" else "",
+        f"lag {lag:,}" + (f", {held}" if held else ""),
+    ]
+    again = [f"{reason} {times}" for reason, times in run.openings.items() if reason != "first"]
+    troubles = [
+        f"workers lost: {run.workers_lost}" if run.workers_lost else "",
+        f"tasks opened again: {', '.join(again)}" if again else "",
+        f"slots moved: {', '.join(f'{reason} {times}' for reason, times in run.moves.items())}" if run.moves else "",
+    ]
+    lines = [
+        f"{run.application_id}: {first}",
+        f"driver {run.driver}, trigger {run.trigger}",
+        f"paused: sub-topology {', '.join(map(str, run.paused))}" if run.paused and state == "running" else "",
+        visiting(run) if state == "running" else "",
+        " · ".join(filter(None, parts)),
+        " · ".join(filter(None, troubles)),
+    ]
+    return [line for line in lines if line]
+
+
+def _expiry(run: RunStatus, kept_until: int | None, now_ms: int) -> str:
+    """Return for how long the log has the committed positions, if nobody repeats them, or it is time to."""
+    if kept_until is None:
+        return ""
+    left = (kept_until - now_ms) / 1000
+    how_long = f"for another {length(left)}" if left > 0 else "no longer"
+    if run.state(now_ms) != "running":
+        return f"the log keeps its committed positions {how_long}: start it before that, or the start is refused"
+    if left < _SOON_SECONDS:
+        return (
+            f"the log keeps a committed position {how_long}, and its task does not repeat the commit: look at its log"
+        )
+    return ""
+
+
+def _row(name: str, task: TaskStatus | None, lag: int | None, is_running: bool, now_ms: int) -> list[object]:
+    behind = "-" if lag is None else f"{lag:,}"
+    if task is None:
+        return [name, "-", "-", behind, *["-"] * 7]
+    where = f"{task.host}/{task.process}" if task.process is not None and is_running else "-"
+    return [
+        name, task.slot, where if task.is_open or not is_running else opening(task), behind,
+        f"{task.records_per_second:,.0f}" if is_running else "-",
+        f"{task.records_in:,}", f"{task.records_out:,}", f"{task.dropped:,}",
+        "-" if task.last_commit_ms is None else ago(task.last_commit_ms, now_ms),
+        f"{task.restored:,}",
+        ", ".join(f"{reason} {times}" for reason, times in task.openings.items()) or "-",
+    ]  # fmt: skip

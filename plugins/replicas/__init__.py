@@ -1,8 +1,0 @@
-"""Replicas: copies of tasks' stores that follow their history, read by others than the task."""
-
-from penstock.plugins.applications.saved_tasks import SavedTask, saved_tasks
-
-from .replica import Replica
-from .standbys import Standbys, StandbyStatus
-
-__all__ = ["Replica", "SavedTask", "StandbyStatus", "Standbys", "saved_tasks"]

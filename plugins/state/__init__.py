@@ -1,0 +1,1 @@
+"""What reads or rewrites committed state beside the task that owns it."""

@@ -1,0 +1,260 @@
+"""Typed reading of a replica's stores: the stores as processors see them, at the replica's version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, nullcontext
+from copy import deepcopy
+from itertools import islice
+from typing import Any
+
+from penstock import (
+    Application,
+    Commit,
+    ConfigError,
+    PunctuationType,
+    ReadOnlyKeyValueStore,
+    ReadOnlyListStore,
+    ReadOnlySessionStore,
+    ReadOnlyVersionedKeyValueStore,
+    ReadOnlyWindowStore,
+    Serde,
+    StateStore,
+    StoreBackend,
+    StoreBuilder,
+    StoreSpec,
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+)
+from penstock.plugins.engine.program.saved_tasks import SavedTask
+from penstock.plugins.engine.task.local_state.store_context import TaskStoreContext
+from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.store import Change as Row
+from penstock.store.kept_store import KeptStore
+from penstock.store.kinds.timers import TimerStore
+from penstock.store.record_cache import CacheBudget, RecordCache
+from penstock.store.specs import declared_serdes
+from penstock.store.state_store import built_store
+from penstock.stores.commit_buffer import CommitBuffer
+from penstock.stores.kinds.plain import PlainStore
+from penstock.stores.kinds.session import BucketSessionStore
+from penstock.stores.kinds.versioned import VersionedStore
+from penstock.stores.kinds.window import BucketWindowStore
+from penstock.support.names import did_you_mean, index_name
+from penstock.support.repeats import Repeats
+
+from .replica import Replica
+
+LATEST = 2**63 - 1
+"""The end of time, in ms."""
+
+KINDS_OF_TIMES = ("window", "session", "versioned")
+"""The kinds of stores that have an entry of a key for each time, each in a row of its own."""
+
+Entry = dict[str, Any]
+"""An entry of a store: `key` and `value`, and what else its kind has.
+
+`timestamp` and `headers` where values have them; `start` and `end` of windows and sessions; `timestamp` and `valid_to`
+of versions (-1: the latest); `clock` and `at` of timers. All times are in ms.
+"""
+
+
+def declared_store(application: Application, name: str) -> tuple[int, StoreBuilder]:
+    """Return a store of the program, and the number of its sub-topology.
+
+    Raises ConfigError for a store that the program does not name, or that has no changelog.
+    """
+    stores = {each.name: (part.id, each) for part in application.program.subtopologies for each in part.stores}
+    if name not in stores:
+        advice = did_you_mean(name, stores) or f"it has: {', '.join(sorted(stores)) or 'none'}"
+        raise ConfigError(f"the program of application {application.id!r} has no store {name!r}; {advice}")
+    if not stores[name][1].logged:
+        raise ConfigError(
+            f"store {name!r} of application {application.id!r} is not in the changelog (logged=False, or it is filled "
+            "from a topic), so only its task can read it"
+        )
+    return stores[name]
+
+
+def reading_serdes(application: Application, store: StoreBuilder) -> Mapping[str, Serde[Any]]:
+    """Return `key_serde` and `value_serde` of a store, as far as its kind has them: objects of the caller's own."""
+    settings, what = application.settings, f"store {store.name!r}"
+    return {
+        name: resolve_serde(deepcopy(given), deepcopy(settings.state_serde), what, settings.of_plugins)
+        for name, given in declared_serdes(store).items()
+    }
+
+
+def key_serde(application: Application, store: StoreBuilder) -> Serde[Any]:
+    """Return the serde of a store's keys, of the caller's own. Raises ConfigError for a store whose kind has none."""
+    serdes = reading_serdes(application, store)
+    if "key_serde" not in serdes:
+        raise ConfigError(f"store {store.name!r} is of a kind without a key serde: its keys cannot be read here")
+    return serdes["key_serde"]
+
+
+class _ReadingContext(TaskStoreContext):
+    """The context of a store that is read beside its task; its serdes are its own, as one thread at a time uses one."""
+
+    def serde(self, given: SerdeLike, store: str) -> Serde[Any]:
+        return resolve_serde(deepcopy(given), deepcopy(self.state_serde), f"store {store!r}", self.config)
+
+
+def open_store(application: Application, replica: Replica, store: StoreBuilder) -> StateStore:
+    """Return a store at the version of the replica, to be read until the replica's next `catch_up`; close it then.
+
+    Raises as `store_over`.
+    """
+    kept, backend = replica.layout[store.name], replica.backend(store.name)
+    return store_over(application, replica.saved, store, kept, backend, replica.commit)
+
+
+def store_over(
+    application: Application,
+    task: SavedTask,
+    store: StoreBuilder,
+    kept: KeptStore,
+    backend: StoreBackend,
+    commit: Commit | None,
+    now_ms: Callable[[], int] = lambda: 0,
+) -> StateStore:
+    """Return a store of a task, to be read, over a backend with its rows; close it afterwards.
+
+    Its clocks are those of the task at `commit`, or the wall clock `now_ms`, if that is later: what has expired by them
+    is not there. Raises ConfigError if the
+    store was saved as one of another kind, and as `SavedTask.check_serdes`.
+    """
+    kind = store.kind if isinstance(store, StoreSpec) else "key_value"
+    if kind != kept.kind:
+        raise ConfigError(
+            f"store {store.name!r} of application {application.id!r} was saved as one of kind {kept.kind!r}, and the "
+            f"program declares it as {kind!r}: give the program that ran last"
+        )
+    task.check_serdes(store.name, reading_serdes(application, store))
+    settings = application.settings
+    saved = json.loads(commit.engine_state) if commit is not None and commit.engine_state else {}
+    stream_time, wall_clock = saved.get("stream", -1), saved.get("wall", 0)
+    context = _ReadingContext(
+        application.id,
+        task.id,
+        settings.state_serde,
+        kept.fixed_options,
+        lambda: stream_time,
+        lambda: max(wall_clock, now_ms()),
+        lambda reason, count: None,
+        CommitBuffer(backend, index_name(store.name)) if kept.has_index else None,
+        kept.expires,
+        RecordCache(store.name, CacheBudget(0)),
+        Repeats(lambda: wall_clock),
+        settings.of_plugins,
+    )
+    return built_store(store, CommitBuffer(backend, store.name), context)
+
+
+def entries_of(store: StateStore, key: Any, first: int = 0, last: int = LATEST) -> Iterator[Entry]:
+    """Yield the entries of one key: windows that start, sessions that overlap, and versions valid, from first to last.
+
+    Of a versioned store these come with the latest first. Raises ConfigError for a kind of store that it cannot read.
+    """
+    if isinstance(store, ReadOnlyKeyValueStore):
+        value = store.get(key)
+        found: Any = iter([] if value is None else [(key, value)])
+    elif isinstance(store, ReadOnlyWindowStore):
+        found = store.fetch_range(key, key, first, last)
+    elif isinstance(store, ReadOnlySessionStore):
+        found = store.find_sessions(key, first, last)
+    elif isinstance(store, ReadOnlyVersionedKeyValueStore):
+        with store.get(key, first, last) as versions:
+            for _, each in versions:
+                yield {"key": key, "value": each.value, "timestamp": each.timestamp, "valid_to": each.valid_to}
+        return
+    elif isinstance(store, ReadOnlyListStore):
+        found = [(key, value) for value in store.get(key)]
+    elif isinstance(store, TimerStore):
+        yield from (each for each in entries(store) if each["key"] == key)
+        return
+    else:
+        raise _unknown(store)
+    yield from _shown(found, isinstance(store, (ReadOnlyWindowStore, ReadOnlySessionStore)))
+
+
+def entries(
+    store: StateStore, start: Any = None, end: Any = None, first: int = 0, last: int = LATEST
+) -> Iterator[Entry]:
+    """Yield all entries of start <= key <= end, in the order of the serialized keys; None is an open end.
+
+    Of windows those that start, of sessions those that overlap, of versions those valid, from `first` to `last`. Raises
+    ConfigError for timers with limits, and for kinds that it cannot read.
+    """
+    if isinstance(store, (ReadOnlyKeyValueStore, ReadOnlyListStore)):
+        found: Any = store.range(start, end)
+    elif isinstance(store, ReadOnlyWindowStore):
+        found = store.fetch_range(start, end, first, last)
+    elif isinstance(store, ReadOnlySessionStore):
+        found = store.find_sessions_range(start, end, first, last)
+    elif isinstance(store, TimerStore) and start is None and end is None:
+        for clock in PunctuationType:
+            with store.entries(clock) as timers:
+                yield from ({"key": key, "clock": clock.name.lower(), "at": at} for key, at in timers)
+        return
+    elif isinstance(store, VersionedStore):
+        for key, each in store.all_versions(start, end, first, last):
+            yield {"key": key, "value": each.value, "timestamp": each.timestamp, "valid_to": each.valid_to}
+        return
+    else:
+        raise _unknown(store)
+    yield from _shown(found, isinstance(store, (ReadOnlyWindowStore, ReadOnlySessionStore)))
+
+
+def changed_entries(store: StateStore, rows: Iterable[Row]) -> Iterator[tuple[bytes, Entry]]:
+    """Yield changed rows of a window, session or versioned store with the key of the row and its entry.
+
+    The value is None where the entry was deleted, and `valid_to` of a version, because its row does not say it. A
+    version that is gone because of its age is left out. Raises ConfigError for another kind of store.
+    """
+    if isinstance(store, VersionedStore):
+        for row_key, data in rows:
+            if data is not None:
+                key, each = store.entry_of(row_key, data)
+                yield row_key, {"key": key, "value": each.value, "timestamp": each.timestamp, "valid_to": None}
+    elif isinstance(store, (BucketWindowStore, BucketSessionStore)):
+        for row_key, data in rows:
+            yield row_key, next(_shown([store.entry_of(row_key, data)], True))
+    else:
+        raise _unknown(store)
+
+
+def columns(store: StateStore, size: int, first: int = 0, last: int = LATEST) -> Iterator[Mapping[str, list[Any]]]:
+    """Yield all entries as `entries` does, in portions of up to `size`: a list for each column, all equally long."""
+    if isinstance(store, PlainStore):
+        for keys, values in store.portions(size):
+            yield {"key": keys, **_columns_of_values(values)}
+        return
+    found = entries(store, first=first, last=last)
+    while portion := list(islice(found, size)):
+        yield {name: [each[name] for each in portion] for name in portion[0]}
+
+
+def _columns_of_values(values: list[Any]) -> Mapping[str, list[Any]]:
+    if values and isinstance(values[0], (ValueAndTimestamp, ValueTimestampHeaders)):
+        names = ("value", "timestamp", "headers")
+        return {name: list(column) for name, column in zip(names, zip(*values, strict=True), strict=False)}
+    return {"value": values}
+
+
+def _unknown(store: StateStore) -> ConfigError:
+    return ConfigError(f"store {store.name!r}: a {type(store).__name__} cannot be read in this way")
+
+
+def _shown(found: Any, is_windowed: bool) -> Iterator[Entry]:
+    with closing(found) if hasattr(found, "close") else nullcontext():
+        for key, value in found:
+            entry = {"key": key.key, "start": key.start, "end": key.end} if is_windowed else {"key": key}
+            if isinstance(value, ValueTimestampHeaders):
+                entry |= {"value": value.value, "timestamp": value.timestamp, "headers": value.headers}
+            elif isinstance(value, ValueAndTimestamp):
+                entry |= {"value": value.value, "timestamp": value.timestamp}
+            else:
+                entry["value"] = value
+            yield entry

@@ -1,0 +1,368 @@
+"""Replica: a copy of one task's stores at a committed version, kept up to date without the task's help."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from penstock import (
+    Application,
+    ChangelogError,
+    Commit,
+    ConfigError,
+    IncompatibleStateError,
+    Log,
+    LogChangelog,
+    StoreBackend,
+    UnknownTopicError,
+    World,
+    version_counter,
+)
+from penstock.changelog import is_version
+from penstock.plugins.engine.program.changelog_location import shown_location
+from penstock.plugins.engine.program.saved_tasks import SavedTask, saved_tasks
+from penstock.plugins.engine.task.coverage import Coverage
+from penstock.plugins.engine.task.local_state.backends import OF_REPLICA, Backends
+from penstock.plugins.engine.task.local_state.directories import SoleUse
+from penstock.plugins.engine.task.local_state.stretch import Stretch
+from penstock.plugins.engine.task.locations import making_state_directory, open_changelog
+from penstock.plugins.engine.task.lost_commits import NO_COMMIT
+from penstock.plugins.engine.task.older import check_commit
+from penstock.program.layouts import Layouts, id_of_version
+from penstock.settings.secret import HIDDEN
+from penstock.store.kept_store import Layout
+from penstock.support.names import did_you_mean
+from penstock.support.private_files import make_private_directory, write_private_text
+
+from .log_history import LogHistory, OvertakenError
+
+_log = logging.getLogger("penstock.replicas")
+
+_MOST_PASSES = 100
+"""So often one call of `catch_up` reads on, because the task has committed meanwhile, if nothing else is said."""
+_LOOK_SECONDS = 10.0
+"""Seconds between two looks at the note of the program that ran last."""
+
+
+class Replica:
+    """A copy of the logged stores of one task in `directory`, a directory for this task alone.
+
+    It reads the task's commits and its changelog, by the code that restores a task. It takes no fence, and writes
+    nothing to the log or the changelog: the task does not notice it. `catch_up` brings it to the last commit; at any
+    time its content is that of one committed version, `version`, or it shows none. It continues where it was after
+    a restart of its process. From `application` it takes the id and the settings. Which stores the task has, it reads
+    from the log. `stores`: only these. It waits up to `lock_seconds` for another object that has the directory open.
+
+    One process has a directory open, and one thread calls all methods but those of `opening`.
+
+    Raises ConfigError for a task or a store that the application did not save, StoreError for a directory that cannot
+    be written or that another process has open, and LogError.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        task: str,
+        log: Log,
+        directory: Path,
+        *,
+        stores: Collection[str] | None = None,
+        world: World | None = None,
+        lock_seconds: float = 10.0,
+    ) -> None:
+        self.task = task
+        self.opening = Stretch(f"the replica of task {task}")
+        """The work of `catch_up`: any thread may watch and end it."""
+        self.commit: Commit | None = None
+        """The last commit of `version` that `catch_up` has seen; None before the first one."""
+        self._application = application
+        self._log = log
+        self._directory = directory
+        self._chosen = None if stores is None else frozenset(stores)
+        self._world = world or World()
+        self._where = f"application {application.id!r}, replica of task {task}"
+        self._backends: Backends | None = None
+        self._restored = 0
+        self._place: str | None = None
+        self._looked_at = 0.0
+        self._layouts = Layouts({})
+        self._lacking = frozenset[str]()
+        self._held = SoleUse(directory, self._world, lock_seconds)
+        try:
+            self._saved = self._look()
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    # ------------------------------------------------------------------ what it has
+
+    @property
+    def version(self) -> str | None:
+        """The committed version whose content the replica has; None before the first one, and while it is rebuilt."""
+        return None if self._lacking else self._found_version
+
+    @property
+    def _found_version(self) -> str | None:
+        """The committed version of what is here, which may lack stores."""
+        versions = set() if self._backends is None else self._backends.versions()
+        found = versions.pop() if len(versions) == 1 else None
+        return found if found is not None and is_version(found) else None
+
+    @property
+    def saved(self) -> SavedTask:
+        """The task as it was noted when the replica looked last."""
+        return self._saved
+
+    @property
+    def layout(self) -> Layout:
+        """The stores that the replica has."""
+        return self._layouts.now
+
+    def backend(self, store: str) -> StoreBackend:
+        """Return the backend with the rows of a store, to be read until the next `catch_up`.
+
+        Raises ConfigError for a store that the replica does not have.
+        """
+        if self._backends is None or store not in self.layout:
+            advice = did_you_mean(store, self.layout) or f"it has: {', '.join(sorted(self.layout)) or 'none'}"
+            raise ConfigError(f"{self._where}: it has no store {store!r}; {advice}")
+        return self._backends.of(store)
+
+    def behind(self) -> int:
+        """Return how many versions the task's last commit is ahead: 0 if none, and before the task's first commit."""
+        last, version = self._last_commit(), self.version
+        if last is None:
+            return 0
+        return version_counter(last.version) - (-1 if version is None else version_counter(version))
+
+    @property
+    def restored(self) -> int:
+        """How many entries this object has written to the copy."""
+        return self._restored + (0 if self._backends is None else self._backends.restoring.entries)
+
+    def is_wanted(self) -> bool:
+        """Return whether a task waits to use the directory as its local state, or does: close this object then."""
+        return self._held.is_wanted()
+
+    # ------------------------------------------------------------------ following
+
+    def catch_up(self, between: Callable[[], None] = lambda: None, *, passes: int = _MOST_PASSES) -> bool:
+        """Bring the copy to the task's last commit; return False if the task commits too fast: call it again.
+
+        True also where there is no commit; then the copy is empty. `between` is called after each portion, and may
+        wait. `passes`: how often it reads on because the task has committed meanwhile. Raises ChangelogError, naming
+        the file or the topic, when the history of the last commit is damaged,
+        StaleStoreError after `opening.end()`, StoreError when the disk is full, IncompatibleStateError, and LogError.
+        Afterwards the replica may be used as before.
+        """
+        self.opening.begin()
+        for _ in range(passes):
+            commit = self._last_commit()
+            self._follow_program(commit)
+            if commit is None:
+                if (found := self._found_version) is not None:
+                    raise IncompatibleStateError(
+                        f"{self._where}, at version {found}: the log has no commit of the task: {NO_COMMIT}"
+                    )
+                return True
+            if self.version != commit.version and not self._bring_to(commit, between):
+                continue
+            self.commit = commit
+            return True
+        return False
+
+    def bring_to(self, commit: Commit) -> bool:
+        """Bring the copy to a commit of the task; return False if later ones have made that impossible.
+
+        Raises as `catch_up`. With a changelog in a directory an earlier commit can be reached for a while; with one in
+        topics only the last one.
+        """
+        self.opening.begin()
+        self._follow_program(commit)
+        if self.version != commit.version and not self._bring_to(commit, lambda: None):
+            return False
+        self.commit = commit
+        return True
+
+    def _bring_to(self, commit: Commit, between: Callable[[], None]) -> bool:
+        """Return False if the task has committed meanwhile."""
+        check_commit(self._where, commit.version, commit.engine_state)
+        backends = self._backends
+        assert backends is not None
+        backends.opening.between = lambda: self._pause(between)
+        try:
+            backends.bring_to(commit.version, Coverage(self._layouts, commit.version, self._lacking))
+        except OvertakenError:
+            return False
+        except ChangelogError as error:
+            # What an earlier commit needed, the task may have deleted.
+            if not self._is_last(commit.version):
+                return False
+            if (explained := self._explained(error)) is error:
+                raise  # with its own cause
+            raise explained from error
+        if self._lacking:
+            self._lacking = frozenset()
+            self._write_note()
+        return True
+
+    def _pause(self, between: Callable[[], None]) -> None:
+        self.opening.between = between
+        self.opening.pause()
+
+    def _explained(self, error: ChangelogError) -> ChangelogError:
+        noted, own = self._saved.changelog, shown_location(self._application.settings)
+        if noted is None or noted == own:
+            return error
+        return ChangelogError(
+            f"{error}. The application noted its changelog as {noted!r}, and the replica reads {self._place or own!r}: "
+            "give it the same setting 'changelog'"
+        )
+
+    def _last_commit(self) -> Commit | None:
+        try:
+            return self._log.last_commit(self._application.id, self.task, self._saved.partitions)
+        except UnknownTopicError:
+            self._follow_program(None)
+            return self._log.last_commit(self._application.id, self.task, self._saved.partitions)
+
+    def _is_last(self, version: str) -> bool:
+        commit = self._last_commit()
+        return commit is not None and commit.version == version
+
+    def _follow_program(self, commit: Commit | None) -> None:
+        """Open the copy as the program that ran last keeps its stores, if that is another one now."""
+        layout = None if commit is None else id_of_version(commit.version)
+        is_known = layout == self._saved.layouts.id
+        if is_known and self._world.seconds() - self._looked_at < _LOOK_SECONDS:
+            return
+        before, self._saved = self._saved, self._look()
+        if self._saved != before or self._backends is None:
+            self._close_backends()
+            self._open()
+
+    def _look(self) -> SavedTask:
+        self._looked_at = self._world.seconds()
+        tasks = saved_tasks(self._application.id, self._log)
+        found = tasks.get(self.task)
+        if found is None:
+            advice = did_you_mean(self.task, tasks) or f"there are: {', '.join(tasks) or 'none'}"
+            raise ConfigError(
+                f"application {self._application.id!r} has no task {self.task!r} with stores in the log "
+                f"{self._application.settings.shown('log')}; {advice}"
+            )
+        for store in self._chosen or ():
+            kept = found.layouts.now.get(store)
+            if kept is None or not kept.logged:
+                known = [name for name, each in found.layouts.now.items() if each.logged]
+                raise ConfigError(
+                    f"{self._where}: "
+                    + (
+                        f"store {store!r} is not in the changelog (logged=False, or it is filled from a topic)"
+                        if kept is not None
+                        else f"the task has no store {store!r}"
+                    )
+                    + f"; {did_you_mean(store, known) or 'it follows: ' + (', '.join(sorted(known)) or 'none')}"
+                )
+        return found
+
+    # ------------------------------------------------------------------ opening and closing
+
+    def _open(self) -> None:
+        saved, settings = self._saved, self._application.settings
+        before = self._place
+        # The setting may name the place otherwise than the application does, on another host. A move is followed.
+        if before is not None and saved.changelog not in (None, before):
+            if HIDDEN in str(saved.changelog):
+                raise IncompatibleStateError(
+                    f"{self._where}: the application's changelog has moved to {saved.changelog!r}, whose secrets are "
+                    "not noted in the log: give the replica the same setting 'changelog'"
+                )
+            _log.info("%s: the changelog has moved to %s", self._where, saved.changelog)
+            settings = replace(settings, changelog=str(saved.changelog))
+            self._application = self._application.with_settings(changelog=settings.changelog)
+        self._place = saved.changelog
+        self._layouts = self._own(saved.layouts)
+        every = {name: kept for name, kept in saved.layouts.now.items() if kept.logged}
+        found = open_changelog(settings, self._application.id, self.task, self._log, every)
+        found.world, found.beside_writer = self._world, True
+        changelog = LogHistory(found, self._is_last) if isinstance(found, LogChangelog) else found
+        self._backends = Backends(self._directory, self._layouts, changelog, self._where, self.task, self._world)
+        is_ours = self._is_ours()
+        self._backends.open_as_found(Coverage(self._layouts, ""))
+        self._lacking = self._noted_lacking() if is_ours else frozenset()
+        version = self._found_version
+        if not is_ours:
+            self._backends.destroy()  # before the note says that the copy is of this incarnation
+            self._backends.open_as_found(Coverage(self._layouts, ""))
+        self._write_note()  # before it loses the stores that it is not kept with
+        if is_ours and version is not None and (gone := (coverage := Coverage(self._layouts, version)).gone):
+            self._backends.close()
+            self._backends.open_as_found(coverage)
+            self._backends.end_transition(gone, version)
+
+    @property
+    def _note(self) -> Path:
+        """Has the incarnation, and as JSON the stores with which the copy is kept; null: all of the task."""
+        return self._directory / OF_REPLICA
+
+    def _write_note(self) -> None:
+        is_whole = self._chosen is None and not self._lacking
+        kept = None if is_whole else sorted(self._layouts.now.keys() - self._lacking)
+        write_private_text(self._note, f"{self._saved.identity}\n{json.dumps(kept)}")
+
+    def _noted_lacking(self) -> frozenset[str]:
+        """Return the stores without which the copy was kept: it has nothing of them, or what they had once."""
+        kept = self._note.read_text().partition("\n")[2]
+        if not kept:  # an earlier penstock did not note them
+            return frozenset() if self._chosen is None else frozenset(self._layouts.now)
+        return frozenset() if kept == "null" else frozenset(self._layouts.now).difference(json.loads(kept))
+
+    def _is_ours(self) -> bool:
+        """Return whether the copy is of this incarnation; delete those on backends that no store uses any more."""
+        used = {kept.backend for kept in self._saved.layouts.now.values()}
+        with making_state_directory(self._directory):
+            make_private_directory(self._directory)
+            for path in self._directory.iterdir():
+                if path.is_dir() and path.name not in used:
+                    shutil.rmtree(path)
+            if not self._note.exists():
+                # What a task of an earlier incarnation has left here is no version of a task without a commit.
+                if self._log.last_commit(self._application.id, self.task, self._saved.partitions) is None:
+                    return False
+                write_private_text(self._note, f"{self._saved.identity}\nnull")
+            return self._note.read_text().partition("\n")[0] == self._saved.identity
+
+    def _own(self, layouts: Layouts) -> Layouts:
+        """Return the layouts with the stores of the replica alone, under the ids that are in the versions' names."""
+
+        def own(layout: Layout) -> Layout:
+            return {
+                name: kept
+                for name, kept in layout.items()
+                if kept.logged and (self._chosen is None or name in self._chosen)
+            }
+
+        every: Mapping[str, Layout] = {**layouts.earlier, layouts.id: layouts.now}
+        return Layouts(own(layouts.now), {name: own(layout) for name, layout in every.items()})
+
+    def __enter__(self) -> Replica:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release everything; idempotent. The copy stays, for the next object with its directory."""
+        self._close_backends()
+        self._held.close()
+
+    def _close_backends(self) -> None:
+        self._restored, backends, self._backends = self.restored, self._backends, None
+        if backends is not None:
+            backends.close()

@@ -1,0 +1,207 @@
+"""LocalCopies: the local state of the tasks that run on this machine, read beside them."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from math import inf
+
+from penstock import (
+    Application,
+    Commit,
+    Log,
+    StoreBackend,
+    StoreError,
+    StoreUnavailableError,
+    World,
+    version_counter,
+)
+from penstock.changelog import is_version, may_precede
+from penstock.hooks import registry
+from penstock.plugins.engine.program.saved_tasks import SavedTask
+from penstock.plugins.engine.task.locations import state_directory
+from penstock.program.layouts import id_of_version
+from penstock.store.kept_store import KeptStore
+from penstock.stores.memory import MemoryBackend
+
+from .copies import MOST_AGE_SECONDS, Copies, WouldWait
+from .snapshots import Snapshot, ViewBackend
+
+_REOPEN_SECONDS = 0.5
+"""How long a reader stays open, or a task counts as one of another machine: it may have got other files meanwhile."""
+_AHEAD_SECONDS = MOST_AGE_SECONDS / 4
+"""Age of the log's last answer at which it is asked again: beside many transactions Kafka takes up to a second."""
+_EMPTY_SECONDS = 0.1
+"""How long a task counts as one that has made no commit."""
+
+
+@dataclass
+class _Reader:
+    """A store backend that was opened to read, at a time (seconds)."""
+
+    backend: StoreBackend
+    opened_at: float
+
+
+@dataclass(frozen=True)
+class Look:
+    """The last commit that the log had at a time (seconds); None: the task had made none. `before`: the look before.
+
+    `identity`: the application's incarnation then.
+    """
+
+    commit: Commit | None
+    at: float
+    identity: str
+    before: Look | None = None
+
+
+class LocalCopies(Copies):
+    """Reads the stores of tasks that run in this process or in others of this machine, as of their last commits.
+
+    A task writes to its local state only what is committed, so what is there is a committed version. A reader shows it
+    as one, by a view of the store backend. A backend that only one process can open is refused.
+    """
+
+    def __init__(self, application: Application, log: Log, world: World | None = None) -> None:
+        super().__init__(application, log, world)
+        self._root = state_directory(application.settings) / application.id
+        self._lock = threading.Lock()
+        self._readers: dict[tuple[str, str], _Reader] = {}
+        self._absent: dict[tuple[str, str], float] = {}
+        """When there was no local state of a task, by task and backend (seconds)."""
+        self._looks: dict[str, Look] = {}
+        self._looking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+    def _open(self, task: SavedTask, store: str, *, at_once: bool = False) -> Snapshot:
+        kept = task.layouts.now.get(store)
+        if kept is None:
+            raise StoreUnavailableError("the program with this store has not begun to run")
+        look = self._known(task)
+        if look is None or (look.commit is None and self.world.seconds() - look.at > _EMPTY_SECONDS):
+            look = self._look(task, at_once)
+        if at_once and self.world.seconds() - look.at > _AHEAD_SECONDS:
+            self.ahead.start(task.id, lambda: self._look(task))
+        if look.commit is None:
+            return Snapshot(task.id, None, kept, None, look.at, MemoryBackend.ephemeral(kept.tables(store)))
+        view = self._view(task, kept, store, at_once)
+        version = view.version()
+        if version is None or not is_version(version):
+            view.close()
+            raise StoreUnavailableError("its local state is being restored")
+        if id_of_version(version) not in (None, task.layouts.id):
+            view.close()
+            self._looked_at = float("-inf")
+            raise StoreUnavailableError("its local state is of an earlier program, and the task is being opened")
+        if not (may_precede(version, look.commit.version) or may_precede(look.commit.version, version)):
+            view.close()
+            raise StoreUnavailableError("its local state is from before the application was reset or restored")
+        found = Snapshot(task.id, version, kept, None, None, view)
+        # At once, the clock of the look before will do: it is at most two seconds old.
+        if kept.expires and not at_once and version_counter(look.commit.version) < found.counter:
+            try:
+                look = self._look(task)  # its clock says what has expired
+            except BaseException:
+                found.close()
+                raise
+        return self._with(found, look)
+
+    def _confirmed(self, task: SavedTask, found: Snapshot) -> Snapshot:
+        known = self._known(task)
+        is_old = known is None or self.world.seconds() - known.at > MOST_AGE_SECONDS
+        last = None if known is None or is_old else known.commit
+        if last is not None and version_counter(last.version) > found.counter:
+            return found  # the copy has to have that version first: the log would name it again, or a later one
+        return self._with(found, self._look(task))
+
+    def _with(self, found: Snapshot, look: Look) -> Snapshot:
+        """Return the snapshot with a commit that it has reached, if the log had no later one.
+
+        The log has a commit some milliseconds before the copy here; until then the look before counts.
+        """
+        if found.version is None:
+            return found
+        for each in (look, look.before):
+            commit = None if each is None else each.commit
+            if each is not None and commit is not None and may_precede(commit.version, found.version):
+                found.commit, found.confirmed_at = commit, each.at
+                break
+        return found
+
+    def _look(self, task: SavedTask, at_once: bool = False) -> Look:
+        """Ask the log for the last commit; queries that wait for the same answer share it."""
+        if at_once:
+            raise WouldWait
+        before = self._known(task)
+        with self._looking[task.id]:
+            known = self._known(task)
+            if known is not None and known is not before:
+                return known
+            at = self.world.seconds()
+            commit = self.last_commit(task)
+            look = self._looks[task.id] = Look(
+                commit, at, task.identity, None if known is None else replace(known, before=None)
+            )
+            return look
+
+    def _known(self, task: SavedTask) -> Look | None:
+        """Return the last look, if the application was not reset since."""
+        look = self._looks.get(task.id)
+        return look if look is not None and look.identity == task.identity else None
+
+    # ------------------------------------------------------------------ readers
+
+    def _view(self, task: SavedTask, kept: KeptStore, store: str, at_once: bool) -> ViewBackend:
+        if not self._lock.acquire(blocking=not at_once):
+            raise WouldWait
+        try:
+            key, now = (task.id, kept.backend), self.world.seconds()
+            reader = self._readers.get(key)
+            if at_once and reader is None and now - self._absent.get(key, -inf) <= _REOPEN_SECONDS:
+                raise StoreUnavailableError("this machine has no local state of the task")
+            try:
+                if reader is None or now - reader.opened_at > _REOPEN_SECONDS:
+                    backend = self._opened(task, kept.backend)
+                    self._drop(key)
+                    reader = self._readers[key] = _Reader(backend, now)
+                view = reader.backend.view(kept.tables(store))
+            except StoreError as error:
+                self._drop(key)
+                raise StoreUnavailableError(str(error)) from error
+            if view is None:
+                raise StoreError(
+                    f"store {store!r} is on the store backend {kept.backend!r}, which cannot be read beside its task: "
+                    "read it from the changelog (Queries.from_changelog, penstock serve)"
+                )
+            return ViewBackend(view, view.close, reader.backend.approximate_count)
+        finally:
+            self._lock.release()
+
+    def _opened(self, task: SavedTask, backend: str) -> StoreBackend:
+        root = self._root / task.id / backend
+        numbers = [int(each.name) for each in root.glob("*") if each.name.isdigit()]
+        if not numbers:
+            self._absent[task.id, backend] = self.world.seconds()
+            raise StoreUnavailableError(
+                f"this machine has no local state of the task under {root}: ask where it runs, or read the changelog "
+                "(Queries.from_changelog, penstock serve)"
+            )
+        tables = [
+            table for name, kept in task.layouts.now.items() if kept.backend == backend for table in kept.tables(name)
+        ]
+        opened: StoreBackend = registry().load("store backend", backend)(
+            root / str(max(numbers)), tables, read_only=True
+        )
+        return opened
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        reader = self._readers.pop(key, None)
+        if reader is not None:
+            reader.backend.close()
+
+    def close(self) -> None:
+        super().close()
+        with self._lock:
+            for key in list(self._readers):
+                self._drop(key)

@@ -1,0 +1,187 @@
+"""StoreReading: opens one store of an application, task by task, for the queries of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Protocol, TypeVar
+
+from penstock import (
+    Application,
+    ConfigError,
+    StaleStoreError,
+    StateStore,
+    StoreBuilder,
+    StoreSpec,
+    StoreUnavailableError,
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+)
+from penstock.plugins.engine.program.saved_tasks import SavedTask
+from penstock.plugins.state.copies.keys import KeyTasks
+from penstock.stores.rows.scan import Scan
+
+from .built_stores import BuiltStores
+from .changes_feed import ChangesFeed
+from .copies import Bounds, Copies, WouldWait
+
+T = TypeVar("T")
+
+_MOST_TRIES = 5
+"""How often a store is opened again because what was read has gone."""
+_PAUSE_SECONDS = 0.05
+
+
+def kind_of(store: StoreBuilder) -> str:
+    """Return the kind of a declared store."""
+    return store.kind if isinstance(store, StoreSpec) else "key_value"
+
+
+class Opened(Protocol):
+    """The stores of an application as they are opened now; its parts are others after a resharding."""
+
+    built: BuiltStores
+    """Stores that earlier queries have built."""
+    feed: ChangesFeed
+    """Reads the changes of stores."""
+    key_tasks: Mapping[int, KeyTasks]
+    """Which task has a key, by sub-topology."""
+
+    def copies_of(self, subtopology: int, *, at_once: bool = False) -> Copies:
+        """Return the copies that have the stores of a sub-topology. Raises LogError, and WouldWait with `at_once`."""
+        ...
+
+
+@dataclass(frozen=True)
+class StoreReading:
+    """A store of the program, in the tasks of its sub-topology, as far as they can be read here.
+
+    `task`: only this one. `all_tasks`: a key is looked up in each of them, because its task is not that of the records
+    with the key. `timestamped`: values are as they were stored, with timestamps and headers if they have them.
+    """
+
+    queries: Opened
+    subtopology: int
+    builder: StoreBuilder
+    bounds: Bounds
+    timestamped: bool = False
+    task: str | None = None
+    all_tasks: bool = False
+
+    @property
+    def copies(self) -> Copies:
+        """The copies that have the store now. Raises as `Opened.copies_of`."""
+        return self.queries.copies_of(self.subtopology, at_once=self.bounds.at_once)
+
+    @property
+    def feed(self) -> ChangesFeed:
+        """What reads the changes of the store now."""
+        return self.queries.feed
+
+    @property
+    def application(self) -> Application:
+        """The application."""
+        return self.copies.application
+
+    # ------------------------------------------------------------------ which tasks
+
+    def tasks(self) -> Sequence[SavedTask]:
+        """Return the tasks that are asked.
+
+        Raises ConfigError for a task that does not have the store, StoreUnavailableError if the application has not
+        run, and LogError.
+        """
+        return list(self._tasks().values())
+
+    def _tasks(self) -> Mapping[str, SavedTask]:
+        at_once = self.bounds.at_once
+        if self.task is not None:
+            return {self.task: self.copies.task(self.subtopology, self.task, at_once=at_once)}
+        tasks = self.copies.tasks(self.subtopology, at_once=at_once)
+        if not tasks:
+            raise StoreUnavailableError(
+                f"application {self.application.id!r} has saved no store {self.builder.name!r} in the log "
+                f"{self.application.settings.shown('log')}: it has not run there since its last reset"
+            )
+        return tasks
+
+    def tasks_of(self, key: Any) -> Sequence[SavedTask]:
+        """Return the tasks that may have a key. Raises as `tasks`, and ConfigError if its task is unknown."""
+        tasks = self._tasks()
+        if self.all_tasks or len(tasks) == 1:
+            return list(tasks.values())
+        try:
+            names = self.queries.key_tasks[self.subtopology].may_have(key, len(tasks))
+        except ConfigError as error:
+            raise ConfigError(f"{error}: name the task, or ask all tasks") from error
+        return [tasks[name] for name in names if name in tasks]
+
+    # ------------------------------------------------------------------ opening
+
+    @contextmanager
+    def opened(self, task: SavedTask) -> Iterator[StateStore]:
+        """Open the store in a task for the block. Raises as `Copies.snapshot`."""
+        with closing(self.copies.snapshot(task, self.builder.name, self.bounds)) as found:
+            stores = self.queries.built
+            built = stores.take(self.application, task, self.builder, found)
+            yield built.store
+            stores.give_back(built)
+
+    def read(self, task: SavedTask, look: Callable[[Any], T]) -> T:
+        """Return what `look` finds in a task; look again where what was read has gone, as when its files grow."""
+        tries = 0
+        while True:
+            try:
+                with self.opened(task) as store:
+                    return look(store)
+            except StaleStoreError as error:
+                if self.bounds.at_once:
+                    raise WouldWait from None
+                if tries == _MOST_TRIES:
+                    raise self._gone(task, error) from error
+            tries += 1
+            self.copies.world.sleep(_PAUSE_SECONDS)
+
+    def first(self, key: Any, look: Callable[[Any], Any]) -> Any:
+        """Return what `look` finds in the tasks that may have a key; None if nothing."""
+        for task in self.tasks_of(key):
+            value = self.read(task, look)
+            if value is not None:
+                return self.shown(value)
+        return None
+
+    def shown(self, value: Any) -> Any:
+        """Return a value as the query asks for it."""
+        has_more = isinstance(value, (ValueAndTimestamp, ValueTimestampHeaders)) and not self.timestamped
+        return value.value if has_more else value
+
+    def each(self, tasks: Sequence[SavedTask], scan: Callable[[Any], Any]) -> Scan:
+        """Iterate over what `scan` finds in each of the tasks; each is open while it is read."""
+        return Scan(self._each(tasks, scan))
+
+    def _each(self, tasks: Sequence[SavedTask], scan: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
+        for task in tasks:
+            for tries in count():
+                has_begun = False
+                try:
+                    with self.opened(task) as store:
+                        for key, value in scan(store):
+                            has_begun = True
+                            yield key, self.shown(value)
+                    break
+                except StaleStoreError as error:
+                    if has_begun or tries == _MOST_TRIES:
+                        raise self._gone(task, error) from error
+                    self.copies.world.sleep(_PAUSE_SECONDS)
+
+    def _gone(self, task: SavedTask, error: StaleStoreError) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"store {self.builder.name!r} in task {task.id} of application {self.application.id!r}: what was read is "
+            f"not there any more, ask again ({error})"
+        )
+
+    def total(self, look: Callable[[Any], int]) -> int:
+        """Return the sum of what `look` returns for each task."""
+        return sum(self.read(task, look) for task in self.tasks())

@@ -1,0 +1,367 @@
+"""Makes backups: one consistent version of the state of all tasks, beside the running application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from penstock import (
+    Application,
+    ChangelogError,
+    Commit,
+    ConfigError,
+    DeltaChangelog,
+    IncompatibleStateError,
+    Log,
+    OffsetOutOfRangeError,
+    StoreError,
+    TopicPartition,
+    World,
+    version_counter,
+)
+from penstock.plugins.changelogs.directory import DirectoryChangelog
+from penstock.plugins.changelogs.storage import absolute
+from penstock.plugins.engine.program.changelog_location import reaches
+from penstock.plugins.engine.program.lag import offset_resets
+from penstock.plugins.engine.program.preparation import resolve as resolve_tasks
+from penstock.plugins.engine.program.saved_program import is_same_program, read_note, repartition_topics
+from penstock.plugins.engine.program.saved_tasks import SavedTask, saved_tasks, task_partitions
+from penstock.plugins.engine.task.locations import open_deltas, resolve, state_directory
+from penstock.plugins.state.copies.replica import Replica
+from penstock.plugins.state.copies.verification import beside
+from penstock.store import Change, Changes
+from penstock.store.backend import in_key_order
+
+from ..changelog_move import restored
+from .catalog import IN_TRANSIT, Backup, Catalog, stays, stores_of
+from .cut import Cut, Cuts
+
+_PORTION_BYTES = 16 * 1024 * 1024
+_ROW_BYTES = 100
+_MOST_TRIES = 20
+_Row = tuple[str, bytes, bytes | None]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `back_up` wrote: the backup, and the tasks whose whole state it wrote, or only what was new, or nothing."""
+
+    backup: Backup
+    whole: tuple[str, ...]
+    new: tuple[str, ...]
+    unchanged: tuple[str, ...]
+
+
+def back_up(
+    application: Application,
+    log: Log,
+    location: str,
+    *,
+    named: str | None = None,
+    whole: bool = False,
+    patience_seconds: float = 30.0,
+    world: World | None = None,
+    say: Callable[[str], object] = lambda text: None,
+) -> Written:
+    """Write a backup of the state of all tasks to `location`, and return what was written.
+
+    The application may run. The backup counts once all of it is there. `patience_seconds`: how long to look for a
+    moment at which no task commits, where tasks are connected by topics; its tasks are asked to rest for that, where it
+    does not come by itself. `say` gets a line for each task. `named`: the id under which the backups are kept, if the
+    log has the application under another one since it was resharded. `whole`: write all state again, for instance
+    because an earlier file is damaged.
+
+    Raises ConfigError for an application that has saved nothing, ChangelogError that names the place, StoreError if the
+    tasks commit too fast, and LogError.
+    """
+    catalog = Catalog(location, named or application.id, world)
+    return _Making(application, log, catalog, world or World(), say, whole).run(patience_seconds)
+
+
+class _OvertakenError(Exception):
+    """A task has gone on so far that the commit of the cut cannot be read any more: make another cut."""
+
+
+class _Making:
+    def __init__(
+        self,
+        application: Application,
+        log: Log,
+        catalog: Catalog,
+        world: World,
+        say: Callable[[str], object],
+        whole: bool,
+    ) -> None:
+        self._application, self._log, self._world, self._say = application, log, world, say
+        settings = application.settings
+        own = resolve(settings, settings.changelog.partition(":")[2])
+        if settings.log_changelog is None and absolute(own) == absolute(catalog.location):
+            raise ConfigError(
+                f"{catalog.where} is where the changelog of application {application.id!r} is: name another"
+            )
+        self._note = read_note(application.id, log)
+        if not self._note:
+            raise ConfigError(
+                f"application {application.id!r} has saved nothing in the log {settings.shown('log')}: it has not run "
+                "there since its last reset; check --log and --data-dir"
+            )
+        self._tasks = saved_tasks(application.id, log)
+        self._catalog = catalog
+        self._last = self._last_backup()
+        is_ours = self._last is not None and self._last.identity == self._note["identity"]
+        self._before = self._last if is_ours and not whole else None
+        self._whole = whole
+        read = {topic for topics in self._note["reads"].values() for topic in topics}
+        self._intermediate = application.program.intermediate_topics(read, application.settings.intermediate_topics)
+        outputs = {*application.program.sink_topics()} - self._intermediate
+        self._cuts = Cuts(application.id, self._note, self._intermediate, outputs, log, world, self._follow)
+        self._replicas: dict[str, Replica] = {}
+        self._noted: Mapping[str, set[str]] = {}
+        """The files, by task, that a process which is pruning may delete; if it died or is frozen, at any time."""
+        self._how: dict[str, list[str]] = {"whole": [], "new": [], "unchanged": []}
+
+    def _last_backup(self) -> Backup | None:
+        """Return the last backup that can be read, whose files the next one continues if it is of this incarnation."""
+        for name in reversed(self._catalog.names()):
+            try:
+                return self._catalog.read(name)
+            except StoreError as error:
+                self._say(str(error))
+        return None
+
+    def run(self, patience_seconds: float) -> Written:
+        with ExitStack() as stack:
+            stack.enter_context(closing(self._cuts))
+            for task in self._tasks.values():
+                if not self._has_way(task):
+                    stack.enter_context(self._replica(task)).catch_up()
+                    self._say(f"task {task.id} is copied to this machine")
+            for _ in range(_MOST_TRIES):
+                cut = self._cuts.make(patience_seconds)
+                try:
+                    return self._written(cut, stack)
+                except (_OvertakenError, OffsetOutOfRangeError):
+                    continue
+        raise StoreError(
+            f"application {self._application.id!r}: its tasks commit faster than their commits can be read; stop it "
+            "for the backup"
+        )
+
+    def _follow(self) -> None:
+        for replica in self._replicas.values():
+            replica.catch_up(passes=1)
+
+    def _written(self, cut: Cut, stack: ExitStack) -> Written:
+        version, commits = None, dict(cut.commits)
+        for task in self._tasks.values():
+            commit, replica = commits[task.id], self._replicas.get(task.id)
+            if commit is None or replica is None:
+                continue
+            if not self._cuts.between and replica.catch_up() and replica.commit is not None:
+                commits[task.id] = replica.commit  # no other task depends on which one it is
+            else:
+                self._brought(task, commit, stack)
+        starts = self._starts(commits)
+        if self._cuts.between:
+            # Before the state is written: tasks delete these records once they have processed them.
+            version = f"{0:012d}-{self._world.token(8)}"
+            with closing(self._catalog.changelog(IN_TRANSIT)) as records:
+                records.snapshot(version, self._cuts.in_transit(cut, starts))
+        self._how = {"whole": [], "new": [], "unchanged": []}
+        self._noted = self._catalog.noted()
+        for task in self._tasks.values():
+            commit = commits[task.id]
+            if commit is not None:
+                self._how[self._write(task, commit, stack)].append(task.id)
+        if not is_same_program(read_note(self._application.id, self._log), self._note):
+            raise IncompatibleStateError(
+                f"application {self._application.id!r} was started with another program, or reset, meanwhile: make the "
+                "backup again"
+            )
+        now = self._world.clock.now_ms()
+        if self._last is not None:
+            # The clock may have gone back, and names are in the order of backups.
+            now = max(now, self._last.made_at_ms + 1)
+        seconds = f"{datetime.fromtimestamp(now // 1000, UTC):%Y%m%dT%H%M%S}"
+        name = f"{seconds}.{now % 1000:03d}-{self._world.token(4)}"
+        topics = {topic for topics in self._note["reads"].values() for topic in topics}
+        read = topics - repartition_topics(self._application.id, self._note)
+        ids = {topic: each for topic, each in self._log.topic_ids(read).items() if each}
+        outputs = {**cut.outputs} if commits == cut.commits else {}
+        outputs |= {each: end for each, end in cut.ends.items() if each.topic in self._intermediate}
+        backup = Backup(
+            name, self._application.id, now, self._note, commits, version, ids, outputs, starts, self._intermediate
+        )
+        self._catalog.write(backup)
+        return Written(backup, **{how: tuple(tasks) for how, tasks in self._how.items()})
+
+    def _starts(self, commits: Mapping[str, Commit | None]) -> Mapping[TopicPartition, int]:
+        """Return where the topics from outside begin that tasks without a commit read from their start.
+
+        Raises _OvertakenError if one of these tasks has committed since: what it has read may be deleted already.
+        """
+        if all(commits.values()):
+            return {}
+        reads = {task: read for task, read in task_partitions(self._note).items() if commits[task] is None}
+        resets = offset_resets(self._application, resolve_tasks(self._application, self._log))
+        internal = repartition_topics(self._application.id, self._note)
+        unread = [
+            each for read in reads.values() for each in read if each.topic not in internal and each.topic not in resets
+        ]
+        starts = self._log.start_offsets(unread)
+        if any(self._log.last_commit(self._application.id, task, read) for task, read in reads.items()):
+            raise _OvertakenError
+        return starts
+
+    # ------------------------------------------------------------------ a task
+
+    def _previous(self, task: str) -> str | None:
+        commit = None if self._before is None else self._before.commits.get(task)
+        return None if commit is None else commit.version
+
+    def _has_way(self, task: SavedTask) -> bool:
+        """Return whether the changelog leads from the last backup of a task to its last commit."""
+        commit, before = self._log.last_commit(self._application.id, task.id, task.partitions), self._previous(task.id)
+        if commit is None or commit.version == before:
+            return True
+        if before is None or self._application.settings.log_changelog is not None:
+            return False
+        with closing(self._deltas(task.id)) as source:
+            return _leads(source, before, commit.version)
+
+    def _deltas(self, task: str) -> DeltaChangelog:
+        source = open_deltas(self._application.settings, self._application.id, task)
+        source.world, source.beside_writer = self._world, True
+        return source
+
+    def _write(self, task: SavedTask, commit: Commit, stack: ExitStack) -> str:
+        """Bring the backup of a task to a commit; return how."""
+        noted = self._noted.get(task.id, set())
+        with closing(self._catalog.changelog(task.id)) as target:
+            if not self._whole and stays(target, commit.version, noted):
+                target.sync()  # a process that did not come to that may have written it
+                return "unchanged"
+            before = self._previous(task.id)
+            # A delta from a version to itself would lead nowhere: what is there of it is damaged, or was not read.
+            is_later = before != commit.version
+            if before is not None and is_later and _builds_on(target, before, noted):
+                if self._append_deltas(task, commit, before, target):
+                    return "new"
+                replica = self._brought(task, commit, stack)
+                stores = stores_of(self._note, task.id)
+                _append(_differing(replica, stores, target, before), before, commit, target, self._world)
+                how = "new"
+            else:
+                replica = self._brought(task, commit, stack)
+                target.snapshot(commit.version, _rows(replica), commit)
+                how = "whole"
+            if not reaches(target, commit.version):
+                raise ChangelogError(f"{self._catalog.where}: what was written of task {task.id} is not there")
+            self._say(f"task {task.id}: {'all of its state' if how == 'whole' else 'what is new'} is written")
+            return how
+
+    def _append_deltas(self, task: SavedTask, commit: Commit, before: str, target: DirectoryChangelog) -> bool:
+        """Append the deltas since the last backup; return False if the changelog does not have all of them."""
+        if self._application.settings.log_changelog is not None:
+            return False
+        with closing(self._deltas(task.id)) as source:
+            try:
+                plan = source.restore(commit.version, before)
+            except ChangelogError:
+                return False  # cleaned meanwhile, or damaged: the replica says which
+            if plan.base != before:
+                return False
+            at = before
+            for changes, version in _portions(plan.steps):
+                is_last = version == commit.version
+                # A name of its own: a file is named after its first delta, and another backup may follow on the same.
+                reached = version if is_last else f"{version_counter(version):012d}-{self._world.token(8)}"
+                target.append(changes, at, reached, commit if is_last else None)
+                at = reached
+        return at == commit.version
+
+    def _replica(self, task: SavedTask) -> Replica:
+        found = self._replicas.get(task.id)
+        if found is None:
+            directory = backup_directory(self._application, task.id)
+            found = Replica(self._application, task.id, self._log, directory, world=self._world)
+            self._replicas[task.id] = found
+        return found
+
+    def _brought(self, task: SavedTask, commit: Commit, stack: ExitStack) -> Replica:
+        is_new = task.id not in self._replicas
+        replica = self._replica(task)
+        if is_new:
+            stack.enter_context(replica)
+        if not replica.bring_to(commit):
+            replica.catch_up()  # if it is damage and not haste, this says so
+            raise _OvertakenError
+        return replica
+
+
+def backup_directory(application: Application, task: str) -> Path:
+    """Return the directory in which this machine copies all stores of a task to write a backup."""
+    return state_directory(application.settings) / application.id / "replicas" / ".all" / task
+
+
+def _leads(changelog: DeltaChangelog, have: str, target: str) -> bool:
+    try:
+        return changelog.restore(target, have).base == have
+    except ChangelogError:
+        return False
+
+
+def _builds_on(target: DirectoryChangelog, before: str, noted: set[str]) -> bool:
+    """Return whether a delta after the version `before` is better than the whole state."""
+    return reaches(target, before) and stays(target, before, noted) and not target.wants_snapshot()
+
+
+def _rows(replica: Replica) -> Iterator[tuple[str, bytes, bytes]]:
+    for store in sorted(replica.layout):
+        for key, value in replica.backend(store).range(store):
+            yield store, key, value
+
+
+# ---------------------------------------------------------------- what is new
+
+
+def _portions(steps: Iterable[tuple[Changes, str]]) -> Iterator[tuple[Changes, str]]:
+    """Yield steps, several small ones as one."""
+    merged: dict[str, dict[bytes, bytes | None]] = {}
+    size, version = 0, ""
+    for changes, version in steps:
+        for store, rows in changes.items():
+            merged.setdefault(store, {}).update(rows)
+            size += sum(len(key) + len(value or b"") + _ROW_BYTES for key, value in rows)
+        if size >= _PORTION_BYTES:
+            yield {store: in_key_order(changed) for store, changed in merged.items()}, version
+            merged, size, version = {}, 0, ""
+    if version:
+        yield {store: in_key_order(changed) for store, changed in merged.items()}, version
+
+
+def _differing(replica: Replica, stores: list[str], target: DirectoryChangelog, before: str) -> Iterator[_Row]:
+    """Yield the rows of a replica that are not as in the last backup; None for those that it no longer has."""
+    with restored(target.restore(before, None), stores) as kept:
+        for store in stores:
+            now = replica.backend(store).range(store) if store in replica.layout else iter(())
+            for key, was, found in beside(kept.range(store), now):
+                if was != found:
+                    yield store, key, found
+
+
+def _append(rows: Iterator[_Row], before: str, commit: Commit, target: DirectoryChangelog, world: World) -> None:
+    """Append rows in portions, each under a counter of its own between the two versions, as far as there are some."""
+    at, counter, size = before, version_counter(before) + 1, 0
+    changes: dict[str, list[Change]] = {}
+    for store, key, value in rows:
+        if size >= _PORTION_BYTES and counter < version_counter(commit.version):
+            reached = f"{counter:012d}-{world.token(8)}"
+            target.append(changes, at, reached)
+            at, counter, size, changes = reached, counter + 1, 0, {}
+        changes.setdefault(store, []).append((key, value))
+        size += len(key) + len(value or b"") + _ROW_BYTES
+    target.append(changes, at, commit.version, commit)

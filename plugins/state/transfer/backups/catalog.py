@@ -1,0 +1,338 @@
+"""Catalog: the backups of one application in one place. A backup is there once its entry is; entries come last.
+
+Backups are made and deleted by several processes at a time, each of which may stop anywhere and go on much later. No
+file is deleted that a backup needs, by this order:
+
+- A process that makes a backup writes a claim, checks that the files are there and that no note names one, and writes
+  the entry. An entry counts only with its claim.
+- A process that deletes backups notes the files that it may delete, looks for claims, and deletes files that none of
+  them needs. It deletes old claims without an entry, too, and before the files. Its note stays until it has ended.
+
+So a claim that was too late for that look finds the note, or that a file is gone.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from penstock import ChangelogError, Commit, ConfigError, StoreError, TopicPartition, World
+from penstock.plugins.changelogs.directory import DirectoryChangelog, location_and_options
+from penstock.plugins.changelogs.storage import TEMPORARY, Storage, absolute, open_storage
+from penstock.plugins.engine.program.saved_program import Note
+from penstock.plugins.engine.program.saved_tasks import saved_layouts
+from penstock.world import StoredFile
+
+FORMAT = 1
+IN_TRANSIT = "in-transit"
+"""The folder of the records that waited between the tasks; the others have the ids of tasks."""
+_ENTRIES, _END, _CLAIM = "backups", ".json", ".claim"
+_PRUNING = "pruning"
+"""The beginning of the names of notes: files beside the entries, with the names of the files that a prune deletes."""
+_DAY_MS = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True)
+class Backup:
+    """A consistent set of commits of all tasks of an application, whose state is beside it.
+
+    `name`: begins with the time, so that names are in the order of time. `note`: of the program that ran last.
+    `commits` by task; None for a task without a commit. `in_transit`: the version of the records that waited
+    between the tasks, in repartition topics and `intermediate`, topics from outside that they write and read; None if
+    there are no such topics. `topic_ids`: of the topics that the tasks read. `outputs`: the ends of output topics at
+    that moment, where they are known, and of intermediate ones: what the application has written since lies behind
+    them. `starts`: where the topics began that tasks without a commit would have read from their start.
+    """
+
+    name: str
+    application_id: str
+    made_at_ms: int
+    note: Note
+    commits: Mapping[str, Commit | None]
+    in_transit: str | None
+    topic_ids: Mapping[str, str]
+    outputs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    intermediate: Collection[str] = frozenset()
+
+    @property
+    def identity(self) -> str:
+        """The incarnation of the application in its log."""
+        found: str = self.note["identity"]
+        return found
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """The version that it has in each folder: of each task with stores, and of the records in between."""
+        found = {
+            task: commit.version
+            for task, commit in self.commits.items()
+            if commit is not None and saved_layouts(self.note, task.partition("_")[0]).now
+        }
+        return found if self.in_transit is None else {**found, IN_TRANSIT: self.in_transit}
+
+
+class Listed(NamedTuple):
+    """The names of backups at one moment, the oldest first.
+
+    `unfinished`: those with a claim alone, which are being made or were cut short. `void`: entries whose claim was
+    deleted before they were written.
+    """
+
+    made: list[str]
+    unfinished: list[str]
+    void: list[str]
+
+
+class Catalog:
+    """The backups of one application in `location`: a directory, or a URL that pyarrow.fs knows.
+
+    Under LOCATION/APPLICATION ID there is a folder for each task, with the files of a changelog in a directory, and the
+    folder `backups` with an entry and a claim for each backup. Methods raise ChangelogError that names the place.
+    """
+
+    def __init__(self, location: str, application_id: str, world: World | None = None) -> None:
+        self._world = world or World()
+        self.location = location
+        self._place = absolute(location_and_options(location)[0])
+        self.application_id = application_id
+        self._entries = _open(self._place, application_id, _ENTRIES, world=self._world)
+
+    @property
+    def where(self) -> str:
+        """The place, as messages name it."""
+        return self._entries.location.removesuffix(f"/{_ENTRIES}")
+
+    def changelog(self, folder: str) -> DirectoryChangelog:
+        """Return the changelog in which the backups of a task are, one version each."""
+        found = DirectoryChangelog(self.location, self.application_id, folder, open_storage=_open)
+        found.world = self._world
+        return found
+
+    def names(self) -> list[str]:
+        """Return the names of all backups, the oldest first."""
+        return self.listed().made
+
+    def listed(self) -> Listed:
+        """Return the names of backups that are made, and of the others."""
+        with self._entries.explaining("list the backups"):
+            there = {each.name for each in self._entries.files()}
+        entries, claims = ({each.removesuffix(end) for each in there if each.endswith(end)} for end in (_END, _CLAIM))
+        made = {name for name in entries if name in claims or not self._had_claim(name)}
+        return Listed(sorted(made), sorted(claims - entries), sorted(entries - made))
+
+    def _had_claim(self, name: str) -> bool:
+        """Return whether an entry was written after a claim; earlier versions of penstock made none."""
+        try:
+            return "claimed" in json.loads(self._content(f"{name}{_END}"))["backup"]
+        except (ValueError, KeyError, TypeError, ChangelogError):
+            return False  # `read` says what is wrong with it
+
+    def written_ms(self, name: str) -> int:
+        """Return when the entry of a backup was written, by the clock of the place."""
+        with self._entries.explaining("list the backups"):
+            found = [each.modified_ms for each in self._entries.files() if each.name == f"{name}{_END}"]
+        return min(found, default=0)
+
+    def read(self, name: str | None = None) -> Backup:
+        """Return a backup, or the last one. Raises ConfigError if there is none, StoreError for a damaged entry."""
+        names = self.names()
+        if not names:
+            raise ConfigError(
+                f"there is no backup of application {self.application_id!r} in {self.where}: check the place; --of "
+                "names the application whose backup it is, if that is another one"
+            )
+        if name is not None and name not in names:
+            raise ConfigError(f"{self.where} has no backup {name!r}; it has: {', '.join(names[-5:])}")
+        return self._read(f"{name or names[-1]}{_END}")
+
+    def claimed(self, name: str) -> Backup:
+        """Return what an unfinished backup is to be. Raises StoreError if its claim is damaged."""
+        return self._read(f"{name}{_CLAIM}")
+
+    def _read(self, file: str) -> Backup:
+        try:
+            entry = json.loads(self._content(file))
+            is_whole = entry["sha256"] == _digest(entry["backup"])
+        except (ValueError, KeyError, TypeError):
+            is_whole = False
+        if not is_whole:
+            raise StoreError(f"{self.where}/{_ENTRIES}/{file} is damaged: its checksum does not match what it has")
+        return _backup(entry["backup"], f"{self.where}/{_ENTRIES}/{file}")
+
+    def _content(self, file: str) -> bytes:
+        with self._entries.explaining(f"read {file}"), self._entries.open(file) as opened:
+            return opened.read()
+
+    def write(self, backup: Backup) -> None:
+        """Write the entry of a backup, whose files are all there.
+
+        Raises ChangelogError if files of it, or the backup itself, were deleted meanwhile with old backups.
+        """
+        self._write(backup, _CLAIM)  # a prune that looks for claims from now on leaves the files
+        self._check_kept(backup)
+        self._write(backup, _END)
+        if backup.name not in self.names():
+            raise ChangelogError(
+                f"{self.where}: the backup was deleted with old backups, because a later one was there before it was "
+                "whole: make the backup again"
+            )
+
+    def _check_kept(self, backup: Backup) -> None:
+        """Give a backup up if a prune, which did not see its claim, deletes files of it. It first notes which."""
+        noted = self.noted()
+        for folder, version in backup.versions.items():
+            with closing(self.changelog(folder)) as changelog:
+                is_kept = stays(changelog, version, noted.get(folder, set()))
+            if not is_kept:
+                self.delete(backup.name)
+                raise ChangelogError(
+                    f"{self.where}: files of the backup, in the folder {folder}, were deleted meanwhile, with old "
+                    "backups: make the backup again"
+                )
+
+    def _write(self, backup: Backup, end: str) -> None:
+        data = {**_data(backup), "claimed": True}
+        entry = json.dumps({"backup": data, "sha256": _digest(data)}, indent=1).encode()
+        with self._entries.explaining(f"write {backup.name}{end}"):
+            self._entries.write(f"{backup.name}{end}", [entry])
+
+    def delete(self, name: str) -> None:
+        """Delete entry and claim of a backup: it can be restored no more, and is not made any more."""
+        for file in (f"{name}{_END}", f"{name}{_CLAIM}"):
+            with self._entries.explaining(f"delete {file}"):
+                self._entries.delete(file)
+
+    def sync(self) -> None:
+        """Make durable which entries and claims are there."""
+        with self._entries.explaining("sync the backups"):
+            self._entries.sync()
+
+    def delete_temporaries(self, before_ms: int) -> None:
+        """Delete what killed processes have left among the entries and not written since `before_ms`."""
+        with self._entries.explaining("delete files that are left over"):
+            for each in self._entries.files():
+                if each.name.endswith(TEMPORARY) and each.modified_ms < before_ms:
+                    self._entries.delete(each.name)
+
+    # ------------------------------------------------------------------ what is being pruned
+
+    def noted(self) -> dict[str, set[str]]:
+        """Return the files that processes which are pruning may delete, by folder; some of these may have died."""
+        found: dict[str, set[str]] = {}
+        with self._entries.explaining("read what is being pruned"):
+            for note in self._notes():
+                with suppress(FileNotFoundError), self._entries.open(note.name) as opened:
+                    for line in opened.read().decode().split():
+                        folder, _, name = line.partition("/")
+                        found.setdefault(folder, set()).add(name)
+        return found
+
+    @contextmanager
+    def noting(self, files: Mapping[str, Collection[str]]) -> Iterator[None]:
+        """Note the files, by folder, that are deleted in the block. A process that dies in it leaves its note.
+
+        At the end notes that are a day older are deleted, too.
+        """
+        name = f"{_PRUNING}-{self._world.token(8)}"
+        lines = sorted(f"{folder}/{file}" for folder, of_folder in files.items() for file in of_folder)
+        with self._entries.explaining(f"write {name}"):
+            self._entries.write(name, ["\n".join(lines).encode()])
+        try:
+            yield
+        finally:
+            with self._entries.explaining(f"delete {name}"):
+                notes = {each.name: each.modified_ms for each in self._notes()}
+                own_ms = notes.get(name, 0)
+                for each, written_ms in notes.items():
+                    if each == name or written_ms < own_ms - _DAY_MS:
+                        self._entries.delete(each)
+
+    def _notes(self) -> list[StoredFile]:
+        return [
+            each
+            for each in self._entries.files()
+            if each.name.startswith(_PRUNING) and not each.name.endswith(TEMPORARY)
+        ]
+
+
+def stays(changelog: DirectoryChangelog, version: str, noted: set[str]) -> bool:
+    """Return whether there is a way to a version, and none of its files is noted as one that may be deleted."""
+    try:
+        return not changelog.needed(version) & noted
+    except ChangelogError:
+        return False
+
+
+def stores_of(note: Note, task: str) -> list[str]:
+    """Return the names of the stores that a task's backups may have, earlier ones included."""
+    layouts = saved_layouts(note, task.partition("_")[0])
+    return sorted({store for layout in (layouts.now, *layouts.earlier.values()) for store in layout})
+
+
+def _open(location: str, *folders: str, world: World) -> Storage:
+    found = open_storage(location, *folders, world=world)
+    found.what, found.elsewhere = "backup", "name another place"
+    return found
+
+
+def _digest(data: Any) -> str:
+    return sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def _data(backup: Backup) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "name": backup.name,
+        "application_id": backup.application_id,
+        "made_at_ms": backup.made_at_ms,
+        "note": backup.note,
+        "commits": {task: None if each is None else _commit_data(each) for task, each in backup.commits.items()},
+        "in_transit": backup.in_transit,
+        "topic_ids": dict(backup.topic_ids),
+        "outputs": _offsets_data(backup.outputs),
+        "starts": _offsets_data(backup.starts),
+        "intermediate": sorted(backup.intermediate),
+    }
+
+
+def _commit_data(commit: Commit) -> dict[str, Any]:
+    return {
+        "version": commit.version,
+        "positions": _offsets_data(commit.positions),
+        "engine_state": b64encode(commit.engine_state).decode(),
+    }
+
+
+def _offsets_data(offsets: Mapping[TopicPartition, int]) -> list[list[Any]]:
+    return [[*each, offset] for each, offset in offsets.items()]
+
+
+def _offsets(data: list[list[Any]]) -> dict[TopicPartition, int]:
+    return {TopicPartition(topic, partition): at for topic, partition, at in data}
+
+
+def _backup(data: dict[str, Any], where: str) -> Backup:
+    if data["format"] != FORMAT:
+        raise StoreError(f"{where} has format {data['format']}, and this penstock reads {FORMAT}: install a newer one")
+    return Backup(
+        data["name"],
+        data["application_id"],
+        data["made_at_ms"],
+        data["note"],
+        {task: None if each is None else _commit(each) for task, each in data["commits"].items()},
+        data["in_transit"],
+        data["topic_ids"],
+        _offsets(data.get("outputs", [])),
+        _offsets(data.get("starts", [])),
+        frozenset(data.get("intermediate", ())),
+    )
+
+
+def _commit(data: dict[str, Any]) -> Commit:
+    return Commit(_offsets(data["positions"]), data["version"], b64decode(data["engine_state"]))

@@ -1,0 +1,207 @@
+"""FirstContent: fills a store of an application that does not run from rows, before its tasks use it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from itertools import islice
+from typing import Any
+
+from penstock import (
+    Application,
+    Commit,
+    ConfigError,
+    IncompatibleStateError,
+    KeyValueStore,
+    Lease,
+    ListStore,
+    Log,
+    SessionStore,
+    StateStore,
+    StoreBuilder,
+    SystemClock,
+    TaskId,
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+    Windowed,
+    WindowStore,
+)
+from penstock.plugins.engine.program.preparation import RESTORING, Prepared, prepare
+from penstock.plugins.engine.program.saved_stores import drop_stores
+from penstock.plugins.engine.task.commit import PendingCommit
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.report import Phases
+from penstock.plugins.engine.task.task_worker import LastingTaskWorker
+from penstock.plugins.state.copies.contents import declared_store, entries
+from penstock.plugins.state.copies.keys import KeyTasks
+
+_PORTION = 50_000
+_PUT_KINDS = ("key_value", "lru_map", "window", "session", "list")
+
+Row = Mapping[str, Any]
+"""`key` and `value` as objects of the store's serdes; `start` and `end` (ms) of windows and sessions; `timestamp` and
+`headers` where values have them."""
+
+
+def fill_store(
+    application: Application,
+    log: Log,
+    store: str,
+    rows: Callable[[], Iterable[Row]],
+    lease: Lease,
+    *,
+    task: str | None = None,
+) -> int:
+    """Fill an empty store, each row in the task of its key, or all in one `task`; return the number of rows.
+
+    `lease` is that of the application. `rows` is called twice: all of them are looked at before the first one is
+    written. The application need not have run before; then it begins at the positions of now, as `offset_reset` says.
+    Until the end it refuses to start; after a kill, repeat it. Raises ConfigError for a kind of store that it cannot
+    fill, IncompatibleStateError where the store has content, and what the log, the changelog and the serdes raise.
+    """
+    number, builder = declared_store(application, store)
+    kind = getattr(builder, "kind", "key_value")
+    if kind not in _PUT_KINDS:
+        raise ConfigError(f"store {store!r} is of kind {kind!r}: only {', '.join(_PUT_KINDS)} can be filled from rows")
+    mark = f"import of {store}".encode()
+    saved = log.get_meta(application.id, RESTORING)
+    if saved == mark:
+        drop_stores(application, log, lease, [store])
+        log.put_meta(application.id, RESTORING, b"")
+    prepared = prepare(application, log)
+    filling = _Filling(prepared, log, number, builder, task)
+    try:
+        count = filling.check(rows())
+        lease.put_meta(application.id, RESTORING, mark)
+        filling.fill(rows(), lease.renew)
+        log.put_meta(application.id, RESTORING, b"")
+    finally:
+        filling.close()
+    return count
+
+
+class _Task(LastingTaskWorker):
+    """A task that is open without its processors."""
+
+    def open(self) -> None:
+        """Bring its state to the last commit, or make the first one."""
+        self._now = SystemClock().now_ms()
+        self.prepare(self._now)
+        self.restore()
+        assert self._commits is not None
+        saved = self._commits.last.engine_state
+        self._stream_time: int = json.loads(saved).get("stream", -1) if saved else -1
+
+    def store(self, name: str) -> StateStore:
+        """Return a store."""
+        assert self._state is not None
+        return self._state.stores[name]
+
+    def begin_ttl(self, timestamp: int | None) -> None:
+        """Let what is put next expire a TTL after `timestamp` (ms), or after now in the time of the store.
+
+        Where that is stream time, and no record has been processed, it is the wall clock.
+        """
+        assert self._state is not None
+        now = self._stream_time if self._stream_time >= 0 else self._now
+        self._state.set_clocks(now if timestamp is None else timestamp, self._now)
+
+    def commit_stores(self) -> None:
+        """Commit what was put, at the positions of the last commit."""
+        state, commits, committer = self._state, self._commits, self._committer
+        assert state is not None and commits is not None and committer is not None
+        state.set_clocks(self._stream_time, self._now)
+        state.flush()
+        changes, last = state.changes(), commits.last
+        commit = Commit(last.positions, state.new_version(last.version), last.engine_state)
+        PendingCommit(state, committer, commit, [], changes, last, Phases(self._phases.now)).write()
+        state.apply(changes, commit.version)
+        commits.last = commit
+
+
+class _Filling:
+    def __init__(self, prepared: Prepared, log: Log, number: int, store: StoreBuilder, only: str | None) -> None:
+        self._application, self._store = prepared.application, store
+        self._resources = ProcessResources()
+        self._tasks: dict[str, _Task] = {}
+        for task, partitions in prepared.assignment.tasks.items():
+            if task.subtopology == number:
+                count = len(prepared.assignment.tasks)
+                self._tasks[str(task)] = _Task(
+                    self._application, TaskId(*task), partitions, log, resources=self._resources, task_count=count
+                )
+
+        if only is not None and only not in self._tasks:
+            raise ConfigError(f"task {only}: store {store.name!r} is in the tasks {', '.join(self._tasks)}")
+        self._only = only
+        self._key_tasks = KeyTasks(self._application, number)
+
+    def check(self, rows: Iterable[Row]) -> int:
+        """Raise an error for a store that has content, or for a row that cannot be put; return the number of rows."""
+        for task, opened in self._tasks.items():
+            opened.open()
+            if next(entries(opened.store(self._store.name)), None) is not None:
+                raise IncompatibleStateError(
+                    f"store {self._store.name!r} of application {self._application.id!r} has content in task {task}: "
+                    f"give it up first (`penstock state drop MODULE:ATTR {self._store.name}`)"
+                )
+        count = 0
+        for count, row in enumerate(rows, 1):
+            for part in ("key", "value"):
+                if part in row and row[part] is None:
+                    raise ConfigError(f"row {count}: its {part} is null, and no store has one: leave the row out")
+            try:
+                self._tasks_of(row)
+                _item(row, self._store)
+            except KeyError as error:
+                raise ConfigError(f"row {count}: it has no {error.args[0]!r}") from error
+            except ConfigError as error:
+                raise ConfigError(f"row {count}: {error}: put all rows into one with --task") from error
+        return count
+
+    def _tasks_of(self, row: Row) -> list[str]:
+        return [self._only] if self._only is not None else self._key_tasks.of(row["key"], len(self._tasks))
+
+    def fill(self, rows: Iterable[Row], check_lease: Callable[[], None]) -> None:
+        """Put all rows, and commit after each portion."""
+        waiting: Iterator[Row] = iter(rows)
+        while portion := list(islice(waiting, _PORTION)):
+            check_lease()
+            used = set[str]()
+            for row in portion:
+                for task in self._tasks_of(row):
+                    used.add(task)
+                    if self._store.traits.expires:
+                        self._tasks[task].begin_ttl(row["timestamp"] if self._store.traits.timestamped else None)
+                    _put(self._tasks[task].store(self._store.name), row, _item(row, self._store))
+            for task in sorted(used):
+                self._tasks[task].commit_stores()
+
+    def close(self) -> None:
+        for task in self._tasks.values():
+            with closing(task):
+                pass
+        self._resources.close()
+
+
+def _item(row: Row, store: StoreBuilder) -> Any:
+    """Return the value of a row as the store takes it. Raises KeyError for a part that is missing."""
+    value, kind = row["value"], getattr(store, "kind", "key_value")
+    if kind in ("window", "session"):
+        row["start"], row["end"]
+    if getattr(store, "headers", False):
+        return ValueTimestampHeaders(value, row["timestamp"], tuple(row.get("headers") or ()))
+    return ValueAndTimestamp(value, row["timestamp"]) if store.traits.timestamped else value
+
+
+def _put(store: StateStore, row: Row, value: Any) -> None:
+    if isinstance(store, WindowStore):
+        store.put(row["key"], value, row["start"])
+    elif isinstance(store, SessionStore):
+        store.put(Windowed(row["key"], row["start"], row["end"]), value)
+    elif isinstance(store, ListStore):
+        store.add(row["key"], value)
+    else:
+        assert isinstance(store, KeyValueStore)
+        store.put(row["key"], value)

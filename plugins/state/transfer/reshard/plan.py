@@ -1,0 +1,281 @@
+"""ReshardPlan: the tasks of an application before and after, and what cannot be resharded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock import (
+    Application,
+    Assignment,
+    ConfigError,
+    IncompatibleStateError,
+    Log,
+    Partitioner,
+    SourceNode,
+    StoreSpec,
+    Subtopology,
+    TopicPartition,
+)
+from penstock.plugins.engine.program.check import check_saved
+from penstock.plugins.engine.program.preparation import topic_counts
+from penstock.plugins.engine.program.saved_program import Note, gone_stores, read_note
+from penstock.plugins.engine.program.stored_id import StoredAs, read_stored, renamed
+from penstock.plugins.engine.program.windowed_keys import WHOLE_KEYS, whole_keys
+from penstock.program.nodes import decorate
+from penstock.stores.kinds.row_keys import row_keys_of
+from penstock.support.names import did_you_mean
+
+
+@dataclass(frozen=True)
+class ReshardPlan:
+    """How an application gets `partitions` partitions.
+
+    `id`: the application's own one; `stored`: where its log has it now. `before` is the application there, as its
+    program ran last, with `tasks` and `note`; `program` is that of the new layout, which reads `sources[OLD]` in place
+    of each topic OLD. `grown`: topics that have more partitions than when the application ran last, with the old
+    number. `dropped`: stores that start empty. `partitioners`: by topic, where records are not partitioned by Kafka's
+    hash of their key.
+    """
+
+    id: str
+    stored: StoredAs
+    before: Application
+    tasks: Assignment
+    note: Note
+    program: Application
+    partitions: int
+    sources: Mapping[str, str]
+    grown: Mapping[str, int]
+    dropped: frozenset[str]
+    partitioners: Mapping[str, Partitioner]
+
+    def under(self, application_id: str, log: Log) -> tuple[Application, Assignment]:
+        """Return the application of the new layout under the id that the log will have it, and its tasks."""
+        application = renamed(self.program, application_id)
+        return application, application.program.resolve(topic_counts(application_id, log), application_id)
+
+
+def plan_reshard(
+    application: Application,
+    log: Log,
+    partitions: int,
+    *,
+    sources: Mapping[str, str] | None = None,
+    dropped: Collection[str] = (),
+    partitioners: Mapping[str, Partitioner] | None = None,
+) -> ReshardPlan:
+    """Return how an application that has run gets `partitions` partitions; changes nothing.
+
+    `sources`: by source topic, the one that will be read in its place; the program may name the old or the new ones.
+    Without it, the topics have grown. `partitioners`: by source topic, the function by which its writers choose the
+    partition of a record, if that is not Kafka's hash of the key; it gets a record with the key alone. Raises
+    ConfigError for arguments that fit no topic, TopologyError for topics that do not fit each other, and
+    IncompatibleStateError, naming each store, for what cannot be resharded.
+    """
+    sources, partitioners = dict(sources or {}), dict(partitioners or {})
+    stored = read_stored(application.id, log)
+    before = renamed(application, stored.id)
+    note = read_note(stored.id, log)
+    if not note:
+        raise ConfigError(
+            f"application {application.id!r} has not run in the log {application.settings.shown('log')}: there is no "
+            "state to reshard"
+        )
+    if stored.before:
+        raise IncompatibleStateError(
+            f"application {application.id!r} was resharded, and its layout before is still kept: accept the present "
+            "one first (`penstock reshard MODULE:ATTR --accept`), or go back (--undo)"
+        )
+    _check_sources(application, sources, stored, log)
+    before = with_topics(before, {new: old for old, new in sources.items()})
+    program = with_topics(before, sources)
+    saved = note["fingerprint"]["partitions"]
+    globals_ = {topic for each in before.program.global_stores for topic in each.source.topics}
+    counts = topic_counts(stored.id, log)
+    tasks = before.program.resolve(
+        {topic: saved.get(topic, count) for topic, count in counts.items() if topic in saved or topic in globals_},
+        stored.id,
+    )
+    now, before = check_saved(before, tasks, note, log)
+    if _kept(now) != _kept(note):
+        raise IncompatibleStateError(
+            f"application {application.id!r}: its program or settings are others than when it ran last: reshard with "
+            "those, and change them before or after"
+        )
+    grown = {topic: saved[topic] for topic in saved if topic in counts and counts[topic] > saved[topic]}
+    plan = ReshardPlan(
+        application.id, stored, before, tasks, note, program, partitions, sources,
+        grown, frozenset(dropped), partitioners,
+    )  # fmt: skip
+    _check_partitions(plan, log)
+    _check_named(plan)
+    _check_stores(plan, log)
+    return plan
+
+
+def _kept(note: Note) -> Any:
+    """Return the part of a note that a program decides."""
+    layouts = {number: each["now"] for number, each in note["layouts"].items()}
+    return note["fingerprint"], note["changelog"], note["reads"], layouts
+
+
+def moves(plan: ReshardPlan, then: Assignment, number: int) -> bool:
+    """Return whether a sub-topology gets another number of tasks; else each of its tasks stays as it is."""
+    return task_count(plan.tasks, number) != task_count(then, number)
+
+
+def task_count(assignment: Assignment, number: int) -> int:
+    """Return how many tasks a sub-topology has."""
+    return sum(task.subtopology == number for task in assignment.tasks)
+
+
+def _check_sources(application: Application, sources: Mapping[str, str], stored: StoredAs, log: Log) -> None:
+    named, topics = application.program.topics(), log.topics()
+    left = {*stored.left, *stored.sources}
+    patterns = [
+        node.name for node in application.program.nodes.values() if isinstance(node, SourceNode) and node.pattern
+    ]
+    for old, new in sources.items():
+        if old not in named and new not in named:
+            advice = did_you_mean(old, named) or f"it reads: {', '.join(named) or 'none'}"
+            raise ConfigError(f"application {application.id!r} has no source topic {old!r}; {advice}")
+        for topic in (old, new):
+            if topic not in topics:
+                raise ConfigError(f"topic {topic!r} does not exist; create it: penstock topics create {topic}")
+        for sink in (each for part in application.program.subtopologies for each in part.sinks if each.topic == old):
+            raise ConfigError(
+                f"application {application.id!r}: sink {sink.name!r} writes to topic {old!r}, which the new layout "
+                f"would not read: let it write to {new!r} in the program, and run this again"
+            )
+        if old == new or (old in named and new in named):
+            raise ConfigError(
+                f"application {application.id!r} reads {new!r} already: a source topic is replaced by one that the "
+                "application does not read"
+            )
+        read = log.committed(stored.id, [TopicPartition(new, each) for each in range(topics[new].partitions)])
+        if new in left or any(position is not None for position in read.values()):
+            raise ConfigError(
+                f"application {application.id!r} has read topic {new!r} before: it would process its records again; "
+                "replace a topic by one that the application has never read"
+            )
+        for node in patterns:
+            pattern = getattr(application.program.nodes[node], "pattern", None)
+            if pattern is not None and (pattern.fullmatch(old) or pattern.fullmatch(new)):
+                raise ConfigError(f"source {node!r} reads topics by a pattern, so {old!r} cannot be replaced there")
+
+
+def _check_partitions(plan: ReshardPlan, log: Log) -> None:
+    counts = log.topics()
+    changing = {**{new: counts[new].partitions for new in plan.sources.values()}}
+    changing |= {topic: counts[topic].partitions for topic in plan.grown}
+    wrong = [f"topic {topic!r} has {count}" for topic, count in changing.items() if count != plan.partitions]
+    if wrong:
+        raise ConfigError(
+            f"application {plan.id!r} is to have {plan.partitions} partitions, and {', '.join(wrong)}: the topics that "
+            "it will read have to have that number before"
+        )
+    if not changing:
+        read = ", ".join(f"{topic} ({count})" for topic, count in sorted(plan.tasks.partitions().items()))
+        raise ConfigError(
+            f"application {plan.id!r}: its topics have the numbers of partitions that they had when it ran last: "
+            f"{read}. Let a source topic grow to {plan.partitions} partitions, or name a new one: --source OLD=NEW"
+        )
+    plan.under(f"{plan.id}-layout", log)  # topics that are joined have to have the same number
+
+
+def _check_named(plan: ReshardPlan) -> None:
+    stores = {store for each in plan.before.program.subtopologies for store in _layout(each)}
+    stores |= {*gone_stores(plan.note)}
+    for name in plan.dropped:
+        if name not in stores:
+            advice = did_you_mean(name, stores) or f"it has: {', '.join(sorted(stores)) or 'none'}"
+            raise ConfigError(f"application {plan.id!r} has no store {name!r}; {advice}")
+    read = {topic for topics in plan.note["reads"].values() for topic in topics}
+    for topic in plan.partitioners:
+        if topic not in read:
+            advice = did_you_mean(topic, read) or f"it reads: {', '.join(sorted(read))}"
+            raise ConfigError(f"application {plan.id!r} has no source topic {topic!r}; {advice}")
+
+
+def _layout(subtopology: Subtopology) -> Mapping[str, Any]:
+    return {} if subtopology.layouts is None else subtopology.layouts.now
+
+
+def _check_stores(plan: ReshardPlan, log: Log) -> None:
+    reasons = list(_refused(plan))
+    if reasons:
+        raise IncompatibleStateError(
+            f"application {plan.id!r} cannot be resharded: {'; '.join(reasons)}. A store named with --drop starts empty"
+        )
+
+
+def _refused(plan: ReshardPlan) -> Iterator[str]:
+    for name in gone_stores(plan.note):
+        if name not in plan.dropped:
+            yield f"store {name!r} is parked, and nothing says what its keys are"
+    for subtopology in plan.before.program.subtopologies:
+        declared = {each.name: each for each in subtopology.stores}
+        filled = {each.store.name: each.source.topics[0] for each in subtopology.read_only_stores}
+        for name, kept in _layout(subtopology).items():
+            if name in plan.dropped:
+                continue
+            if name not in declared:
+                yield f"store {name!r} is parked, and nothing says what its keys are"
+            elif name in filled:
+                topic = decorate(plan.before.id, filled[name], plan.before.program.internal_topics)
+                if topic in plan.sources or topic in plan.grown:
+                    yield (
+                        f"store {name!r} is filled from topic {topic!r}, which has its rows by the old number: let it "
+                        "have a changelog of its own first"
+                    )
+            elif not kept.logged:
+                yield f"store {name!r} is not in the changelog (logged=False), so its content is on single hosts only"
+            elif not isinstance(spec := declared[name], StoreSpec) or row_keys_of(spec, kept.kind) is None:
+                yield f"store {name!r} is of kind {kept.kind!r}, which does not say where its rows have their keys"
+
+
+def new_note(plan: ReshardPlan, application: Application, assignment: Assignment, log: Log) -> Note:
+    """Return the note of the new layout, which keeps its stores as the old one does."""
+    fresh, _ = check_saved(application, assignment, {}, log)
+    fresh["lives"] = plan.note.get("lives", {})
+    fresh[WHOLE_KEYS] = sorted(whole_keys(application, plan.note, log))
+    for number, each in plan.note["layouts"].items():
+        if number in fresh["layouts"]:
+            fresh["layouts"][number] = {
+                "now": {name: kept for name, kept in each["now"].items() if name in fresh["layouts"][number]["now"]},
+                "earlier": {},
+            }
+    return fresh
+
+
+def with_topics(application: Application, topics: Mapping[str, str]) -> Application:
+    """Return an application whose sources read `topics[NAME]` in place of each topic NAME; others stay."""
+    if not topics:
+        return application
+    program = application.program
+    nodes = {
+        name: _source(node, topics) if isinstance(node, SourceNode) else node for name, node in program.nodes.items()
+    }
+    made = copy(application)
+    made.program = replace(
+        program,
+        nodes=nodes,
+        subtopologies=tuple(
+            replace(
+                each,
+                nodes=tuple(nodes[node.name] for node in each.nodes),
+                read_only_stores=tuple(
+                    replace(store, source=_source(store.source, topics)) for store in each.read_only_stores
+                ),
+            )
+            for each in program.subtopologies
+        ),
+    )
+    return made
+
+
+def _source(node: SourceNode, topics: Mapping[str, str]) -> SourceNode:
+    return replace(node, topics=tuple(topics.get(topic, topic) for topic in node.topics))

@@ -1,0 +1,263 @@
+"""SplitState: the rows of all tasks of a sub-topology, divided among the tasks of the new layout, on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from penstock import (
+    Assignment,
+    IncompatibleStateError,
+    Serde,
+    StoreBackend,
+    StoreBackendFactory,
+    StoreSpec,
+    Subtopology,
+)
+from penstock.hooks import registry
+from penstock.plugins.engine.task.locations import making_state_directory
+from penstock.plugins.engine.task.task_worker import TaskWorker
+from penstock.program.nodes import decorate
+from penstock.program.serdes import resolve_serde
+from penstock.store import Change
+from penstock.store.specs import declared_serdes
+from penstock.stores.kinds.row_keys import OWN_ROW, merged_numbers, time_in_row
+from penstock.stores.rows.envelope import unwrap, wrap
+from penstock.support.names import changelog_topic
+from penstock.support.private_files import make_private_directory
+
+from .draining import Workers
+from .engine_state import sent_windows
+from .plan import ReshardPlan, task_count
+from .routing import StoreRoute, candidates_of
+
+_Row = tuple[str, bytes, bytes]
+_PORTION_BYTES = 4 * 1024 * 1024
+_ROW_BYTES = 100
+"""What a row takes in memory beside its key and value."""
+_VERSION = "split"
+
+
+class SplitState:
+    """The logged stores of the new tasks of one sub-topology; one directory for each under `directory`."""
+
+    def __init__(self, directory: Path, stores: Sequence[str], tasks: int) -> None:
+        self.stores = sorted(stores)
+        self._stack = ExitStack()
+        factory: StoreBackendFactory = registry().load("store backend", "lmdb")
+        self._backends: list[StoreBackend] = []
+        for number in range(tasks):
+            with making_state_directory(directory):
+                make_private_directory(directory / str(number))
+            backend = factory(directory / str(number), self.stores)
+            self._backends.append(self._stack.enter_context(closing(backend)))
+        self._waiting: list[dict[str, list[Change]]] = [{} for _ in range(tasks)]
+        self._bytes = 0
+        self.change: Mapping[str, Callable[[bytes], bytes]] = {}
+        """By store, what is done to its rows."""
+
+    def __enter__(self) -> SplitState:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def add(self, partition: int, store: str, row: bytes, data: bytes) -> None:
+        """Give a row to a task. Raises StoreError when the disk is full."""
+        change = self.change.get(store)
+        data = data if change is None else change(data)
+        self._waiting[partition].setdefault(store, []).append((row, data))
+        self._bytes += len(row) + len(data) + _ROW_BYTES
+        if self._bytes >= _PORTION_BYTES:
+            self.flush()
+
+    def add_to_all(self, store: str, row: bytes, data: bytes, merged: Callable[[bytes, bytes], bytes]) -> None:
+        """Give every task a row of the whole store, `merged` with the one that it has already."""
+        self.flush()
+        for backend in self._backends:
+            before = backend.get(store, row)
+            together = data if before is None else merged(before, data)
+            backend.write({store: [(row, together)]}, backend.version(), _VERSION)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        for backend, changes in zip(self._backends, self._waiting, strict=True):
+            if changes:
+                ordered = {store: sorted(rows) for store, rows in changes.items()}
+                backend.write(ordered, backend.version(), _VERSION)
+                changes.clear()
+        self._bytes = 0
+
+    def rows(self, partition: int) -> Iterator[_Row]:
+        """Yield the rows of a task, by store and key."""
+        backend = self._backends[partition]
+        return ((store, row, data) for store in self.stores for row, data in backend.range(store))
+
+    def get(self, partition: int, store: str, row: bytes) -> bytes | None:
+        """Return the value of a row."""
+        return self._backends[partition].get(store, row)
+
+
+def split_state(
+    plan: ReshardPlan, subtopology: Subtopology, workers: Workers, then: Assignment, directory: Path
+) -> SplitState:
+    """Return the state of the new tasks of a sub-topology; `then` has all tasks of the new layout. Close it.
+
+    Raises IncompatibleStateError, naming the store and a key, where the state is not divided by key.
+    """
+    layout = {} if subtopology.layouts is None else subtopology.layouts.now
+    tasks = task_count(then, subtopology.id)
+    stores = [name for name, kept in layout.items() if kept.logged]
+    own = {task.partition: worker for task, worker in workers.items() if task.subtopology == subtopology.id}
+    made = SplitState(directory, stores, tasks)
+    try:
+        wanted = [store for store in stores if store not in plan.dropped]
+        made.change = _changes(plan, subtopology, own, wanted, then)
+        if len(own) == tasks:
+            _copy(own, wanted, made)
+        else:
+            _divide(plan, subtopology, own, wanted, tasks, made)
+        made.flush()
+    except BaseException:
+        made.__exit__()
+        raise
+    return made
+
+
+def _changes(
+    plan: ReshardPlan, subtopology: Subtopology, own: Mapping[int, TaskWorker], stores: Sequence[str], then: Assignment
+) -> dict[str, Callable[[bytes], bytes]]:
+    """Return, by store, the function that changes its rows, where these have the numbers of partitions."""
+    found = {store: route for store in stores if (route := value_route(plan, subtopology, store, then)) is not None}
+    for worker in own.values() if found else ():
+        for store, _, data in worker.rows():
+            if store in found:
+                found[store].check(data)
+    return {store: route.moved for store, route in found.items()}
+
+
+def _copy(own: Mapping[int, TaskWorker], stores: Sequence[str], made: SplitState) -> None:
+    for partition, worker in own.items():
+        for store, row, data in worker.rows():
+            if store in stores:
+                made.add(partition, store, row, data)
+
+
+def _divide(
+    plan: ReshardPlan,
+    subtopology: Subtopology,
+    own: Mapping[int, TaskWorker],
+    stores: Sequence[str],
+    tasks: int,
+    made: SplitState,
+) -> None:
+    routes = {store: StoreRoute(plan, subtopology, store) for store in stores}
+    count = task_count(plan.tasks, subtopology.id)
+    for partition, worker in own.items():
+        for store, rows in _by_store(worker.rows()):
+            if store in routes:
+                routes[store].check(f"{subtopology.id}_{partition}", partition, count, rows)
+    choose: dict[str, Callable[[bytes], int | None]] = {store: route.split(tasks) for store, route in routes.items()}
+    is_sent = _sent_rows(plan, subtopology, own)
+    for partition, worker in own.items():
+        for store, row, data in worker.rows():
+            if store not in choose or (store in is_sent and is_sent[store](partition, row)):
+                continue
+            target = choose[store](row)
+            if target is None:
+                # What has expired for one old task alone stays where windows are sent when they close.
+                keeps_rows = partial(merged_numbers, keeps_rows=True)
+                merged = keeps_rows if store in is_sent else partial(routes[store].merged, row)
+                made.add_to_all(store, row, data, merged)
+            else:
+                made.add(target, store, row, data)
+
+
+def _sent_rows(
+    plan: ReshardPlan, subtopology: Subtopology, own: Mapping[int, TaskWorker]
+) -> dict[str, Callable[[int, bytes], bool]]:
+    """Return, by store, whether a row of a task is of a window that was sent when it closed, and others wait for.
+
+    Where tasks are at different times, the new ones begin with the lowest, so that no window is left out; a window
+    that a task has sent is left out, so that it is not sent again.
+    """
+    states = {partition: worker.commit.engine_state for partition, worker in own.items() if worker.commit is not None}
+    sent = sent_windows(f"application {plan.id!r} cannot be resharded", states, plan.dropped)
+    return {store: _sent_row(subtopology, store, times) for store, times in sent.items()}
+
+
+def _sent_row(subtopology: Subtopology, store: str, times: Mapping[int, int]) -> Callable[[int, bytes], bool]:
+    assert subtopology.layouts is not None
+    kind, lowest = subtopology.layouts.now[store].kind, min(times.values())
+    spec = next(each for each in subtopology.stores if each.name == store)
+    end_of = spec.division.window_end if isinstance(spec, StoreSpec) else None
+
+    def is_sent(partition: int, row: bytes) -> bool:
+        if row == OWN_ROW:
+            return False
+        time = time_in_row(kind, row)
+        end = time if end_of is None else end_of(time)
+        return end is not None and lowest < end <= times.get(partition, lowest)
+
+    return is_sent
+
+
+def _by_store(rows: Iterable[_Row]) -> Iterator[tuple[str, Iterator[tuple[bytes, bytes]]]]:
+    from itertools import groupby
+
+    for store, group in groupby(rows, key=lambda row: row[0]):
+        yield store, ((row, data) for _, row, data in group)
+
+
+class ValueRoute:
+    """The values of one store, which have the partition of a record with another key: see `PartitionInValue`.
+
+    That partition is found as for a store of the sub-topology whose partitions are meant.
+    """
+
+    def __init__(self, plan: ReshardPlan, store: StoreSpec, then: Assignment) -> None:
+        self._where = f"application {plan.id!r}, store {store.name!r}"
+        in_value, settings, program = store.division.partition_in_value, plan.before.settings, plan.before.program
+        assert in_value is not None
+        self._in_value = in_value
+        topic = decorate(plan.before.id, in_value.topic, program.internal_topics)
+        other = next(each for each in program.subtopologies if topic in plan.tasks.sources[each.id])
+        self._before, self._then = task_count(plan.tasks, other.id), task_count(then, other.id)
+        serde = resolve_serde(
+            declared_serdes(store)["value_serde"], settings.state_serde, f"store {store.name!r}", settings.of_plugins
+        )
+        self._serde: Serde[Any] = serde.bind(changelog_topic(plan.before.id, store.name), is_key=False)
+        self._candidates = candidates_of(plan, other, other.sources, without=topic)
+        self._refused = "no source has records of these keys"
+
+    def check(self, data: bytes) -> None:
+        """Leave the candidates that find the partition in a row. Raises IncompatibleStateError if none is left."""
+        key, partition = self._in_value.find(self._serde.deserialize(unwrap(data).value))
+        for candidate in tuple(self._candidates):
+            reason = candidate.misfit(key, partition, self._before)
+            if reason:
+                self._candidates.remove(candidate)
+                self._refused = reason
+        if not self._candidates:
+            raise IncompatibleStateError(
+                f"{self._where} has partitions that are not those of its keys: key {key!r}: {self._refused}"
+            )
+
+    def moved(self, data: bytes) -> bytes:
+        """Return a row with the partition among those of the new layout."""
+        envelope = unwrap(data)
+        value = self._serde.deserialize(envelope.value)
+        key, _ = self._in_value.find(value)
+        value = self._in_value.put(value, self._candidates[0].partition(key, self._then))
+        return wrap(self._serde.serialize(value), *envelope[1:])
+
+
+def value_route(plan: ReshardPlan, subtopology: Subtopology, store: str, then: Assignment) -> ValueRoute | None:
+    """Return the route of a store whose values have partitions; None for others."""
+    spec = next((each for each in subtopology.stores if each.name == store), None)
+    if not isinstance(spec, StoreSpec) or spec.division.partition_in_value is None:
+        return None
+    return ValueRoute(plan, spec, then)
