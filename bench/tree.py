@@ -110,7 +110,7 @@ def kind_of(process: psutil.Process) -> str:
         return "driver"
     if "python_streaming_source_runner" in command:
         return "source"
-    if "plugins.hosts" in command:
+    if "plugins.engine.host" in command:
         return "host"
     if "pyspark.daemon" in command:
         parent = process.parent()
