@@ -175,7 +175,6 @@ OF_THIS_MACHINE = {
     "plugins/engine/host/client.py": "starts processes and waits for their sockets",
     "plugins/engine/host/continuous_engine.py": "the thread that turns a TaskLoop",
     "plugins/engine/host/life.py": "how long a process lives",
-    "plugins/engine/host/machine_server.py": "a process of its own, and the thread of its server",
     "plugins/engine/host/place.py": "sockets and locks of a process",
     "plugins/engine/host/process.py": "a process, its sockets and its signals",
     "plugins/engine/host/status.py": "memory and CPU of a process",

@@ -81,6 +81,11 @@ class Hooks:
         """Return engines by name, which run applications: classes, made without arguments, of `Engine`s."""
         raise NotImplementedError
 
+    @_gives("companion")
+    def penstock_companions(self) -> Components:
+        """Return what runs have beside their tasks, by name: classes of `Companion`, made with a RunView."""
+        raise NotImplementedError
+
     @_gives("metrics reporter")
     def penstock_metrics_reporters(self) -> Components:
         """Return reporters of metrics by name: functions from an application's id and Settings to a MetricsReporter."""

@@ -15,6 +15,7 @@ from penstock.plugins.engine.host import claims
 from penstock.plugins.engine.host.application_engine import ApplicationEngine
 from penstock.plugins.engine.host.claims import Claims, SlotLayout
 from penstock.plugins.engine.host.client import end_hosts
+from penstock.plugins.engine.host.companion import OpensCompanion
 from penstock.plugins.engine.host.continuous_engine import ContinuousEngine
 from penstock.plugins.engine.host.executor_identity import find_identity, system_processes
 from penstock.plugins.engine.host.life import LEASE_SECONDS
@@ -29,13 +30,14 @@ from penstock.plugins.engine.run.planning import renewals
 from penstock.plugins.engine.run.planning.control import Control, ControlFile, LogFile
 from penstock.plugins.engine.run.planning.run_plan import Plan
 from penstock.plugins.engine.run.progress import EndedBatch
-from penstock.plugins.engine.run.queries_server import machine_server_cargo
 from penstock.plugins.engine.run.query import Query
 from penstock.plugins.engine.run.settings import UNCAUGHT_EXCEPTION_HANDLER
 from penstock.plugins.engine.run.slots import Slots, slots
 from penstock.plugins.engine.task.shipping import pack
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
+from penstock.plugins.state.copies.companions import HostStandbys
 from penstock.plugins.state.copies.settings import NUM_STANDBY_REPLICAS, RACKS
+from penstock.plugins.state.queries.run_server import opens_machine_server
 from penstock.support.repeats import Repeats
 from penstock.task.visits import Visit
 
@@ -83,6 +85,7 @@ class ApplicationQuery(Query):
         server: str | None = None,
     ) -> None:
         self.is_continuous = is_continuous
+        self._server = server
         self._session = session
         self._repeats = repeats
         self._prepared = prepared
@@ -188,13 +191,21 @@ class ApplicationQuery(Query):
             level_here(),
             self._shared_layout,
             self._layout.run,
-            b"" if self._noted_servers is None else machine_server_cargo(application),
+            self._host_companions(),
+            gives_way=self._server is not None,
         )
         spark_application = self._session.sparkContext.applicationId
         settings = application.settings
         family = digest_of(spark_application, application.id, settings.log, settings.data_dir)
         lease_seconds = renewals.LEASE_SECONDS if self.is_continuous else LEASE_SECONDS
         return HostCaller(pack(cargo), family, f"application {application.id!r}", lease_seconds)
+
+    def _host_companions(self) -> tuple[OpensCompanion, ...]:
+        """Return what each host has beside its tasks, as the settings say."""
+        application = self._prepared.application
+        server = None if self._noted_servers is None else opens_machine_server(application)
+        found = () if server is None else (server,)
+        return (*found, HostStandbys) if NUM_STANDBY_REPLICAS.of(application.settings) else found
 
     def _find_local_executor(self) -> str:
         """Return the identity of the executor in the driver's JVM; "" if Spark runs on a cluster."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock import Application, Clock, ConfigError, RuntimeUnavailableError
 from penstock.plugins.engine.run.order import RunOrder, Trigger
 from penstock.plugins.engine.run.progress import EndedBatch, RunProgress, RunSummary
-from penstock.plugins.engine.run.queries_server import queries_server
 from penstock.plugins.engine.run.run_loop import RunLoop, begun
 from penstock.plugins.engine.run.statistics import RunStatistics
 from penstock.plugins.engine.run.stop_request import StopRequest
@@ -78,20 +78,15 @@ def run_order(
         if conf:
             raise ConfigError("conf: a session that is given has its settings already; set them where it is made")
         check_session(session)
-    opening = RunningApplication.open(application, session, master, conf, order.is_waiting_wanted)
+    opening = partial(RunningApplication.open, application, session, master, conf)
     # The JVM's end waits for all of the run.
     with (
         ExitStack() as waiting,
-        begun(application, order, opening, _serving) as (running, stop, statistics),
+        begun(application, order, opening, has_tasks_here=False) as (running, stop, statistics),
     ):
         waiting.enter_context(ending_before_the_jvm(running.session, stop.ask))
         order.note_start()
         return _SparkRun(running, order, stop, statistics).until_done()
-
-
-def _serving(running: RunningApplication) -> AbstractContextManager[str | None]:
-    name = running.session.conf.get("spark.driver.host", "")
-    return queries_server(running.application, has_tasks_here=False, name=name or "")
 
 
 class _SparkRun(RunLoop):

@@ -32,6 +32,7 @@ class RunningApplication(OpenApplication):
     def __init__(self, prepared: Prepared, log: Log, lease: LeaseKeeper, session: SparkSession) -> None:
         super().__init__(prepared, log, lease)
         self.session = session
+        self.machine = session.conf.get("spark.driver.host", "") or ""
         self._late = LateExecutors()
 
     @classmethod

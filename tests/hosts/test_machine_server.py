@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,21 @@ import psutil
 import pytest
 
 from penstock import TopicPartition, run
-from penstock.plugins.engine.host import machine_server, priority
+from penstock.plugins.engine.host import priority
 from penstock.plugins.engine.host.application_engine import ApplicationEngine
 from penstock.plugins.engine.host.engine import HostInfo
 from penstock.plugins.engine.host.life import Process, started_at
-from penstock.plugins.engine.host.machine_server import MachineServer, MachineServerCargo
 from penstock.plugins.engine.host.plan import SlotPlan
 from penstock.plugins.engine.host.reports import SlotMessage
 from penstock.plugins.engine.host.slot_engine import SlotCargo, SlotRequest
 from penstock.plugins.engine.host.status import Meter
 from penstock.plugins.engine.run.slots import Slots
 from penstock.plugins.spark.watching.noted_servers import NotedServers
+from penstock.plugins.state.queries import machine_server
 from penstock.plugins.state.queries.active_server import noted_server
 from penstock.plugins.state.queries.http.guard import Address
 from penstock.plugins.state.queries.http.server import ServerOptions
+from penstock.plugins.state.queries.machine_server import MachineServer, MachineServerCargo
 from penstock.plugins.state.queries.task_servers import TaskServer, task_servers
 
 from ..processes import is_alive
@@ -123,9 +125,8 @@ def test_the_first_batch_says_where_the_server_is(surroundings: Surroundings) ->
     cargo = pickle.dumps(MachineServerCargo(application, ServerOptions(Address("127.0.0.1", 0))))
     tasks = {f"0_{number}": (TopicPartition("in", number),) for number in range(2)}
     me = Process(os.getpid(), started_at(os.getpid()), "the test")
-    engine = SlotCargo(ApplicationEngine, application, tasks, "", 0, server=cargo).engine(
-        HostInfo("token", 0, "", "first", Meter(), watched=[me])
-    )
+    slot = SlotCargo(ApplicationEngine, application, tasks, "", 0, companions=(partial(MachineServer, cargo),))
+    engine = slot.engine(HostInfo("token", 0, "", "first", Meter(), watched=[me]))
     try:
         message = engine.handle(SlotRequest(SlotPlan(0, "", 0), {}, "0@here/1/2/3"))
         assert value_of(message.server, "a") == 2
@@ -158,9 +159,9 @@ def test_tasks_give_way_and_the_server_keeps_its_priority(
 
     def serve() -> tuple[int, int]:
         """Return the priority of this thread, which is a task host's, and of the server."""
-        engine = SlotCargo(ApplicationEngine, application, tasks, str(tmp_path), 30, server=cargo).engine(
-            HostInfo("token", 0, "", "first", Meter(), watched=[me])
-        )
+        beside = (partial(MachineServer, cargo),)
+        slot = SlotCargo(ApplicationEngine, application, tasks, str(tmp_path), 30, companions=beside, gives_way=True)
+        engine = slot.engine(HostInfo("token", 0, "", "first", Meter(), watched=[me]))
         try:
             message = engine.handle(SlotRequest(SlotPlan(0, "", 0), {}, "0@here/1/2/3"))
             return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), process_of(message.server).nice()

@@ -21,7 +21,7 @@ from penstock.client import Client, QueryError
 from penstock.errors import RuntimeUnavailableError
 from penstock.plugins.engine.host.priority import NICE
 from penstock.plugins.engine.program.status_topic import StatusTopic
-from penstock.plugins.engine.run.queries_server import _Server
+from penstock.plugins.state.queries.run_server import _Server
 from penstock.queries import Queries
 
 from ..console.browsing import Reader

@@ -73,10 +73,14 @@ def test_a_driver_that_was_frozen_leaves_its_successors_status(
 ) -> None:
     topic = StatusTopic(surroundings.log, "app")
     partition = TopicPartition(status_topic("app"), 0)
-    with caplog.at_level(logging.DEBUG), StatusWriter(surroundings.log, "app", RunStatistics("app", "0s"), 3_600):
+    with (
+        caplog.at_level(logging.DEBUG),
+        StatusWriter(surroundings.log, "app", RunStatistics("app", "0s").status, 3_600),
+    ):
         wait_until(lambda: topic.read() is not None, "the first driver's status")
-        with StatusWriter(surroundings.log, "app", RunStatistics("app", "continuous")):
-            pass
+        statistics = RunStatistics("app", "continuous")
+        with StatusWriter(surroundings.log, "app", statistics.status):
+            statistics.end(None)
         written = surroundings.log.end_offsets([partition])
     assert surroundings.log.end_offsets([partition]) == written
     status = topic.read()
@@ -96,7 +100,6 @@ def test_an_error_that_is_not_penstocks_does_not_end_it(
             raise fails.pop()
         return make()
 
-    monkeypatch.setattr(statistics, "status", status)
-    with StatusWriter(surroundings.log, "app", statistics, 0.01):
+    with StatusWriter(surroundings.log, "app", status, 0.01):
         wait_until(lambda: StatusTopic(surroundings.log, "app").read() is not None, "the status is written")
     assert "the run's status was not written: ValueError('of a library')" in caplog.text

@@ -56,7 +56,7 @@ class ApplicationEngine(SlotEngine):
         if token == self._host.token:
             self._kept = {number: reports for number, reports in self._kept.items() if number > heard}
         kept = dict(self._kept)
-        self._keep_standbys(plan)
+        self._tell_companions(plan)
         self._resources.is_settled = plan.is_settled
         self._visits = plan.visits
         for task in self._tasks.values():

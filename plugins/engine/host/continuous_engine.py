@@ -77,7 +77,7 @@ class ContinuousEngine(SlotEngine):
         """Renew, step or stop."""
         plan = request.plan
         self._claim(plan, request.executor)
-        self._keep_standbys(plan)
+        self._tell_companions(plan)
         self._executor = request.executor
         self._resources.is_settled = plan.is_settled
         if self._failure_of_slot is not None:

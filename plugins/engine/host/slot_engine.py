@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from penstock import Application, Commit, Log, TopicPartition
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import ProcessResources
-from penstock.plugins.state.queries.settings import QUERIES
 
 from .claims import Claims, SlotLayout
+from .companion import OpensCompanion
 from .engine import Cargo, Engine, HostInfo
 from .log_lines import HostLogHandler, OwnLogLines, log_to_driver
 from .plan import SlotPlan
 from .priority import give_way
 from .reports import TaskFailure, TaskResult
-
-if TYPE_CHECKING:
-    from penstock.plugins.state.copies.standbys import Standbys
-
-    from .machine_server import MachineServer
 
 SERVER_SECONDS = 5.0
 """How long the first batch waits for the URL of the machine's server, which starts beside the tasks."""
@@ -48,8 +43,8 @@ class SlotCargo(Cargo):
 
     `log_directory`: "" where the tasks run in the driver's process. `layout`: None where the driver has one executor,
     and slots need not be claimed. `run` names the run of the query in heartbeats of the continuous mode; without it
-    none are sent, and the driver asks the host instead. `server`: the cargo of the server of queries that each machine
-    has beside its hosts; b"": none.
+    none are sent, and the driver asks the host instead. `companions`: what each host has beside its tasks.
+    `gives_way`: there is a server of queries, which has the processors first.
     """
 
     kind: type[SlotEngine]
@@ -59,7 +54,8 @@ class SlotCargo(Cargo):
     log_level: int
     layout: SlotLayout | None = None
     run: str = ""
-    server: bytes = b""
+    companions: tuple[OpensCompanion, ...] = ()
+    gives_way: bool = False
 
     def engine(self, host: HostInfo) -> SlotEngine:
         return self.kind(self, host)
@@ -80,19 +76,13 @@ class SlotEngine(Engine):
         self._logs: HostLogHandler | OwnLogLines = OwnLogLines()
         if cargo.log_directory:
             self._logs = log_to_driver(Path(cargo.log_directory), cargo.log_level)
-        self._server: MachineServer | None = None
-        if cargo.server:
-            from .machine_server import MachineServer  # few hosts need it
-
-            self._server = MachineServer(cargo.server, cargo.application, host)
-        if cargo.log_directory and QUERIES.of(cargo.application.settings) is not None:
+        self._companions = [each(cargo.application, host) for each in cargo.companions]
+        if cargo.log_directory and cargo.gives_way:
             # After the thread that starts the server, which keeps its priority.
             give_way(host.world)
         self._log: Log = open_log(cargo.application.settings, sends_at_once=self.sends_at_once)
         self._claims = None if cargo.layout is None else Claims(self._log, self._application.id, cargo.layout)
         self._has_claimed = False
-        self._standbys: Standbys | None = None
-        self._standby_log: Log | None = None
 
     def _claim(self, plan: SlotPlan, executor: str) -> None:
         """Note in the log that the executor has the slot, if the plan names no owner yet."""
@@ -100,31 +90,20 @@ class SlotEngine(Engine):
             self._claims.write(plan.slot, executor)
             self._has_claimed = True
 
-    def _keep_standbys(self, plan: SlotPlan) -> None:
-        """Keep warm copies of the tasks that the plan names, in threads of their own."""
-        if self._standbys is not None:
-            self._standbys.choose(plan.standbys)
-        elif plan.standbys:
-            from penstock.plugins.state.copies.standbys import Standbys  # few hosts need it
-
-            # Not the tasks' log: its readers are tuned for them.
-            self._standby_log = open_log(self._application.settings)
-            self._standbys = Standbys(self._application, self._standby_log, plan.standbys, world=self._host.world)
+    def _tell_companions(self, plan: SlotPlan) -> None:
+        for each in self._companions:
+            each.take(plan)
 
     def _server_url(self, most_seconds: float = 0.0) -> str:
         """Return the URL of the machine's server of queries; "" if there is none."""
-        return "" if self._server is None else self._server.url(most_seconds)
+        return next((url for each in self._companions if (url := each.url(most_seconds))), "")
 
     def _failure(self, name: str, error: BaseException) -> TaskResult:
         return TaskResult(name, failure=TaskFailure.of(self._application.id, name, error))
 
     def close(self) -> None:
         """Close what tasks share, and the log."""
-        if self._server is not None:
-            self._server.close()
-        if self._standbys is not None:
-            self._standbys.close()
-        if self._standby_log is not None:
-            self._standby_log.close()
+        for each in self._companions:
+            each.close()
         self._resources.close()
         self._log.close()

@@ -24,6 +24,9 @@ _log = logging.getLogger("penstock.runs")
 class OpenApplication:
     """A prepared application, its log, and its lease."""
 
+    machine: str = ""
+    """The name of this machine for others, where an engine knows it."""
+
     def __init__(self, prepared: Prepared, log: Log, lease: LeaseKeeper) -> None:
         self.application = prepared.application
         self.prepared = prepared

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TypeVar
 
 from penstock import Application, LeaseTakenError, SystemClock, TaskId, TopicPartition, TopologyError
@@ -17,10 +17,8 @@ from penstock.plugins.engine.program.pausing import read_paused
 from penstock.plugins.engine.program.preparation import resolve
 from penstock.plugins.engine.program.visits import asked_visits
 from penstock.plugins.engine.task.report import TaskReport
-from penstock.plugins.state.queries.active_server import noted_server
 
-from .metrics.endpoint import metrics_endpoint
-from .metrics.reporting import reporting
+from .companion import Companion, RunView, companions
 from .metrics.settings import METRICS_PORT, METRICS_REPORTERS
 from .open_application import OpenApplication
 from .order import FAILED, REBALANCING, RUNNING, STOPPED, STOPPING, RunOrder
@@ -29,7 +27,6 @@ from .progress import BatchRates, EndedBatch, RecentRates, RunProgress, RunSumma
 from .query import Query
 from .settings import STATE_LISTENER
 from .statistics import RunStatistics
-from .status_writer import StatusWriter
 from .stop_request import StopRequest
 
 _POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.05, 1.0
@@ -49,18 +46,21 @@ R = TypeVar("R", bound=OpenApplication)
 def begun(
     application: Application,
     order: RunOrder,
-    opening: AbstractContextManager[R],
-    serving: Callable[[R], AbstractContextManager[str | None]],
+    opened: Callable[[Callable[[], bool]], AbstractContextManager[R]],
+    *,
+    has_tasks_here: bool,
 ) -> Iterator[tuple[R, StopRequest, RunStatistics]]:
-    """Begin a run: serve its metrics, open the application, serve its stores, write its status, and listen for a stop.
+    """Begin a run: open the application, with the run's companions around and beside it, and listen for a stop.
 
-    `serving`: serves the stores of an application in its block; returns the URL, None if they are not served.
+    `opened` opens the application; it takes what says whether to wait (more) for another driver's end.
+    `has_tasks_here`: the tasks run on this machine.
     """
     lifecycle = order.lifecycle
     lifecycle.listen(application.id, STATE_LISTENER.of(application.settings))
     statistics = RunStatistics(application.id, order.trigger.text, lifecycle=lifecycle)
+    view = RunView(application, order.waits, has_tasks_here, statistics.status, lambda: statistics.lag)
     try:
-        with _surroundings(application, order, opening, serving, statistics) as (running, stop):
+        with _surroundings([each(view) for each in companions()], order, opened, statistics) as (running, stop):
             lifecycle.enter(REBALANCING)
             yield running, stop, statistics
     except BaseException as error:
@@ -76,30 +76,33 @@ def _is_stopped(order: RunOrder) -> bool:
 
 @contextmanager
 def _surroundings(
-    application: Application,
+    beside: Sequence[Companion],
     order: RunOrder,
-    opening: AbstractContextManager[R],
-    serving: Callable[[R], AbstractContextManager[str | None]],
+    opened: Callable[[Callable[[], bool]], AbstractContextManager[R]],
     statistics: RunStatistics,
 ) -> Iterator[tuple[R, StopRequest]]:
-    with (
-        metrics_endpoint(application.settings, statistics.status, lambda: statistics.lag, waits=order.waits),
-        reporting(application, statistics.status, lambda: statistics.lag),
-        _begun_with(opening, statistics) as running,
-        StatusWriter(running.log, running.application.id, statistics),
-        serving(running) as running.server,
-        noted_server(running.application, running.log),
-        StopRequest.listening(order.stop) as stop,
-    ):
-        yield running, stop
+    def is_wanted() -> bool:
+        if not order.is_waiting_wanted():
+            return False
+        for each in beside:
+            each.wait()
+        return True
 
-
-@contextmanager
-def _begun_with(opening: AbstractContextManager[R], statistics: RunStatistics) -> Iterator[R]:
-    """Open an application; from then on the time of the run counts."""
-    with opening as running:
-        statistics.begin()
-        yield running
+    with ExitStack() as stack:
+        for each in beside:
+            stack.enter_context(each.around())
+        running = stack.enter_context(opened(is_wanted))
+        statistics.begin()  # from now on the time of the run counts
+        with ExitStack() as within:
+            try:
+                for each in beside:
+                    within.enter_context(each.beside(running))
+                with StopRequest.listening(order.stop) as stop:
+                    yield running, stop
+            except BaseException as error:
+                statistics.end(error)
+                raise
+            statistics.end(None)
 
 
 class RunLoop(ABC):

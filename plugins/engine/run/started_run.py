@@ -11,18 +11,16 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from penstock import Application, Log, RuntimeUnavailableError
+from penstock import Application, ConfigError, Log, RuntimeUnavailableError
 from penstock.plugins.engine.program.pausing import pause, resume
 from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.engine.task.locations import open_log
 
+from .companion import companions
 from .order import FAILED, RUNNING, STARTING, STOPPED, STOPPING, Lifecycle
 from .progress import RunSummary
-
-if TYPE_CHECKING:
-    from penstock.plugins.state.queries.queries import Queries
 
 _EXIT_SECONDS = 30.0
 """How long the end of the process waits for a run that nobody has stopped."""
@@ -90,7 +88,7 @@ class StartedRun:
         # The run goes on where the process was when it began.
         self.application = application.with_settings(data_dir=str(Path(application.settings.data_dir).absolute()))
         self._lifecycle = lifecycle
-        self._queries: Queries | None = None
+        self._queries: Any = None
         self._opening_queries = threading.Lock()
         self._run = _Run(application.id, work)
         self._run.start()
@@ -117,8 +115,8 @@ class StartedRun:
         return self._run.error
 
     @property
-    def queries(self) -> Queries:
-        """The stores of the application's tasks on this machine, to be read until the run ends.
+    def queries(self) -> Any:
+        """The stores of the application's tasks on this machine (`penstock.queries.Queries`), until the run ends.
 
         Raises RuntimeUnavailableError after that, and LogError.
         """
@@ -129,9 +127,10 @@ class StartedRun:
                     f"application {self._run.application_id!r} does not run any more: its stores cannot be asked"
                 )
             if self._queries is None:
-                from penstock.plugins.state.queries.queries import Queries  # few runs are asked
-
-                self._queries = Queries.of_this_machine(self.application)
+                opened = (each.queries(self.application) for each in companions())
+                self._queries = next((each for each in opened if each is not None), None)
+                if self._queries is None:
+                    raise ConfigError("no installed companion answers queries: `penstock plugins` lists companions")
             return self._queries
 
     def store(self, name: str, **options: Any) -> Any:

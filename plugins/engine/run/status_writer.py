@@ -5,20 +5,29 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 
 from penstock import Log, PenstockError, SystemClock
-from penstock.plugins.engine.program.run_status import LOST_AFTER_SECONDS
+from penstock.plugins.engine.program.run_status import LOST_AFTER_SECONDS, RunStatus
 from penstock.plugins.engine.program.status_topic import StatusTopic
 from penstock.support.repeats import Repeats
 
-from .statistics import RunStatistics
+from .companion import Companion
+from .open_application import OpenApplication
 
 INTERVAL_SECONDS = 5.0
 _LAST_SECONDS = 10.0
 
 _log = logging.getLogger("penstock.runs")
+
+
+class WrittenStatus(Companion):
+    """The status of the run in the log."""
+
+    def beside(self, running: OpenApplication) -> StatusWriter:
+        return StatusWriter(running.log, running.application.id, self.run.status)
 
 
 class StatusWriter:
@@ -28,10 +37,10 @@ class StatusWriter:
     """
 
     def __init__(
-        self, log: Log, application_id: str, statistics: RunStatistics, interval: float = INTERVAL_SECONDS
+        self, log: Log, application_id: str, status: Callable[[], RunStatus], interval: float = INTERVAL_SECONDS
     ) -> None:
         self._topic = StatusTopic(log, application_id)
-        self._statistics = statistics
+        self._status = status
         self._interval = interval
         self._number = 0
         self._written_at = 0.0
@@ -46,7 +55,6 @@ class StatusWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._statistics.end(error)
         self._ended.set()
         self._thread.join(_LAST_SECONDS)
 
@@ -73,6 +81,6 @@ class StatusWriter:
                 self._number = 1 if before is None else before.number + 1
             elif before is not None and before.number > self._number:
                 return False
-        self._topic.write(replace(self._statistics.status(), number=self._number))
+        self._topic.write(replace(self._status(), number=self._number))
         self._written_at = time.monotonic()
         return True

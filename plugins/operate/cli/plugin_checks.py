@@ -38,6 +38,7 @@ from penstock import (
 from penstock.hooks import GROUP, KINDS, MARK, Component
 from penstock.hooks.registry import plugin_code
 from penstock.hooks.rules import normal_name
+from penstock.plugins.engine.run.companion import Companion
 from penstock.plugins.engine.run.engine import Engine
 from penstock.program.checks import OF_NODES, check_builder, check_class, try_supplier
 from penstock.program.provided import check_provider, provided_stores
@@ -248,6 +249,12 @@ def _engine(found: Any) -> str | None:
     return _abstract(found) or _takes(found)
 
 
+def _companion(found: Any) -> str | None:
+    if not (inspect.isclass(found) and issubclass(found, Companion)):
+        return f"expected a class of Companion (`{Companion.__module__}`), found {found!r}"
+    return _takes(found, "run")
+
+
 def _vocabulary(found: Any) -> str | None:
     needed = [name for name in dir(Vocabulary) if not name.startswith("_")]
     missing = [name for name in needed if not hasattr(found, name)]
@@ -283,6 +290,7 @@ _CHECKS: Mapping[str, Callable[[Any], str | None]] = {
     "renderer": _renderer,
     "engine": _engine,
     "metrics reporter": _called_with("application_id", "settings"),
+    "companion": _companion,
     "setting": _setting,
     "settings vocabulary": _vocabulary,
     "command": lambda found: None if isinstance(found, click.Command) else f"expected a click command, found {found!r}",

@@ -50,6 +50,19 @@ def penstock_engines() -> Components:
 
 
 @hookimpl
+def penstock_companions() -> Components:
+    """Return what runs have beside their tasks, in the order in which they begin."""
+    return {
+        "metrics": "penstock.plugins.engine.run.metrics.endpoint:MetricsEndpoint",
+        "metrics_reporters": "penstock.plugins.engine.run.metrics.reporting:MetricsReporters",
+        "status": "penstock.plugins.engine.run.status_writer:WrittenStatus",
+        "queries": "penstock.plugins.state.queries.run_server:RunServer",
+        "console": "penstock.plugins.operate.console:ConsolePages",
+        "standbys": "penstock.plugins.state.copies.companions:WaitingStandbys",
+    }
+
+
+@hookimpl
 def penstock_metrics_reporters() -> Components:
     """Return the reporters for the setting `metrics_reporters`."""
     return {"opentelemetry": "penstock.plugins.engine.run.metrics.opentelemetry:OpenTelemetryReporter"}

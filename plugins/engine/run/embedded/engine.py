@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from penstock import Application, LeaseTakenError
@@ -16,12 +17,10 @@ from ..engine import Engine
 from ..open_application import OpenApplication, prepared_application
 from ..order import RunOrder
 from ..progress import RunSummary
-from ..queries_server import WaitingServer
 from ..run_loop import RunLoop, begun
 from ..stepping import SteppingDriver, stepping
 from .query import EmbeddedQuery
 from .settings import PROCESSES
-from .waiting_standbys import WaitingStandbys
 
 _OF_SPARK = {"parallelism": "; 'processes' spreads its tasks over processes", "checkpoint_dir": ""}
 """Settings that only Spark reads, and what to set instead."""
@@ -47,18 +46,8 @@ class EmbeddedEngine(Engine):
             raise
 
     def _run(self, application: Application, order: RunOrder) -> RunSummary:
-        waiting, server = WaitingStandbys(application), WaitingServer(application)
-
-        def is_wanted() -> bool:
-            if not order.is_waiting_wanted():
-                return False
-            server.begin()
-            return waiting.keep()
-
-        opening = opened(application, is_wanted)
-        with closing(waiting), closing(server), begun(application, order, opening, server.of_run) as begun_run:
-            running, stop, statistics = begun_run
-            waiting.leave()
+        opening = partial(opened, application)
+        with begun(application, order, opening, has_tasks_here=True) as (running, stop, statistics):
             order.note_start()
             if threading.current_thread() is threading.main_thread():
                 # The process is the run's own. In a service the collector is left as it is.

@@ -97,7 +97,8 @@ class EmbeddedQuery(Query):
     def _machine_hosts(self, kind: type[SlotEngine], directory: str) -> dict[int, MachineHost]:
         application = self._prepared.application
         level = min(logging.getLogger(name).getEffectiveLevel() for name in ("", "penstock"))
-        cargo = pack(SlotCargo(kind, application, self._prepared.tasks(), directory, level))
+        gives_way = self._running.server is not None
+        cargo = pack(SlotCargo(kind, application, self._prepared.tasks(), directory, level, gives_way=gives_way))
         title, digest = f"application {application.id!r}", hashlib.sha256(cargo).hexdigest()
         return {
             slot: MachineHost(application.id, HostSpec(self._world.token(10), slot, digest, cargo, title, ()))

@@ -8,7 +8,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -18,6 +18,7 @@ from penstock.plugins.engine.program.lag import PartitionLag
 from penstock.plugins.engine.program.run_status import RunStatus
 from penstock.support.packages import needed
 
+from ..companion import Companion
 from .settings import METRICS_HOST, METRICS_PORT
 
 if TYPE_CHECKING:
@@ -28,6 +29,14 @@ _AGAIN_SECONDS = 1.0
 """Seconds between two tries to open a port that is in use."""
 
 _log = logging.getLogger("penstock.runs")
+
+
+class MetricsEndpoint(Companion):
+    """The metrics of the run, and its health, on the port of the setting `metrics_port`."""
+
+    def around(self) -> AbstractContextManager[object]:
+        run = self.run
+        return metrics_endpoint(run.application.settings, run.status, run.lag, waits=run.waits)
 
 
 @contextmanager

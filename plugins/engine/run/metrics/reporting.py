@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from penstock import Application, MetricsReporter, SystemClock, duration_ms
 from penstock.hooks import registry
@@ -13,12 +13,20 @@ from penstock.plugins.engine.program.lag import PartitionLag
 from penstock.plugins.engine.program.run_status import RunStatus
 from penstock.support.repeats import Repeats
 
+from ..companion import Companion
 from .measures import measures_of
 from .settings import METRICS_INTERVAL, METRICS_REPORTERS, reporter_names
 
 _LAST_SECONDS = 10.0
 
 _log = logging.getLogger("penstock.runs")
+
+
+class MetricsReporters(Companion):
+    """The reporters of the setting `metrics_reporters`."""
+
+    def around(self) -> AbstractContextManager[object]:
+        return reporting(self.run.application, self.run.status, self.run.lag)
 
 
 @contextmanager

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock import Application, ConfigError
+from penstock.plugins.engine.host.client import Client, HostSpec
+from penstock.plugins.engine.host.companion import HostCompanion
+from penstock.plugins.engine.host.engine import Cargo, Engine, HostInfo
+from penstock.plugins.engine.host.executor_identity import reachable_name
+from penstock.plugins.engine.host.place import digest_of
 from penstock.plugins.engine.task.locations import state_directory
 from penstock.plugins.engine.task.process_resources import tune_garbage_collector_to_answer
-from penstock.plugins.state.queries.http.server import Server, ServerOptions, open_socket, url_of
-from penstock.plugins.state.queries.queries import Queries
 from penstock.support.repeats import Repeats
 
-from .client import Client, HostSpec
-from .engine import Cargo, Engine, HostInfo
-from .executor_identity import reachable_name
-from .place import digest_of
+from .http.server import Server, ServerOptions, open_socket, url_of
+from .queries import Queries
 
 if TYPE_CHECKING:
     import socket
@@ -103,7 +104,7 @@ class _ServerEngine(Engine):
         self._server = self._thread = self._queries = self._socket = None
 
 
-class MachineServer:
+class MachineServer(HostCompanion):
     """Keeps the server of this machine going for one task host: finds it, or starts it, also when it was lost.
 
     The hosts of a machine with the same local state share a server. It ends when none of them has asked for ten
@@ -146,7 +147,6 @@ class MachineServer:
         self._has_looked.set()
 
     def url(self, most_seconds: float = 0.0) -> str:
-        """Return the server's URL, "" if there is none; wait for the first answer up to so many seconds."""
         self._has_looked.wait(most_seconds)
         return self._url
 

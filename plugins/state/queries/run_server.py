@@ -1,4 +1,4 @@
-"""queries_server: a process beside a run that answers queries of its stores over HTTP."""
+"""RunServer: a process beside a run that answers queries of its stores over HTTP."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from penstock import Application, ConfigError, OpensAlone, Settings
 from penstock.hooks import registry
+from penstock.plugins.engine.host.companion import OpensCompanion
+from penstock.plugins.engine.run.companion import Companion, RunView, companions
+from penstock.plugins.engine.run.open_application import OpenApplication
 from penstock.plugins.engine.task.shipping import pack
-from penstock.plugins.state.queries.active_server import own_server
-from penstock.plugins.state.queries.settings import (
+from penstock.stores.memory import MemoryBackend
+
+from .active_server import noted_server, own_server
+from .settings import (
     QUERIES,
     QUERIES_ACTIONS,
     QUERIES_ACTIONS_TOKEN,
-    QUERIES_CONSOLE,
     QUERIES_EXCLUDED,
     QUERIES_MASKED,
     QUERIES_TOKEN,
     store_names,
 )
-from penstock.stores.memory import MemoryBackend
-
-from .open_application import OpenApplication
 
 if TYPE_CHECKING:
-    from penstock.plugins.state.queries.http.server import ServerOptions
+    from .http.server import ServerOptions
 
 _OPTION = "setting 'queries'"
 _AGAIN_SECONDS = 1.0
@@ -54,7 +56,7 @@ def queries_server(application: Application, *, has_tasks_here: bool, name: str 
     if options is None:
         yield None
         return
-    from penstock.plugins.state.queries.http.server import ServerCargo, open_socket, url_of
+    from .http.server import ServerCargo, open_socket, url_of
 
     with open_socket(options, _OPTION) as listening:
         _log.info("application %r: its stores can be asked at %s", application.id, url_of(listening, options))
@@ -78,10 +80,9 @@ def server_options(application: Application) -> ServerOptions | None:
     if not text:
         return None
     # Few runs have one, and these take a part of a run's start.
-    from penstock.plugins.operate.console.pages import pages
-    from penstock.plugins.state.queries.http.guard import Address, checked_token
-    from penstock.plugins.state.queries.http.server import ServerOptions
-    from penstock.plugins.state.queries.queries import Queries
+    from .http.guard import Address, checked_token
+    from .http.server import ServerOptions
+    from .queries import Queries
 
     options = ServerOptions(
         Address.of(text, _OPTION),
@@ -89,56 +90,70 @@ def server_options(application: Application) -> ServerOptions | None:
         excluded=store_names(QUERIES_EXCLUDED, settings),
         masked=store_names(QUERIES_MASKED, settings),
         actions_token=checked_token(_actions_token(settings), "setting 'queries_actions_token'"),
-        pages=pages if QUERIES_CONSOLE.of(settings) else None,
+        pages=next((found for each in companions() if (found := each.pages(application)) is not None), None),
     )
     options.names(Queries.stores_of(application))
     return options
 
 
-def machine_server_cargo(application: Application) -> bytes:
-    """Return the cargo of the servers that a cluster's machines have beside their task hosts; b"" for none.
+def opens_machine_server(application: Application) -> OpensCompanion | None:
+    """Return what opens the servers that a cluster's machines have beside their task hosts; None for none.
 
     They have no pages: the driver's server has them. Raises as `server_options`.
     """
     options = server_options(application)
     if options is None or not can_be_read_beside(application):
-        return b""
-    from penstock.plugins.engine.host.machine_server import MachineServerCargo
+        return None
+    from .machine_server import MachineServer, MachineServerCargo
 
-    return pack(MachineServerCargo(application, replace(options, pages=None, actions_token=None)))
+    cargo = MachineServerCargo(application, replace(options, pages=None, actions_token=None))
+    return partial(MachineServer, pack(cargo))
 
 
-class WaitingServer:
-    """A server of queries that begins while its run waits for another driver of the application.
+class RunServer(Companion):
+    """The server of a run's queries, and the note of it in the log for servers on other machines.
 
-    It answers from what this machine has, such as standbys, and forwards the rest to the machine of that driver.
+    Where tasks are to run on this machine, it begins while the run waits for another driver of the application: it
+    answers from what this machine has, such as standbys, and forwards the rest to the machine of that driver.
     """
 
-    def __init__(self, application: Application) -> None:
-        self._application = application
+    def __init__(self, run: RunView) -> None:
+        super().__init__(run)
         self._stack = ExitStack()
         self._has_tried = False
         self._url: str | None = None
 
-    def begin(self) -> None:
+    def around(self) -> ExitStack:
+        return self._stack
+
+    def wait(self) -> None:
         """Begin, unless it has begun. If the address is in use now, as by that driver, the run opens it later."""
-        if self._has_tried or not QUERIES.of(self._application.settings):
+        application = self.run.application
+        if self._has_tried or not self.run.has_tasks_here or not QUERIES.of(application.settings):
             return
         self._has_tried = True
         try:
-            self._url = self._stack.enter_context(queries_server(self._application, has_tasks_here=True))
+            self._url = self._stack.enter_context(queries_server(application, has_tasks_here=True))
         except ConfigError as error:
-            _log.info("application %r: queries are not answered while it waits: %s", self._application.id, error)
+            _log.info("application %r: queries are not answered while it waits: %s", application.id, error)
 
-    def of_run(self, running: OpenApplication) -> AbstractContextManager[str | None]:
-        """Return the server of the run: this one, if it has begun."""
-        if self._url is not None:
-            return nullcontext(self._url)
-        return queries_server(running.application, has_tasks_here=True)
+    @contextmanager
+    def beside(self, running: OpenApplication) -> Iterator[None]:
+        with ExitStack() as stack:
+            running.server = self._url
+            if self._url is None:
+                serving = queries_server(
+                    running.application, has_tasks_here=self.run.has_tasks_here, name=running.machine
+                )
+                running.server = stack.enter_context(serving)
+            stack.enter_context(noted_server(running.application, running.log))
+            yield
 
-    def close(self) -> None:
-        """End it; idempotent."""
-        self._stack.close()
+    @classmethod
+    def queries(cls, application: Application) -> Any:
+        from .queries import Queries  # few runs are asked
+
+        return Queries.of_this_machine(application)
 
 
 def _actions_token(settings: Settings) -> str | None:

@@ -1,0 +1,107 @@
+"""The copies that runs and task hosts keep beside their tasks, as the setting `num_standby_replicas` says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from penstock import Application, Log, World
+from penstock.plugins.engine.host.companion import HostCompanion
+from penstock.plugins.engine.host.engine import HostInfo
+from penstock.plugins.engine.host.plan import SlotPlan
+from penstock.plugins.engine.program.stored_id import stored_application
+from penstock.plugins.engine.run.companion import Companion, RunView
+from penstock.plugins.engine.run.open_application import OpenApplication
+from penstock.plugins.engine.task.locations import open_log
+
+from .settings import NUM_STANDBY_REPLICAS
+
+if TYPE_CHECKING:
+    from .standbys import Standbys
+
+_log = logging.getLogger("penstock.embedded")
+
+
+class WaitingStandbys(Companion):
+    """Keeps copies of all tasks while another driver runs the application, if the tasks are to run here then."""
+
+    def __init__(self, run: RunView) -> None:
+        super().__init__(run)
+        self._log: Log | None = None
+        self._standbys: Standbys | None = None
+        self._leaving: Future[None] | None = None
+
+    def wait(self) -> None:
+        """Begin, unless it has begun."""
+        application = self.run.application
+        if self._standbys is None and self.run.has_tasks_here and NUM_STANDBY_REPLICAS.of(application.settings):
+            from .standbys import Standbys  # few runs need it
+
+            self._log = open_log(application.settings)
+            self._standbys = Standbys(stored_application(application, self._log), self._log)
+            _log.info("application %r: keeping copies of its tasks' state while it waits", application.id)
+
+    def beside(self, running: OpenApplication) -> AbstractContextManager[object]:
+        self._leave()
+        return nullcontext()
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """End at the end of the block, and wait until the copies are left."""
+        try:
+            yield
+        finally:
+            self._leave()
+            if self._leaving is not None:
+                self._leaving.result()
+
+    def _leave(self) -> None:
+        """Leave the copies to the tasks, which are opened now; do not wait.
+
+        A copy may wait for the end of a transaction that only the opening of its task ends (`Standbys.close`).
+        """
+        standbys, self._standbys = self._standbys, None
+        log, self._log = self._log, None
+        if standbys is None or log is None:
+            return
+        for each in standbys.status():
+            _log.info("standby of task %s: %s, at version %s", each.task, each.state, each.version)
+        thread = World().threads(1, "penstock-leaving")
+        self._leaving = thread.submit(_close, standbys, log)
+        thread.shutdown(wait=False)
+
+
+class HostStandbys(HostCompanion):
+    """Keeps warm copies of the tasks that the plans of its host name, in threads of their own."""
+
+    def __init__(self, application: Application, host: HostInfo) -> None:
+        self._application = application
+        self._world = host.world
+        self._standbys: Standbys | None = None
+        self._log: Log | None = None
+
+    def take(self, plan: SlotPlan) -> None:
+        if self._standbys is not None:
+            self._standbys.choose(plan.standbys)
+        elif plan.standbys:
+            from .standbys import Standbys  # few plans name any
+
+            # Not the tasks' log: its readers are tuned for them.
+            self._log = open_log(self._application.settings)
+            self._standbys = Standbys(self._application, self._log, plan.standbys, world=self._world)
+
+    def close(self) -> None:
+        if self._standbys is not None:
+            self._standbys.close()
+        if self._log is not None:
+            self._log.close()
+
+
+def _close(standbys: Standbys, log: Log) -> None:
+    try:
+        standbys.close()
+    finally:
+        log.close()
