@@ -5,7 +5,7 @@ from .context import ProcessorContext, ValueTransformerContext
 from .errors import ConfigError, PenstockError, ProcessingError, StoreError, TopologyError
 from .for_plugins import *  # noqa: F403 (it has the list)
 from .handlers import DeadLetter, Failure, Handler, Retry, Stage, fail, skip
-from .hooks import hookimpl
+from .hooks import hookimpl, plugin_manager
 from .processor import Processor, ValueTransformer
 from .program.builder import Topology
 from .program.partitioning import default_partitioner
@@ -72,6 +72,7 @@ __all__ = [
     "key_value_store",
     "list_store",
     "lru_map",
+    "plugin_manager",
     "run",
     "session_store",
     "skip",

@@ -1,6 +1,15 @@
 """Plugins: every hook, and the look-up of what installed plugins bring."""
 
-from .registry import Component, Registry, registry
+from .registry import (
+    Component,
+    PluginManager,
+    Registry,
+    plugin_manager,
+    plugins_in_use,
+    read_plugins,
+    register_sent,
+    registry,
+)
 from .specs import GROUP, KINDS, MARK, Components, Hooks, hookimpl, hookspec
 
 __all__ = [
@@ -10,8 +19,13 @@ __all__ = [
     "Component",
     "Components",
     "Hooks",
+    "PluginManager",
     "Registry",
     "hookimpl",
     "hookspec",
+    "plugin_manager",
+    "plugins_in_use",
+    "read_plugins",
+    "register_sent",
     "registry",
 ]

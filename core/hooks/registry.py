@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -14,11 +14,15 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+import pluggy
+
 from ..errors import MissingPackageError, PluginError
 from ..support.packages import DISTRIBUTION
-from .rules import checked_components, has_prefix, prefixes_of, wrong_hooks
-from .specs import GROUP, KINDS, MARK
+from .rules import checked_components, has_prefix, normal_name, prefixes_of, wants, wrong_hooks
+from .specs import GROUP, KINDS, MARK, Hooks
 
+OF_THIS_PROCESS = "of this process"
+"""Stands for the version of a plugin that comes from no package."""
 _log = logging.getLogger("penstock.hooks")
 _NOT_CALLED = frozenset({"setting", "settings vocabulary", "command"})
 """Kinds of components that nobody calls."""
@@ -64,41 +68,149 @@ class Component:
     @property
     def title(self) -> str:
         """The component's name in messages."""
-        return f"{self.kind} {self.name!r} of package {self.package} {self.package_version}"
+        source = "plugin" if self.package_version == OF_THIS_PROCESS else "package"
+        return f"{self.kind} {self.name!r} of {source} {self.package} {self.package_version}"
+
+
+class PluginManager(pluggy.PluginManager):
+    """The plugins of a process, as pluggy knows them. `penstock.plugin_manager()` returns the one that is in use.
+
+    The plugins of installed packages are registered by the names of their packages and entry points. What it does is
+    traced in log lines of `penstock.hooks` at DEBUG, and by `penstock plugins --trace`.
+    """
+
+    def __init__(self, registry: Registry, trace: Callable[[str], object]) -> None:
+        super().__init__(GROUP)
+        self._registry = registry
+        self.add_hookspecs(Hooks)
+        self.trace.root.setwriter(lambda text: trace(text.rstrip()))
+
+    def register(self, plugin: object, name: str | None = None) -> str | None:
+        """Add a plugin that no installed package has: an object or a module, with functions marked by `@hookimpl`.
+
+        `name`: what the names of its components begin with, as those of a package; None: its class or module. It goes
+        along with an application to the processes of its tasks. Returns the name. Raises PluginError for what a package
+        is told by `penstock plugins`: nothing of the plugin is added then.
+        """
+        name = normal_name(name or getattr(plugin, "__name__", type(plugin).__name__).rpartition(".")[2])
+        if self.has_plugin(name) or self.is_registered(plugin):
+            raise PluginError(f"plugin {name!r} is registered already: unregister it first, or give another name")
+        wrong = self._registry.add_of_this_process(name, plugin)
+        if wrong:
+            self.unregister(plugin)
+            raise PluginError(f"plugin {name!r}: {'; '.join(wrong)}")
+        return name
+
+    def unregister(self, plugin: object | None = None, name: str | None = None) -> Any:
+        """Remove a plugin, and what it gives."""
+        name = name or self.get_name(plugin)
+        removed = super().unregister(plugin, name)
+        self._registry.forget(str(name))
+        return removed
+
+    def take(self, plugin: object, name: str) -> dict[str, str]:
+        """Register a plugin with pluggy; return why some of its hooks, by name, are left out."""
+        super().register(plugin, name)
+        self.trace("registered", name)
+        found = {hook: getattr(plugin, hook, None) for hook in KINDS.values()}
+        lacking = {hook: wants(made) for hook, made in found.items() if hasattr(made, MARK)}
+        return {hook: f"{hook} takes no arguments, this one does: {why}" for hook, why in lacking.items() if why}
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        """Leave out what is no hook of ours, or takes arguments: a wrong one drops itself only."""
+        options = super().parse_hookimpl_opts(plugin, name)
+        return options if name in KINDS.values() and not wants(getattr(plugin, name)) else None
+
+    def hooks_of(self, name: str) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+        """Yield (kind, hook, function) for each right hook of a plugin."""
+        for kind, hook in KINDS.items():
+            for found in getattr(self.hook, hook).get_hookimpls():
+                if found.plugin_name == name:
+                    yield kind, hook, found.function
+
+    def of_this_process(self) -> list[tuple[str, SentPlugin]]:
+        """Return the plugins that were registered by a call of `register`, with their names, as they are sent."""
+        names = (name for name, _ in self.list_name_plugin() if self._registry.is_of_this_process(name))
+        return [(name, SentPlugin({hook: made for _, hook, made in self.hooks_of(name)})) for name in names]
+
+
+class SentPlugin:
+    """The hooks of a plugin that was sent to another process."""
+
+    def __init__(self, hooks: dict[str, Callable[[], Any]]) -> None:
+        vars(self).update(hooks)
 
 
 class Registry:
-    """The components of the installed plugins, read once per process."""
+    """The components of the plugins of a process."""
 
-    def __init__(self, found: list[tuple[str, str, str, Any]], broken: Mapping[str, str]) -> None:
-        """Take (entry point, package, version, module) of each plugin, and why others could not be loaded."""
+    def __init__(
+        self,
+        found: Sequence[tuple[str, str, str, Any]],
+        broken: Mapping[str, str],
+        trace: Callable[[str], object] | None = None,
+    ) -> None:
+        """Take (entry point, package, version, module) of each plugin, and why others could not be loaded.
+
+        `trace` is called with a text for each step; None: they are log lines at DEBUG.
+        """
         self.broken = dict(broken)
+        self.manager = PluginManager(self, trace or _trace)
         self.components: dict[tuple[str, str], Component] = {}
         self._ambiguous: dict[tuple[str, str], str] = {}
         self._refused: dict[tuple[str, str], str] = {}
-        readers: dict[int, str] = {}
-        # Ours first: no other package can take their names. A plugin is its module: packages need not know how others
-        # name their entry points.
+        # Ours first: no other package can take their names.
         for point, package, version, plugin in sorted(found, key=lambda each: each[1] != DISTRIBUTION):
-            where = f"{package} {version} ({point}"
-            if id(plugin) in readers:
-                why = f"its module is that of entry point {readers[id(plugin)]!r}: remove one of the two"
-                self.broken[f"{where})"] = why
-                continue
-            readers[id(plugin)] = point
-            try:
-                wrong = list(wrong_hooks(plugin, MARK, list(KINDS.values())))
-            except Exception as error:
-                wrong = [_said(error)]
-            for number, why in enumerate(wrong):
-                self.broken[f"{where}{f', {number + 1}' if number else ''})"] = why
-            for kind, hook in KINDS.items():
-                self._take(kind, hook, point, package, version, getattr(plugin, hook, None))
+            self.add(point, package, version, plugin)
+        self.manager.check_pending()
+
+    def add(self, point: str, package: str, version: str, plugin: Any) -> None:
+        """Register a plugin, and add what its hooks give. What is wrong is in `broken`, and drops itself only."""
+        where = f"{package} {version} ({point}"
+        # A plugin is its module: packages need not know how others name their entry points.
+        if (reader := self.manager.get_name(plugin)) is not None:
+            why = f"its module is that of entry point {reader.partition(':')[2]!r}: remove one of the two"
+            self.broken[f"{where})"] = why
+            return
+        name = package if package == point and version == OF_THIS_PROCESS else f"{package}:{point}"
+        try:
+            wrong = list(wrong_hooks(plugin, MARK, list(KINDS.values())))
+        except Exception as error:
+            wrong = [_said(error)]
+        for number, why in enumerate(wrong):
+            self.broken[f"{where}{f', {number + 1}' if number else ''})"] = why
+        try:
+            lacking = self.manager.take(plugin, name)
+        except Exception as error:  # an attribute of it raises
+            lacking = {"hooks": _said(error)}
+        for hook, why in lacking.items():
+            self.broken[f"{where}: {hook})"] = why
+        for kind, hook, function in self.manager.hooks_of(name):
+            self._take(kind, hook, point, package, version, function)
+
+    def add_of_this_process(self, name: str, plugin: Any) -> list[str]:
+        """Add a plugin that comes from no package; return what is wrong with it."""
+        self.add(name, name, OF_THIS_PROCESS, plugin)
+        return [why for where, why in self.broken.items() if where.startswith(f"{name} {OF_THIS_PROCESS} (")]
+
+    def forget(self, name: str) -> None:
+        """Remove what a plugin that was registered by `PluginManager.register` gives."""
+        where = f"{name} {OF_THIS_PROCESS}"
+        gone = (name, OF_THIS_PROCESS)
+        for key in [key for key, each in self.components.items() if (each.package, each.package_version) == gone]:
+            del self.components[key]
+        for each in [each for each in self.broken if each.startswith(f"{where} (")]:
+            del self.broken[each]
+        for known in (self._ambiguous, self._refused):
+            for key in [key for key, why in known.items() if key[1].startswith(f"{name}.") or where in why]:
+                del known[key]
+
+    def is_of_this_process(self, name: str) -> bool:
+        """Return whether a plugin was registered by `PluginManager.register`, and comes from no installed package."""
+        return ":" not in name
 
     def _take(self, kind: str, hook: str, point: str, package: str, version: str, function: Any) -> None:
         """Add what a hook of a plugin gives. What is wrong drops itself only."""
-        if not hasattr(function, MARK):
-            return
         where = f"{package} {version} ({point}: "
         try:
             with plugin_code():
@@ -108,6 +220,7 @@ class Registry:
             return
         for name, why in wrong.items():
             self.broken[f"{where}{kind} {name})"] = self._refused[kind, str(name)] = why
+        self.manager.trace(f"{package}: {hook} gives", sorted(given))
         for name, target in given.items():
             self._add(Component(kind, name, target, point, package, version))
 
@@ -166,18 +279,66 @@ class Registry:
         return self.find(kind, name).load()
 
 
-@cache
 def registry() -> Registry:
-    """Return the registry. A plugin that cannot be imported is listed in `broken`, and harms no other."""
+    """Return the registry that is in use: that of the installed plugins, unless `plugins_in_use` gives another."""
+    return _in_use[-1] if _in_use else installed_plugins()
+
+
+def plugin_manager() -> PluginManager:
+    """Return the manager of the plugins that are in use, to register an object that no installed package has.
+
+    What is registered goes along with an application to its task hosts and to Spark, as the application itself does.
+    """
+    return registry().manager
+
+
+def register_sent(plugins: Sequence[tuple[str, object]]) -> None:
+    """Register what another process sent (`PluginManager.of_this_process`), unless it is registered here."""
+    manager = plugin_manager()
+    for name, plugin in plugins:
+        if not manager.has_plugin(name):
+            manager.register(plugin, name)
+
+
+_in_use: list[Registry] = []
+
+
+@contextmanager
+def plugins_in_use(found: Registry) -> Iterator[None]:
+    """Look up everything in another registry until the end of the block, in all threads of the process."""
+    _in_use.append(found)
+    try:
+        yield
+    finally:
+        _in_use.remove(found)
+
+
+@cache
+def installed_plugins() -> Registry:
+    """Return the registry of the installed plugins, which are read once per process."""
+    return read_plugins()
+
+
+def read_plugins(trace: Callable[[str], object] | None = None, *, only: str | None = None) -> Registry:
+    """Read the installed plugins, or those of one distribution. `trace`: as of Registry.
+
+    One that cannot be imported is listed in `broken`, and harms no other.
+    """
     found, broken = [], {}
     for point in sorted(entry_points(group=GROUP), key=lambda each: (*_distribution(each), each.name, each.value)):
         package, version = _distribution(point)
+        if only not in (None, package):
+            continue
         try:
             with plugin_code():
                 found.append((point.name, package, version, point.load()))
         except Exception as error:
             broken[f"{package} {version} ({point.name})"] = _said(error)
-    return Registry(found, broken)
+    return Registry(found, broken, trace)
+
+
+def _trace(text: str) -> None:
+    _log.debug("%s", text)
 
 
 def _said(error: Exception) -> str:

@@ -39,13 +39,9 @@ def wrong_hooks(plugin: object, mark: str, hooks: Sequence[str]) -> Iterator[str
 def checked_components(hook: str, function: Any, package: str) -> tuple[dict[str, Any], dict[object, str]]:
     """Call a hook; return the components that it gives, and why it gives others in vain.
 
-    Raises PluginError for a function with parameters, and unless it returns a mapping from names to things.
+    Raises PluginError unless it returns a mapping from names to things.
     """
     example = f"{{'{prefixes_of(package)[0]}.NAME': 'package.module:attribute'}}"
-    try:
-        inspect.signature(function).bind()
-    except TypeError as error:
-        raise PluginError(f"{hook} takes no arguments, this one does: {error}") from error
     given = function()
     if not isinstance(given, Mapping):
         raise PluginError(f"{hook} returned {type(given).__name__}, expected a mapping like {example}")
@@ -61,6 +57,15 @@ def checked_components(hook: str, function: Any, package: str) -> tuple[dict[str
         else:
             right[name] = target
     return right, wrong
+
+
+def wants(function: Any) -> str:
+    """Return what a function lacks when it is called without arguments; "" for nothing."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def prefixes_of(package: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from .driver import TopologyTestDriver
 from .mock_context import CapturedForward, CapturedPunctuator, MockProcessorContext
+from .plugins import own_plugins
 from .topics import InputTopic, OutputTopic
 
 __all__ = [
@@ -11,4 +12,5 @@ __all__ = [
     "MockProcessorContext",
     "OutputTopic",
     "TopologyTestDriver",
+    "own_plugins",
 ]

@@ -6,7 +6,7 @@ import pickle
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dis import get_instructions
 from functools import cache, lru_cache, partial, update_wrapper
@@ -19,8 +19,8 @@ from pickletools import genops
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from penstock import Application, ConfigError, RuntimeUnavailableError
-from penstock.hooks.registry import registry
+from penstock import Application, ConfigError, RuntimeUnavailableError, plugin_manager
+from penstock.hooks import register_sent, registry
 from penstock.program.checks import kind_of
 from penstock.support.packages import DISTRIBUTION, installed_version
 
@@ -48,16 +48,47 @@ def pack(cargo: Any) -> bytes:
     import cloudpickle
 
     # Modules are registered for the whole process, and another thread may pack its application now.
+    plugins = plugin_manager().of_this_process()
     with _packing, _by_value(cloudpickle):
         try:
-            return _pickled(cargo)
+            return _pickled(_WithPlugins(plugins, cargo) if plugins else cargo)
         except Exception as error:
             where = _named(getattr(cargo, "application", cargo), _pickled)
+            where = where or _named_plugins(plugins, _pickled)
             raise ConfigError(
                 f"the application cannot be sent to its task hosts{where}: {type(error).__name__}: {error}. Whatever "
                 "its topology and settings refer to must be picklable: make files, locks and connections in a "
                 "processor's init"
             ) from error
+
+
+class _WithPlugins:
+    """A cargo behind the plugins that were registered in this process: they are there when it is read."""
+
+    def __init__(self, plugins: Sequence[tuple[str, object]], cargo: Any) -> None:
+        self._plugins, self._cargo = plugins, cargo
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _second, (_Plugins(self._plugins), self._cargo)
+
+
+class _Plugins:
+    def __init__(self, plugins: Sequence[tuple[str, object]]) -> None:
+        self._plugins = plugins
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return register_sent, (self._plugins,)
+
+
+def _second(first: Any, second: Any) -> Any:
+    return second
+
+
+def _named_plugins(plugins: Sequence[tuple[str, object]], check: Callable[[Any], Any]) -> str:
+    found = [
+        " > ".join([f"plugin {name!r}", *_path(each, check, [])]) for name, each in plugins if not _passes(check, each)
+    ]
+    return f" ({', '.join(found)})" if found else ""
 
 
 def cannot_arrive(application: Application, error: Exception) -> ConfigError:

@@ -21,8 +21,8 @@ from .output import note, print_json, print_table
 @click.option(
     "--kind",
     metavar="KIND",
-    help="Only this kind: processor, 'store backend', 'store kind', serde, log, changelog, renderer, setting, "
-    "'settings vocabulary' or command.",
+    help="Only this kind: processor, 'store backend', 'store kind', serde, log, changelog, renderer, engine, "
+    "companion, 'metrics reporter', setting, 'settings vocabulary' or command.",
 )
 @click.option(
     "--check",
@@ -30,26 +30,27 @@ from .output import note, print_json, print_table
     help="Import each component, look at what it is, and for plugins in a wrong entry-point group; exit code 1 if one "
     "is broken. One that needs a package which is not installed is named, and is not broken.",
 )
+@click.option("--trace", is_flag=True, help="Also write, to stderr, each step of reading the plugins.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object with 'components' and 'broken'.")
 @click.pass_context
 @verbose_option
-def plugins(ctx: click.Context, kind: str | None, check: bool, as_json: bool) -> None:
+def plugins(ctx: click.Context, kind: str | None, check: bool, trace: bool, as_json: bool) -> None:
     """List installed plugins.
 
-    Processors, store backends and kinds, serdes, logs, changelogs, renderers, settings, vocabularies of settings and commands.
+    Processors, store backends and kinds, serdes, logs, changelogs, renderers, engines, companions, metrics reporters, settings, vocabularies of settings and commands.
 
     A plugin comes with any package that has an entry point in the group `penstock`. What cannot be
     loaded is listed with the reason, and harms nothing else.
     """
     from penstock import ConfigError, MissingPackageError, PluginError
-    from penstock.hooks import KINDS, registry
+    from penstock.hooks import KINDS, read_plugins, registry
     from penstock.support.packages import DISTRIBUTION, other_distribution
 
     from .plugin_checks import check_component, costly_plugins, misplaced_plugins, plugins_for_another_version
 
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"--kind {kind!r}: expected one of {', '.join(map(repr, KINDS))}")
-    found = registry()
+    found = read_plugins(lambda text: click.echo(printable(text), err=True)) if trace else registry()
     components: list[dict[str, Any]] = []
     lacking: list[str] = []
     broken = [{"plugin": which, "error": why} for which, why in sorted(found.broken.items())]

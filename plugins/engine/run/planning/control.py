@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock import RuntimeUnavailableError, Settings
+from penstock.plugins.engine.task.shipping import pack
+from penstock.plugins.engine.task.unpacking import Arrived
 from penstock.support.private_files import write_private_text
 from penstock.task.visits import Visit
 
@@ -168,11 +169,11 @@ class LogFile:
             replication_factor=settings.replication_factor,
         )
         with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            pickle.dump(about_the_log, file)
+            file.write(pack(about_the_log))  # with the plugins of this process, which may have the log
 
     def take(self) -> Settings:
         """Return the settings that were written; delete the file: if the runner is killed, no password stays behind."""
-        settings: Settings = pickle.loads(self._path.read_bytes())
+        settings: Settings = Arrived(self._path.read_bytes()).cargo
         self._path.unlink(missing_ok=True)
         return settings
 
