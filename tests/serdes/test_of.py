@@ -7,7 +7,7 @@ import json
 import math
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NamedTuple
@@ -21,6 +21,8 @@ from msgspec import Meta, Struct, defstruct
 
 from penstock import ConfigError, ProductionError, SerdeError, Topology
 from penstock.plugins.serdes.of import of
+from penstock.plugins.serdes.typed.read_back import equality_is_exact
+from penstock.plugins.serdes.typed.shipped import classes_inside
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.contracts.serde import SerdeContract
 from penstock.record import OutputBatch
@@ -265,6 +267,15 @@ def test_what_comes_back_alike_is_written(kind: Any, value: Any) -> None:
     serde = of(kind)
     data = serde.serialize(value)
     assert serde.serialize(serde.deserialize(data)) == data.replace(b'{"a":3,', b'{"a":3.0,')
+
+
+def test_a_class_far_inside_is_looked_at() -> None:
+    """What typing makes for `list[Annotated[...]]` lives for a moment, and another object gets its id."""
+    kind: Any = Loose
+    for _ in range(12):
+        kind = make_dataclass("Outer", [("held", list[Annotated[kind, "held"]])])
+        assert not equality_is_exact(kind)
+        assert Loose in classes_inside(kind)
 
 
 def test_absent_fields_get_their_defaults() -> None:
