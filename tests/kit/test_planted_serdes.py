@@ -157,6 +157,11 @@ PLANTED: dict[str, tuple[type[Serde[Any]], str]] = {
         type("Bug", (Right,), {"unreadable": lambda s, form: f"{form} and now has another"}),
         "unreadable refuses",
     ),
+    "form: keys not its own": (
+        type("Bug", (Right,), {"unfindable": lambda s, form: f"{form} and now has another"}),
+        "unfindable refuses",
+    ),
+    "form: keys of everybody": (type("Bug", (Right,), {"unfindable": lambda s, form: ""}), "unfindable must refuse"),
     "bind: another serde": (
         type("Bug", (Right,), {"bind": lambda s, topic, *, is_key: PLANTED["tuple for a list"][0]()}),
         ".",

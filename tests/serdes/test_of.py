@@ -19,14 +19,13 @@ import pytest
 from hypothesis import strategies as st
 from msgspec import Meta, Struct, defstruct
 
-from penstock import ConfigError, ProductionError, SerdeError, Topology
+from penstock import ConfigError, ProductionError, Serde, SerdeError, Topology, WrappingSerde
 from penstock.plugins.serdes.of import of
 from penstock.plugins.serdes.typed.read_back import equality_is_exact
 from penstock.plugins.serdes.typed.shipped import classes_inside
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.contracts.serde import SerdeContract
 from penstock.record import OutputBatch
-from penstock.serde import Serde, WrappingSerde
 
 from .typed_values import Address, Customer, Line, Order, Payment, Point, Refund, Status, Visit
 

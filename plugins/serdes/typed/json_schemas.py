@@ -20,6 +20,9 @@ _KEPT = frozenset({"type", "enum", "const", "required", "pattern", "$ref", OMITT
 _PATTERNS, _KEYS = "$patterns", "$keys"
 """Marks an essence that has the patterns of its texts, which older versions left out. And: by their paths, the types
 of the keys of dicts, where the schema of the whole type has nothing about them."""
+_ORDER, _NUMBERS = "$order", "$numbers"
+"""The names of fields in the order in which they are written. And: marks a type whose floats and Decimals are written
+as such where a value has an int, which older versions wrote as an int."""
 
 
 def essence(schema: Schema, keys: Mapping[str, Schema] | None = None) -> dict[str, Any]:
@@ -37,22 +40,43 @@ def essence(schema: Schema, keys: Mapping[str, Schema] | None = None) -> dict[st
     return made
 
 
-def _drop_members_of_keys(made: dict[str, Any]) -> None:
-    """Drop what only msgspec from 0.23 on says of keys that are members of an enum: forms are those of earlier ones."""
-    if any(each in _part(made, "propertyNames") for each in ("enum", "const", "$ref")):
-        del made["propertyNames"]
-    parts = [_part(made, name) for name in _PARTS]
+def of_written(essence: dict[str, Any], *, ints_become_numbers: bool) -> dict[str, Any]:
+    """Return an essence with what says which bytes its values have, so that keys are found."""
+    for each in _all(essence):
+        if "properties" in each:
+            each[_ORDER] = list(each["properties"])
+    if ints_become_numbers:
+        essence[_NUMBERS] = True
+    return essence
+
+
+def _all(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield an essence and each schema inside it."""
+    yield made
+    parts = [made.get(name) for name in _PARTS]
     parts += [each for name in _BY_NAME for each in made.get(name, {}).values()]
     parts += [each for name in (*_ONE_OF, "prefixItems") for each in made.get(name, ())]
     for each in parts:
-        if each and isinstance(each, dict):
-            _drop_members_of_keys(each)
+        if isinstance(each, dict):
+            yield from _all(each)
+
+
+def _drop_members_of_keys(made: dict[str, Any]) -> None:
+    """Drop what only msgspec from 0.23 on says of keys that are members of an enum: forms are those of earlier ones."""
+    for each in _all(made):
+        if any(name in _part(each, "propertyNames") for name in ("enum", "const", "$ref")):
+            del each["propertyNames"]
 
 
 def _has_text(part: Any) -> bool:
+    return _has(part, "type", "string")
+
+
+def _has(part: Any, name: str, value: str) -> bool:
+    """Return whether a schema, or one inside it, has a keyword with a value."""
     if isinstance(part, Mapping):
-        return part.get("type") == "string" or any(map(_has_text, part.values()))
-    return isinstance(part, list) and any(map(_has_text, part))
+        return part.get(name) == value or any(_has(each, name, value) for each in part.values())
+    return isinstance(part, list) and any(_has(each, name, value) for each in part)
 
 
 def _essence(schema: Schema) -> dict[str, Any]:
@@ -97,13 +121,14 @@ def closed(schema: Any) -> Any:
     return made
 
 
-def changes(before: Schema, now: Schema, *, ignores_extra: bool = False) -> list[str]:
+def changes(before: Schema, now: Schema, *, ignores_extra: bool = False, of_keys: bool = False) -> list[str]:
     """Return in words why values that fit the essence `before` may not fit `now`, or would lose a field.
 
     Optional fields may be new, types may be wider: an integer becomes a number, a value may be null, an enum gets
     members. A field with a default may be absent in rows that are older than the field, so its default must stay.
     `ignores_extra`: whether an object whose schema says nothing about fields that are not declared is read without
-    them. JSON's own rule is that it has them.
+    them. JSON's own rule is that it has them. `of_keys`: the essences are those of `of_written`, and also what gives a
+    value other bytes is a change.
 
     >>> old = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     >>> changes(old, {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})
@@ -111,7 +136,7 @@ def changes(before: Schema, now: Schema, *, ignores_extra: bool = False) -> list
     >>> changes(old, {"type": "object", "properties": {"a": {"type": "number"}, "b": {}}, "required": ["a"]})
     []
     """
-    return list(dict.fromkeys(_Comparison(before, now, ignores_extra).of_all(before, now)))
+    return list(dict.fromkeys(_Comparison(before, now, ignores_extra, of_keys).of_all(before, now)))
 
 
 _MISSING = object()
@@ -120,7 +145,8 @@ _MISSING = object()
 class _Comparison:
     """The comparison of two schemas with the definitions that their references name."""
 
-    def __init__(self, before: Schema, now: Schema, ignores_extra: bool) -> None:
+    def __init__(self, before: Schema, now: Schema, ignores_extra: bool, of_keys: bool) -> None:
+        self._of_keys = of_keys
         self._has_extra = not ignores_extra
         self._before = before.get("$defs", {})
         self._now = now.get("$defs", {})
@@ -131,6 +157,9 @@ class _Comparison:
     def of_all(self, before: Schema, now: Schema) -> Iterator[str]:
         """Yield each change."""
         yield from self.of("", before, now)
+        has_numbers = _has(before, "type", "number") or _has(before, "format", "decimal")
+        if self._of_keys and has_numbers and _NUMBERS in now and _NUMBERS not in before:
+            yield "an int where a float or a Decimal is declared was written as an int, and is written as that now"
         keys = now.get(_KEYS, {})
         for path, each in before.get(_KEYS, {}).items():
             if path in keys:
@@ -177,7 +206,8 @@ class _Comparison:
             kind = "string" if all(isinstance(each, str) for each in members) else kind
         same = all(before.get(name) == now[name] for name in _SAME if name in now)
         same = same and _is_base64(before) == _is_base64(now)  # its text is not that of the bytes
-        if allowed is not None or not same or not (becomes in (None, kind) or (kind, becomes) == ("integer", "number")):
+        is_wider = (kind, becomes) == ("integer", "number") and not self._of_keys
+        if allowed is not None or not same or not (becomes in (None, kind) or is_wider):
             yield f"{_field(path)} was {_shown(before, self._before)} and is {_shown(now, self._now)}"
             return
         for names, is_tighter in ((_LOWER, float.__gt__), (_UPPER, float.__lt__)):
@@ -202,6 +232,8 @@ class _Comparison:
                     _resolved(keys, self._now), self._now
                 )
                 return
+            if had is not None and self._of_keys:
+                yield f"{_field(path)} had fields, and is a dict, whose keys are written in order"
             for each in (had or {"": _part(before, "additionalProperties")}).values():
                 yield from self.of(f"{path}[...]", each, values)
             name = "keys" if "keys" in before and "keys" in now else "propertyNames"
@@ -219,6 +251,8 @@ class _Comparison:
                     )
             else:
                 yield f"{_field(below(path, name))} is gone: keep it, with a default if nothing sets it any more"
+        if self._of_keys:
+            yield from self._of_bytes(path, before, now)
         for name in now.get("required", ()):
             if name not in had:
                 yield f"{_field(below(path, name))} is new and has no default: give it one"
@@ -229,6 +263,18 @@ class _Comparison:
             yield f"{_field(path)} may have fields that are not declared, and they would be lost: allow them"
         elif isinstance(extra, Mapping) and isinstance(has_extra, Mapping):
             yield from self.of(f"{path}[...]", extra, has_extra)
+
+    def _of_bytes(self, path: str, before: Schema, now: Schema) -> Iterator[str]:
+        """Yield why an object is written in other bytes, though its fields are read."""
+        had, has, knows = before["properties"], now["properties"], _ORDER in before
+        for name, each in has.items():
+            if name not in had and OMITTED not in each:
+                yield f"{_field(below(path, name))} is new, and keys from before do not have it"
+            elif name in had and knows and OMITTED in each and OMITTED not in had[name]:
+                yield f"{_field(below(path, name))} was written also where it is {each[OMITTED]!r}, and is left out now"
+        was = [each for each in before.get(_ORDER, ()) if each in has]
+        if knows and was != [each for each in now[_ORDER] if each in had]:
+            yield f"{_field(path)} had its fields in another order: {', '.join(was)}"
 
     def _of_array(self, path: str, before: Schema, now: Schema) -> Iterator[str]:
         had, has = before.get("prefixItems"), now.get("prefixItems")
@@ -244,6 +290,8 @@ class _Comparison:
                 yield f"{_field(f'{path}[{index}]')} was {name!r} and is {now_name!r}: rows have the fields in order"
         for index, (each, other) in enumerate(zip(had, has, strict=False)):
             yield from self.of(f"{path}[{index}]", each, other)
+        if self._of_keys and len(has) > len(had):
+            yield f"{_field(f'{path}[{len(had)}]')} is new, and keys from before do not have it"
         if "maxItems" not in now:  # else longer rows are refused
             for index in range(len(has), len(had)):
                 yield f"{_field(f'{path}[{index}]')} is gone: keep it, with a default if nothing sets it any more"

@@ -123,13 +123,13 @@ class StandardSerde(TypedSerde[T]):
         # An int where a float or a Decimal is declared is written as an int, and read as what is declared.
         return any(isinstance(each, inspect.FloatType | inspect.DecimalType) for each in _inside(self._info, set()))
 
-    def _essence(self) -> Schema:
+    def _essence(self) -> dict[str, Any]:
         return self._essence_with_defaults(lambda part: isinstance(part, inspect.StructType) and _omits_defaults(part))
 
     def _essence_to_read(self) -> Schema:
         return self._essence_with_defaults(lambda part: True)
 
-    def _essence_with_defaults(self, has_them: Callable[[inspect.Type], bool]) -> Schema:
+    def _essence_with_defaults(self, has_them: Callable[[inspect.Type], bool]) -> dict[str, Any]:
         schema = self.json_schema()
         for kind, part in self._definitions(schema):
             for item, field in zip(reversed(part.get("prefixItems", ())), reversed(kind.fields), strict=False):

@@ -420,8 +420,10 @@ class SerdeContract(EndsTests, SurroundingsTests):
             other = make()
             assert other.written_form() == form, f"written_form is {other.written_form()!r} and was {form!r}"
             assert other.unreadable(form) == "", f"unreadable refuses the serde's own form: {other.unreadable(form)}"
+            assert other.unfindable(form) == "", f"unfindable refuses the serde's own form: {other.unfindable(form)}"
             foreign = "of.nobody.knows.Serde(0123abcd)"
             assert other.unreadable(foreign), f"unreadable must say why a form is not read that nobody knows: {foreign}"
+            assert other.unfindable(foreign), f"unfindable must refuse a form that nobody knows: {foreign}"
 
     def _of_type(self, kind: type, declared: str) -> st.SearchStrategy[Any]:
         assert kind.__hash__ is not None, (
