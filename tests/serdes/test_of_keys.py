@@ -66,7 +66,7 @@ CHANGED: list[tuple[Any, Any, Any, str]] = [
     (a_dataclass(a=dict[int, int]), a_dataclass(a=dict[float, int]), ({1: 1},), "field 'a (keys)' was integer and is"),
     (a_tuple(a=int), Place, (1,), "field '[0]' was integer and is number"),
     (a_tuple(x=float), Place, (1.0,), "field '[1]' is new, and keys from before do not have it"),
-    (a_struct(omits=False, a=1), a_struct(omits=True, a=1), (1,), "field 'a' was written also where it is 1, and is"),
+    (a_struct(omits=False, a=1), a_struct(omits=True, a=1), (1,), "field 'a' was written where it is 1, and is left"),
     (a_struct(omits=True, a=1), a_struct(omits=False, a=1), (1,), "field 'a' had the default 1, which rows leave out"),
     (a_struct(omits=True, a=1), a_struct(omits=True, a=1, b=""), (2,), ""),
     (a_dataclass(b=int, a=int), dict[str, int], (2, 1), "the value had fields, and is a dict"),
