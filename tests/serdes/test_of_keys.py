@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, is_dataclass, make_dataclass
 from dataclasses import fields as fields_of
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import pytest
 from msgspec import Struct, defstruct
@@ -57,6 +57,10 @@ def a_tuple(**fields: Any) -> Any:
     return NamedTuple("Key", list(fields.items()))
 
 
+def a_typed_dict(**fields: Any) -> Any:
+    return TypedDict("Key", fields)  # type: ignore[operator]
+
+
 CHANGED: list[tuple[Any, Any, Any, str]] = [
     (a_dataclass(a=int, b=str), a_dataclass(b=str, a=int), (1, "x"), "the value had its fields in another order: a, b"),
     (a_dataclass(a=int), a_dataclass(a=int, b=1), (1,), "field 'b' is new, and keys from before do not have it"),
@@ -71,6 +75,10 @@ CHANGED: list[tuple[Any, Any, Any, str]] = [
     (a_struct(omits=True, a=1), a_struct(omits=True, a=1, b=""), (2,), ""),
     (a_dataclass(b=int, a=int), dict[str, int], (2, 1), "the value had fields, and is a dict"),
     (a_dataclass(b=int, a=str), a_dataclass(b=int | None, a=str), (1, "x"), ""),
+    (a_typed_dict(b=int, a=str), a_typed_dict(a=str, b=int), {"b": 1, "a": "x"}, ""),
+    (a_typed_dict(b=int), a_typed_dict(b=int, a=NotRequired[str]), {"b": 1}, ""),
+    (a_dataclass(b=int, a=str), a_typed_dict(b=int, a=str), (1, "x"), "had its fields in another order: b, a"),
+    (a_typed_dict(b=int, a=int), dict[str, int], {"b": 1, "a": 1}, ""),
     (a_dataclass(a=int), a_dataclass(a=int | str), (1,), ""),
     (a_dataclass(a=Literal["x"]), a_dataclass(a=Literal["x", "y"]), ("x",), ""),
     (a_dataclass(a=Literal["x"]), a_dataclass(a=str), ("x",), ""),

@@ -16,12 +16,14 @@ _BY_NAME = ("properties", "$defs")
 _VALUES = frozenset({"default", "const", "enum", "examples"})
 OMITTED = "omitted"
 """Keyword of a field with this default, which rows leave out."""
-_KEPT = frozenset({"type", "enum", "const", "required", "pattern", "$ref", OMITTED, *_LOWER, *_UPPER, *_SAME})
+ORDER = "$order"
+"""Keyword of an object: the fields that are always written, in the order in which they are."""
+_KEPT = frozenset({"type", "enum", "const", "required", "pattern", "$ref", OMITTED, ORDER, *_LOWER, *_UPPER, *_SAME})
 _PATTERNS = "$patterns"
 """Marks an essence that has the patterns of its texts, which older versions left out."""
-_ORDER, _NUMBERS = "$order", "$numbers"
-"""The names of fields in the order in which they are written. And: marks a type whose floats and Decimals are written
-as such where a value has an int, which older versions wrote as an int."""
+_NUMBERS = "$numbers"
+"""Marks a type whose floats and Decimals are written as such where a value has an int, which older versions wrote as an
+int."""
 
 
 def essence(schema: Schema) -> dict[str, Any]:
@@ -39,7 +41,7 @@ def of_written(essence: dict[str, Any], *, ints_become_numbers: bool) -> dict[st
     """Return an essence with what says which bytes its values have, so that keys are found."""
     for each in _all(essence):
         if "properties" in each:
-            each[_ORDER] = list(each["properties"])
+            each.setdefault(ORDER, list(each["properties"]))
     if ints_become_numbers:
         essence[_NUMBERS] = True
     return essence
@@ -232,7 +234,7 @@ class _Comparison:
                     _resolved(keys, self._now), self._now
                 )
                 return
-            if had is not None and self._of_keys:
+            if had is not None and self._of_keys and before.get(ORDER) != sorted(before.get(ORDER, ())):
                 yield f"{_field(path)} had fields, and is a dict, whose keys are written in order"
             for each in (had or {"": _part(before, "additionalProperties")}).values():
                 yield from self.of(f"{path}[...]", each, values)
@@ -266,14 +268,14 @@ class _Comparison:
 
     def _of_bytes(self, path: str, before: Schema, now: Schema) -> Iterator[str]:
         """Yield why an object is written in other bytes, though its fields are read."""
-        had, has, knows = before["properties"], now["properties"], _ORDER in before
+        had, has, knows = before["properties"], now["properties"], ORDER in before
         for name, each in has.items():
-            if name not in had and OMITTED not in each:
+            if name not in had and name in now[ORDER] and OMITTED not in each:
                 yield f"{_field(_below(path, name))} is new, and keys from before do not have it"
             elif name in had and knows and OMITTED in each and OMITTED not in had[name]:
                 yield f"{_field(_below(path, name))} was written where it is {each[OMITTED]!r}, and is left out now"
-        was = [each for each in before.get(_ORDER, ()) if each in has]
-        if knows and was != [each for each in now[_ORDER] if each in had]:
+        was = [each for each in before.get(ORDER, ()) if each in has]
+        if knows and was != [each for each in now[ORDER] if each in had]:
             yield f"{_field(path)} had its fields in another order: {', '.join(was)}"
 
     def _of_array(self, path: str, before: Schema, now: Schema) -> Iterator[str]:

@@ -14,7 +14,7 @@ from msgspec import inspect
 from penstock import ConfigError
 
 from .base import TypedSerde, kind_name
-from .json_schemas import OMITTED, Schema, essence
+from .json_schemas import OMITTED, ORDER, Schema, essence
 
 T = TypeVar("T")
 _NATURAL = (bytes, date, datetime, time, timedelta, Decimal)
@@ -136,6 +136,8 @@ class StandardSerde(TypedSerde[T]):
                 if "prefixItems" in part:
                     each["title"] = field.name
                 _add_keys(each, field.type)
+            if isinstance(kind, inspect.TypedDictType):  # as a dict it is written in the order of its keys
+                part[ORDER] = sorted(part.get("required", ()))
             if has_them(kind):
                 defaults = {field.encode_name: field.default for field in kind.fields}
                 for name, each in part.get("properties", {}).items():
@@ -147,7 +149,7 @@ class StandardSerde(TypedSerde[T]):
             _add_keys(schema, self._info)
         return essence(schema)
 
-    def _definitions(self, schema: Schema) -> Iterator[tuple[Any, Schema]]:
+    def _definitions(self, schema: Schema) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Yield each class with fields, as msgspec describes it, and its definition in `schema`."""
         kinds: list[Any] = [each for each in _inside(self._info, set()) if isinstance(each, _OF_FIELDS)]
         # The names of definitions: those of generic classes, and of two of one name, are made up.
