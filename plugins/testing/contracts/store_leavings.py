@@ -24,7 +24,7 @@ from penstock.store import Change, Changes
 
 from .child import CleanChildren, answer
 from .crash_images import CrashImages
-from .durability import can_say
+from .durability import on_disk
 from .expectations import expect
 from .store_children import STORES, open_after_crash, open_damaged
 from .store_tests import NOTHING, Committed, StoreTests, check_reads, committed
@@ -202,32 +202,29 @@ class LeavingTests(StoreTests):
         Linux 6.5 and later says which pages of a file are in memory alone; the next boot has another id.
         """
         children = self.children()
-        place, boot = tmp_path / "stores", tmp_path / "boot_id"
-        place.mkdir()
-        boot.write_text("of-the-next-boot\n")
-        if not can_say(tmp_path):
-            pytest.skip("this system, or this file system, does not say what is on disk")
+        (tmp_path / "boot_id").write_text("of-the-next-boot\n")
         known: list[Committed] = [NOTHING]
-        disk, random = CrashImages(place), Random(1)
-        for opening in range(2):
-            with self.opened(place) as backend:
-                for number in range(6):
-                    keys = sorted({b"%04d" % random.randrange(400) for _ in range(150)})
-                    rows: list[Change] = [(key, random.choice((None, random.randbytes(150)))) for key in keys]
-                    changes: Changes = {"first": rows, "second": [(b"number", b"%d-%d" % (opening, number))]}
-                    version = f"v{opening}-{number}"
-                    backend.write(changes, known[-1][0], version)
-                    known.append(committed(known[-1], changes, version))
-                    disk.look()
-                    if opening and number == 3:
-                        self._check_images(children, disk, known, tmp_path)
-            if not opening:  # time passes, and the system writes everything
-                for file in (each for each in place.rglob("*") if each.is_file()):
-                    handle = os.open(file, os.O_RDONLY)
-                    os.fsync(handle)
-                    os.close(handle)
-            disk.look()
-        self._check_images(children, disk, known, tmp_path)
+        with on_disk(tmp_path) as place:
+            disk, random = CrashImages(place), Random(1)
+            for opening in range(2):
+                with self.opened(place) as backend:
+                    for number in range(6):
+                        keys = sorted({b"%04d" % random.randrange(400) for _ in range(150)})
+                        rows: list[Change] = [(key, random.choice((None, random.randbytes(150)))) for key in keys]
+                        changes: Changes = {"first": rows, "second": [(b"number", b"%d-%d" % (opening, number))]}
+                        version = f"v{opening}-{number}"
+                        backend.write(changes, known[-1][0], version)
+                        known.append(committed(known[-1], changes, version))
+                        disk.look()
+                        if opening and number == 3:
+                            self._check_images(children, disk, known, tmp_path)
+                if not opening:  # time passes, and the system writes everything
+                    for file in (each for each in place.rglob("*") if each.is_file()):
+                        handle = os.open(file, os.O_RDONLY)
+                        os.fsync(handle)
+                        os.close(handle)
+                disk.look()
+            self._check_images(children, disk, known, tmp_path)
 
     def _check_images(
         self, children: CleanChildren, disk: CrashImages, known: list[Committed], directory: Path
