@@ -32,6 +32,8 @@ from .store_tests import NOTHING, Committed, StoreTests, check_reads, committed
 _OPENINGS, _WRITES = 24, 5
 _MOST_BYTES, _MOST_FILES = 1 << 20, 8
 """What engines keep beside the rows: logs, pages that are free, files of settings."""
+_LONG_RUN_BYTES, _LONG_RUN_WRITES = 128 << 20, 64
+"""What a backend writes that stays open; engines keep up to 64 MiB of that in their log."""
 _ROUNDS = 400
 _LEAK_BYTES = 60
 """So much memory a call is a leak."""
@@ -140,6 +142,24 @@ class LeavingTests(StoreTests):
         assert last[0] <= early[0] + _MOST_FILES, (
             f"an opening must leave no file of its own: after {_OPENINGS // 4} openings there were {early[0]} files, "
             f"after {_OPENINGS} there are {last[0]}"
+        )
+
+    def test_files_do_not_grow_while_it_is_open(self, tmp_path: Path) -> None:
+        """A task stays open for months: what a commit has replaced does not take room until the backend is closed."""
+        if self.in_one_process:
+            pytest.skip("this backend keeps no files")
+        values = [Random(row).randbytes(_LONG_RUN_BYTES // _LONG_RUN_WRITES // 64) for row in range(64)]
+        with self.opened(tmp_path) as backend:
+            for number in range(_LONG_RUN_WRITES):
+                rows = [(b"%04d" % row, b"%04d" % number + value) for row, value in enumerate(values)]
+                backend.write({"first": rows}, backend.version(), f"v{number}")
+                expect(backend.get("first", b"0000"), rows[0][1], "get of a row that is written again and again")
+                backend.release()
+            size = sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
+        assert size < _LONG_RUN_BYTES * 3 // 4, (
+            f"files must not grow while a backend is open: it wrote the same {_LONG_RUN_BYTES // _LONG_RUN_WRITES:,} "
+            f"bytes of rows {_LONG_RUN_WRITES} times, {_LONG_RUN_BYTES:,} in all, and its files have {size:,}: free "
+            "what was replaced (a log that is never cut, a reader that is never ended)"
         )
 
     def test_memory_does_not_grow(self, tmp_path: Path) -> None:
