@@ -44,8 +44,8 @@ def test_after_commits_were_lost_nothing_answers_that_a_store_is_empty(tmp_path:
             Queries.from_changelog(made, directory=tmp_path / "new") as new,
         ):
             for queries in (here, earlier, new):
-                for options in ({}, {"stale_ok": True}):
-                    store = queries.store("counts", wait="0ms", **options)
+                for stale_ok in (False, True):
+                    store = queries.store("counts", wait="0ms", stale_ok=stale_ok)
                     wait_until(lambda: "being restored" not in refusal(lambda: store.get("k3")))  # noqa: B023
                     for asked in (lambda: store.get("k3"), lambda: list(store.all()), store.approximate_count):  # noqa: B023
                         assert "its positions were deleted" in refusal(asked)
