@@ -24,6 +24,7 @@ from penstock import (
 )
 from penstock.changelog import is_version
 from penstock.plugins.applications.changelog_location import shown_location
+from penstock.plugins.applications.committed import has_lost_commit
 from penstock.plugins.applications.saved_tasks import SavedTask, saved_tasks
 from penstock.plugins.runtime.local_state.backends import OF_REPLICA, Backends
 from penstock.plugins.runtime.local_state.directories import SoleUse
@@ -165,10 +166,12 @@ class Replica:
             commit = self._last_commit()
             self._follow_program(commit)
             if commit is None:
-                if (found := self._found_version) is not None:
-                    raise IncompatibleStateError(
-                        f"{self._where}, at version {found}: the log has no commit of the task: {NO_COMMIT}"
-                    )
+                found, saved = self._found_version, self._saved
+                if found is not None or has_lost_commit(
+                    self._log, self._application.id, saved.identity, self.task, saved.partitions
+                ):
+                    at = "" if found is None else f", at version {found}"
+                    raise IncompatibleStateError(f"{self._where}{at}: the log has no commit of the task: {NO_COMMIT}")
                 return True
             if self.version != commit.version and not self._bring_to(commit, between):
                 continue
