@@ -174,6 +174,21 @@ def test_every_message_comes_back_from_its_text_form(message: Message) -> None:
     assert again.SerializeToString(deterministic=True) == message.SerializeToString(deterministic=True)
 
 
+@pytest.mark.parametrize("number", [2**63, 2**64, 2**200, -(2**63) - 1])
+@pytest.mark.parametrize("wrap", [lambda n: {"n": n}, lambda n: {"n": 1, "more": [{"n": [None, n, "x"]}]}])
+def test_integers_of_any_length_are_kept(number: int, wrap: Any) -> None:
+    """Also those that another program has written: they were read as the nearest float."""
+    schema = json.dumps({"title": "Order", "type": "object", "properties": {"n": {"type": "integer"}}})
+    serde = JsonSchemaSerde(schema, registry="mock://long")
+    value, data = wrap(number), serde.serialize(wrap(1))
+    assert serde.serialize(value) == data[:5] + json.dumps(value, separators=(",", ":")).encode()
+    found = serde.deserialize(serde.serialize(value))
+    assert (found, str(found)) == (value, str(value))
+    for wrong in ({1}, b"x", Decimal(1), float("nan"), {2: 1}):
+        with pytest.raises(SerdeError):
+            serde.serialize({"n": number, "other": wrong})
+
+
 def test_types_take_part_in_the_registry(registry: SchemaRegistry) -> None:
     serde = JsonSchemaSerde(Customer, registry=registry.url).bind("customers", is_key=False)
     anna = Customer.model_validate({"name": "anna"})
