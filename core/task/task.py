@@ -255,7 +255,7 @@ class Task:
         """
         self._caches.flush()
         has_changed = self.progress.take_change()
-        return TaskCommit(self.inputs.positions(), self._outputs.take(), has_changed)
+        return TaskCommit(self.inputs.positions(), self._outputs.take_last(), has_changed)
 
     def engine_state(self) -> bytes:
         """Return the state that the next opening of this task needs, as compact JSON."""
