@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -152,6 +152,14 @@ class ProcessorContext(ValueTransformerContext, Protocol):
         """Return how many offsets tasks in front of this one had read when `schedule_when_settled` called last.
 
         Another number than before: something was read there since. 0 where no task is in front.
+        """
+        ...
+
+    def guarded(self, run: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Return `run` for records that this node had kept back, and lets go while it processes another one.
+
+        If `run` fails, `processing_handler` decides about the record that had waited. Where that is dropped, the other
+        one goes on.
         """
         ...
 

@@ -24,9 +24,10 @@ class Stage(Enum):
 class Failure:
     """The error, and the record that failed.
 
-    `raw_key`, `raw_value` and `headers` are the source record's; inside a punctuator there is none, and
-    they, `topic`, `partition` and `offset` are None. Of an update that a record cache held back it is the last one that
-    made it. `attempt` counts from 1.
+    `raw_key`, `raw_value` and `headers` are the source record's; inside a punctuator there is none, and they, `topic`,
+    `partition` and `offset` are None. So they are for a record that a join had kept back (`had_waited`): where it was
+    read is not known any more. Of an update that a record cache held back it is the last one that made it. `attempt`
+    counts from 1.
     """
 
     stage: Stage
@@ -41,6 +42,7 @@ class Failure:
     headers: Headers = ()
     timestamp: int = -1
     attempt: int = 1
+    had_waited: bool = False
 
 
 @dataclass(frozen=True)

@@ -196,9 +196,16 @@ def _changed_stores(old: Mapping[str, Any], new: Mapping[str, Any], serdes: Save
                 )
             for field in ("kind", "key_serde", "value_serde"):
                 before, after = store[field], now[name][field]
-                # A serde that a kind of store does not have is None.
-                if None not in (before, after) and (why := _unreadable(before, after, serdes.get((name, field)))):
+                if None in (before, after):  # a kind of store that does not have this serde
+                    continue
+                serde = serdes.get((name, field))
+                if why := _unreadable(before, after, serde):
                     yield f"store {name!r} was written with {field} {why}: its content cannot be read"
+                elif why := _unfindable(field, before, serde):
+                    yield (
+                        f"store {name!r} was written with {field} {why}: its rows would not be found by their keys; "
+                        "give it another name, and it starts empty"
+                    )
 
 
 def _unreadable(before: str, after: str, serde: Serde[Any] | None) -> str:
@@ -206,6 +213,11 @@ def _unreadable(before: str, after: str, serde: Serde[Any] | None) -> str:
     if before == after:
         return ""
     return f"{before} and now has {after}" if serde is None else serde.unreadable(before)
+
+
+def _unfindable(field: str, before: str, serde: Serde[Any] | None) -> str:
+    """Return why keys that were written in the form `before` would have other bytes now; "" if they have the same."""
+    return serde.unfindable(before) if field == "key_serde" and serde is not None else ""
 
 
 def _replaced(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
@@ -257,10 +269,18 @@ def _waiting(
             )
         for field, before in old["internal_serdes"].get(topic, {}).items():
             after = read.get(topic, {}).get(field)
-            if after is not None and (why := _unreadable(before, after, serdes.get((topic, field)))):
+            if after is None:
+                continue
+            serde, what = serdes.get((topic, field)), f"internal topic {topic!r} was written for {field}"
+            if why := _unreadable(before, after, serde):
                 yield (
-                    f"internal topic {topic!r} was written for {field} {why}: "
-                    "records that wait in it cannot be read. Let the program that ran last process them first"
+                    f"{what} {why}: records that wait in it cannot be read. Let the program that ran last process them "
+                    "first"
+                )
+            elif why := _unfindable(field, before, serde):
+                yield (
+                    f"{what} {why}: records that wait in it may be in other partitions than later ones of their keys. "
+                    "Let the program that ran last process them first"
                 )
 
 

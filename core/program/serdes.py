@@ -171,6 +171,9 @@ class _CheckedSerde(Serde[T]):
     def unreadable(self, form: str) -> str:
         return self._serde.unreadable(form)
 
+    def unfindable(self, form: str) -> str:
+        return self._serde.unfindable(form)
+
     def to_json(self, value: T) -> Any:
         form = self._serde.to_json(value)
         try:

@@ -16,6 +16,7 @@ from ..settings.settings import Settings
 from ..store import Entries, StateStore
 from ..store.record_cache import FlushListener, Forwarding
 from ..support.callbacks import check_plain, watched
+from .failures import RECORD_ERRORS
 from .progress import Progress
 from .saved_values import SavedValues
 from .schedule import Schedule
@@ -29,7 +30,8 @@ Schedules = Callable[[str, Duration, Punctuator, PunctuationType, int | None, st
 class Shared:
     """Parts of all contexts of one task. `takes_commit_requests`: whether a processor's `commit` has an effect.
 
-    `values` are the numbers that operators save with each commit.
+    `values` are the numbers that operators save with each commit. `failed_late` asks the handler about an exception
+    that a node raised for a record that had waited.
     """
 
     application_id: str
@@ -43,6 +45,7 @@ class Shared:
     takes_commit_requests: bool
     timers: Timers
     values: SavedValues
+    failed_late: Callable[[str, Exception | SystemExit], None]
 
 
 class TransformerContext:
@@ -149,6 +152,18 @@ class NodeContext(TransformerContext):
     def offsets_read_in_front(self) -> int:
         """Return how many offsets tasks in front of this one have read."""
         return self._progress.front.read
+
+    def guarded(self, run: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Return `run` for records that had waited: one that fails is dropped alone."""
+        failed, node = self._shared.failed_late, self.node
+
+        def guarded(record: Any) -> None:
+            try:
+                run(record)
+            except RECORD_ERRORS as error:
+                failed(node, error)
+
+        return guarded
 
     def set_flush_listener(self, store: str, listener: FlushListener) -> None:
         """Have `listener` called with the updates of a cached store."""

@@ -12,7 +12,9 @@ from .hints import hint
 def describe_place(failure: Failure, application_id: str, doing: str = "") -> str:
     """Return which node and which record failed."""
     where = (
-        "in a punctuator"
+        "for a record that had waited"
+        if failure.had_waited
+        else "in a punctuator"
         if failure.topic is None
         else f"at topic {failure.topic!r} partition {failure.partition} offset {failure.offset}"
     )

@@ -137,6 +137,13 @@ class Failures:
         """Ask about an exception that `node` raised in a punctuator, a timer or a visitor."""
         self._processing(node, _NO_RECORD, error)
 
+    def late(self, node: str, error: Exception | SystemExit) -> None:
+        """Ask about an exception that `node` raised for a record that it had kept back; where that was read is gone."""
+        if isinstance(error, (RetryRequested, Decided)):
+            raise error
+        failure = replace(self._failure(Stage.PROCESSING, node, _as_exception(error), None), had_waited=True)
+        self._decide(failure, self._settings.processing_handler, SKIPPED)
+
     def _processing(self, node: str, record: object, error: Exception | SystemExit) -> None:
         if isinstance(error, (RetryRequested, Decided)):
             raise error
@@ -155,7 +162,7 @@ class Failures:
         self._decide(failure, self._settings.production_handler, "production", f" while producing to topic {topic!r}")
 
     def _failure(self, stage: Stage, node: str, error: Exception, source: SourceRecord | None) -> Failure:
-        """Return the failure of a source record; None: that of a punctuator."""
+        """Return the failure of a source record; None: that of a punctuator, or of a record that had waited."""
         return Failure(stage, error, node, self._task_id, *(source or (None, None, None)))
 
     def _decide(self, failure: Failure, handler: Handler, reason: str, doing: str = "") -> None:

@@ -52,8 +52,15 @@ class Outputs:
         self._topics: dict[str, OutputBatch] = {}
         self._received = Counter[str]()
         """By topic: number of records that sinks got, less those that the columns have."""
+        self._letters: set[tuple[str, str | None, int | None, int | None]] = set()
+        """The dead letters since the last commit: their topic, and where their source records were read."""
 
     # ------------------------------------------------------------------ what has been produced
+
+    def take_last(self) -> list[OutputBatch]:
+        """Return the outputs since the last call: those that a commit ends with."""
+        self._letters.clear()
+        return self.take()
 
     def take(self) -> list[OutputBatch]:
         """Return the outputs since the last call, a batch for each topic, and forget them."""
@@ -91,7 +98,16 @@ class Outputs:
         return total
 
     def add_dead_letter(self, topic: str, failure: Failure, stream_time: int) -> None:
-        """Add the source record of a failure, as it was read, with headers that say what failed."""
+        """Add the source record of a failure, as it was read, with headers that say what failed.
+
+        A source record of which several outputs fail is sent once, for its first failure: a replay sends the record,
+        and each copy of it would be processed.
+        """
+        letter = topic, failure.topic, failure.partition, failure.offset
+        if letter in self._letters:
+            return
+        if failure.topic is not None:
+            self._letters.add(letter)
         output = self._output(topic)
         self._received[topic] -= 1
         output.keys.append(failure.raw_key)

@@ -117,7 +117,7 @@ class Task:
         shared = Shared(
             application_id, name, settings, stores, self.global_stores, read_only_views(subtopology, stores), progress,
             self._punctuators.schedule, not takes_whole_batches,
-            self._punctuators.timers, self._values,
+            self._punctuators.timers, self._values, self._failures.late,
         )  # fmt: skip
         self.visits = Visits(saved, progress, self._failures.outside_records)
         self._nodes = Nodes(subtopology, shared, self._outputs, self._failures, self._metrics)
@@ -255,7 +255,7 @@ class Task:
         """
         self._caches.flush()
         has_changed = self.progress.take_change()
-        return TaskCommit(self.inputs.positions(), self._outputs.take(), has_changed)
+        return TaskCommit(self.inputs.positions(), self._outputs.take_last(), has_changed)
 
     def engine_state(self) -> bytes:
         """Return the state that the next opening of this task needs, as compact JSON."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -207,6 +207,10 @@ class MockProcessorContext:
     def offsets_read_in_front(self) -> int:
         """Return 0: nothing is in front of this context."""
         return 0
+
+    def guarded(self, run: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Return `run`: there is no handler here."""
+        return run
 
     def timer(self, key: Any, at: int, clock: PunctuationType) -> None:
         """Set a timer; `fire_timers` calls `on_timer`. Raises the same as a task."""

@@ -33,7 +33,10 @@ def values(serde: str = "msgpack") -> Strategy:
 
 
 def keys(serde: str = "msgpack") -> Strategy:
-    """Return a strategy of values that may be keys: hashable ones that are equal to themselves. Raises as `values`."""
+    """Return a strategy of values that may be keys: hashable ones that are equal to themselves. Raises as `values`.
+
+    Among texts and bytes are those that a program takes for others where it joins them with a separator.
+    """
     return _of(_KEYS, serde)()
 
 
@@ -103,6 +106,16 @@ _BERLIN = ZoneInfo("Europe/Berlin")
 _WORDS = st.sampled_from(["", "a", "ä", "\U0001f600", "5", "null", '"', "!bytes", '{"!bytes": "eA=="}']) | st.text(
     st.characters(exclude_categories=["Cs"]), max_size=5
 )
+_SEPARATORS = (":", "/", "|", ",", "-", "_", ".", " ", "\0", "~")
+
+
+@st.composite
+def _meeting(draw: st.DrawFn) -> str:
+    """Return a strategy of texts that become one where a program joins two: "a:" and "b" with a colon, "a" and ":b"."""
+    part = st.sampled_from(["a", "b", draw(st.sampled_from(_SEPARATORS))])
+    return "".join(draw(st.lists(part, max_size=3)))
+
+
 _ANY_TEXT = _WORDS | st.sampled_from(["\ud800", "\ud83d\ude00"])
 _SMALL_INTS = st.sampled_from([0, 1, -1, 2**53 + 1, 2**63 - 1, -(2**63)]) | st.integers(-(2**63), 2**63 - 1)
 _INTS = _SMALL_INTS | st.sampled_from([2**64, 2**70, -(2**70), 2**5000])
@@ -189,8 +202,8 @@ _SINGLE = st.sampled_from([0.0, -0.0, 0.5, float("inf")]) | st.floats(width=32, 
 _KEYS: Mapping[str, Callable[[], Strategy]] = {
     "msgpack": _msgpack_keys,
     "json": lambda: st.booleans() | _SMALL_INTS | _FINITE | _WORDS,
-    "str": lambda: _WORDS,
-    "bytes": lambda: _BYTES,
+    "str": lambda: _WORDS | _meeting(),
+    "bytes": lambda: _BYTES | _meeting().map(str.encode),
     "int": lambda: _SMALL_INTS,
     "int32": lambda: st.sampled_from([0, 2**31 - 1, -(2**31)]) | st.integers(-(2**31), 2**31 - 1),
     "int16": lambda: st.integers(-(2**15), 2**15 - 1),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -53,19 +55,29 @@ PLACE = TopicPartition("dead", 0)
 HEADERS: Headers = (("trace", b"\xff"), ("trace", None))
 
 
-def dead_letter_log() -> FaultyLog:
+def dead_letter_log(config_of_b: Mapping[str, str] | None = None) -> FaultyLog:
     log = FaultyLog()
     for name, partitions in (("a", 3), ("b", 1), ("dead", 2), ("elsewhere", 2)):
-        log.create_topic(name, partitions)
+        log.create_topic(name, partitions, config_of_b if name == "b" else None)
     return log
 
 
 def letter(log: Log, number: int, partition: int, source: str, error: Exception, from_partition: int = 0) -> None:
-    failure = Failure(
-        Stage.PROCESSING, error, "node", "0_0", source, from_partition, number, b"k", b"%d" % number, HEADERS
-    )
-    headers = letter_headers(failure)
-    log.append(OutputBatch("dead", [b"k"], [b"%d" % number], [number], [headers], [[partition]]))
+    append(log, partition, [(number, source, error)], from_partition)
+
+
+def append(log: Log, partition: int, letters: Sequence[tuple[int, str, Exception]], from_partition: int = 0) -> None:
+    """Append letters in one batch."""
+    batch = OutputBatch("dead", [], [], [], [], [[partition]] * len(letters))
+    for number, source, error in letters:
+        value = b"%d" % number
+        failure = Failure(Stage.PROCESSING, error, "node", "0_0", source, from_partition, number, b"k", value, HEADERS)
+        batch.keys.append(b"k")
+        batch.values.append(value)
+        batch.timestamps.append(number)
+        assert batch.headers is not None
+        batch.headers.append(letter_headers(failure))
+    log.append(batch)
 
 
 def at_offset(offset: int) -> Letter:
@@ -99,9 +111,13 @@ def test_each_letter_is_sent_once(
         tuple[bool, list[tuple[int, str, Exception]], tuple[str, ...], tuple[str, ...], int | None, int | None, str]
     ],
 ) -> None:
-    """Also of a topic that was deleted and made again: what was replayed of the one before says nothing of its letters."""
-    log = dead_letter_log()
-    count, there, gone = 0, set[int](), set[int]()
+    """Also of a topic that was deleted and made again: what was replayed of the one before says nothing of its letters.
+
+    Topic "b" refuses numbers from 100 on until it is made again.
+    """
+    log = dead_letter_log({"max.message.bytes": "3"})
+    numbers = (each + 100 * (each % 3 == 0) for each in count())
+    made, there, gone = set[int](), set[int](), set[int]()
     for is_made_again, letters, exceptions, sources, partition, limit, fault in steps:
         if is_made_again:
             gone |= there - set(values(log, *SOURCES))
@@ -109,13 +125,15 @@ def test_each_letter_is_sent_once(
             log.delete_topic("dead")
             log.create_topic("dead", 2)
         for each in letters:
-            letter(log, count, *each)
-            there.add(count)
-            count += 1
+            letter(log, number := next(numbers), *each)
+            there.add(number)
+            made.add(number)
         selection = Selection(exceptions, sources, partition)
         before = Counter(values(log, *SOURCES))
         selected = {each.offset + 1000 * each.partition: each for each in read_letters(log, "dead", selection)}
         waiting = [each for each in selected.values() if not before[each.timestamp] and each.source != LATE]
+        refused = [each for each in waiting if each.source == "b" and each.timestamp > 99]
+        waiting = [each for each in waiting if each not in refused]
         would = replay(log, "dead", selection, limit=limit, dry_run=True)
         FAULTS.clear()
         if fault:
@@ -130,16 +148,19 @@ def test_each_letter_is_sent_once(
         assert sum(sent.values()) == min(len(waiting), limit or len(waiting))
         assert set(sent) <= {each.timestamp for each in waiting}
         # A copy of what is remembered serves who only looks; after a crash it may be behind.
-        if not any(step[-1] for step in steps):
+        if not refused and not any(step[-1] for step in steps):
             assert would == done
     replay(log, "dead", Selection())
-    log.create_topic(LATE, 1)
+    small = values(log, "b")
+    log.delete_topic("b")
+    for topic in ("b", LATE):
+        log.create_topic(topic, 1)
     replay(log, "dead", Selection())
-    sent_once = set(range(count)) - gone
-    assert Counter(values(log, *SOURCES, LATE)) == Counter(sent_once)
+    sent_once = made - gone
+    assert Counter([*small, *values(log, *SOURCES, LATE)]) == Counter(sent_once)
     assert {waiting for _, waiting in count_letters(log, "dead").values()} <= {0}
     replay(log, "dead", Selection(), again=True)
-    assert Counter(values(log, *SOURCES, LATE)) == Counter([*sent_once, *there])
+    assert Counter([*small, *values(log, *SOURCES, LATE)]) == Counter([*sent_once, *there])
 
 
 NUMBERS = st.one_of(
@@ -337,6 +358,36 @@ def test_a_topic_that_went_after_some_of_its_letters_holds_up_the_others() -> No
     log.create_topic("gone", 1)
     replay(log, "dead", Selection())
     assert (values(log, "a"), values(log, "gone")) == ([2], [1])
+
+
+@pytest.mark.parametrize("log", ["memory", "local"])
+@pytest.mark.parametrize("sources", [(), ("small",), ("small", "a")])
+def test_letters_that_a_topic_refuses_wait_and_hold_up_no_others(
+    log: Any, sources: tuple[str, ...], tmp_path: Path
+) -> None:
+    log = MemoryLog() if log == "memory" else LocalLog(str(tmp_path))
+    for topic in ("a", "dead"):
+        log.create_topic(topic, 1)
+    log.create_topic("small", 1, {"max.message.bytes": "2"})
+    accepted, refused, others = [0, 2, 4, 6, 8, 9], [10, 11, 12], [1, 3, 5, 7]
+    for numbers in ((0, 1, 10, 2), (3, 4, 11, 12, 5, 6), (7, 8, 9)):
+        append(log, 0, [(each, "a" if each in others else "small", ERRORS[each == 9]) for each in numbers])
+    with closing(log):
+        done = replay(log, "dead", Selection(sources=sources), limit=4)
+        assert sum(each.records for each in done.sent) == 4
+        for _ in range(2):  # the second sends nothing
+            done = replay(log, "dead", Selection(sources=sources))
+            assert held(done) == {"small": 3}
+            assert all("larger than the topic's 'max.message.bytes'" in why for _, why in done.held)
+        assert held(replay(log, "dead", Selection())) == {"small": 3}
+        assert (values(log, "small"), values(log, "a")) == (accepted, others)
+        assert held(replay(log, "dead", Selection(first=6, last=8), to="small")) == {"small": 2}
+        letter(log, 15, 0, "a", ERRORS[0])
+        log.delete_topic("small")
+        log.create_topic("small", 1)
+        assert held(replay(log, "dead", Selection())) == {}
+        assert (values(log, "small"), values(log, "a")) == (refused, [*others, 15])
+        assert not replay(log, "dead", Selection()).sent
 
 
 def test_headers_lead_to_no_topic_but_inputs() -> None:

@@ -20,6 +20,7 @@ from penstock import (
     Record,
     Topology,
     key_value_store,
+    run,
 )
 from penstock.plugins.engine.program.reset import plan_reset, reset, to_earliest
 from penstock.plugins.logs.memory import MemoryLog
@@ -28,6 +29,9 @@ from penstock.plugins.testing.contracts.histories import run_histories
 from penstock.record import TopicPartition
 
 from ..changelogs.s3_server import S3Server
+from ..lost_commits import lose_commits
+from ..spark import apps
+from ..spark.surroundings import Surroundings
 from .counting import TEXT, Tasks, counting, expected, send
 
 Sent = tuple[str, str]
@@ -283,3 +287,21 @@ def test_records_that_a_task_without_a_commit_would_have_read_are_deleted(tmp_pa
         log.purge(each, at or 0)
     with pytest.raises(IncompatibleStateError, match=r"words-0 has offsets \d to \d, and the backup continues at 0"):
         plan_restore(copy, log, str(tmp_path / "backups"), of="app")
+
+
+@pytest.mark.parametrize("changelog", ["directory:changes", "topic:"])
+def test_after_commits_were_lost_no_backup_without_their_state_is_written(tmp_path: Path, changelog: str) -> None:
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(**{"in": 2, "out": 2})
+        surroundings.put("in", [(f"k{number}", "v", number) for number in range(9)])
+        made, log = (
+            surroundings.application("app", apps.count(), engine="embedded", changelog=changelog),
+            surroundings.log,
+        )
+        run(made)
+        place = str(tmp_path / "backups")
+        back_up(made, log, place)
+        lose_commits(log, "app")
+        with pytest.raises(IncompatibleStateError, match=r"lost the commits of task 0_0, 0_1: .* have expired"):
+            back_up(made, log, place)
+        assert len(Catalog(place, "app").names()) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,43 @@ def test_what_was_exported_is_imported(kinds: Console, store: str, suffix: str) 
     else:
         kinds("state", "import", target, store, f"all.{suffix}", *copy)
     assert content(*copy) == content() != []
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_pipe_is_imported_as_a_file_is(console: Console, suffix: str) -> None:
+    """Rows are read twice, and a pipe gives them once: `zcat totals.jsonl.gz | penstock state import ... /dev/stdin`."""
+    counting(console)
+    lines(console, "counts.jsonl", [{"key": key, "value": 10} for key in "abcdef"])
+    console("state", "import", TARGET, "counts", "counts.jsonl")
+    console("state", "export", TARGET, "counts", "--output", f"all.{suffix}")
+    reader, writer = os.pipe()
+    with open(reader, "rb") as pipe:
+        with open(writer, "wb") as file:
+            file.write(Path(f"all.{suffix}").read_bytes())
+        copy = ("--application-id", "copy")
+        given = (f"/dev/fd/{pipe.fileno()}", "--format", suffix)
+        assert console("state", "import", TARGET, "counts", *given, *copy).stderr == "6 entries of counts\n"
+    assert counts(console, *copy) == dict.fromkeys("abcdef", 10)
+
+
+def test_rows_that_change_while_they_are_imported_are_an_error(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting(console)
+    file = lines(console, "counts.jsonl", [{"key": key, "value": 10} for key in "abcdef"])
+    check = first_content._Filling.check
+
+    def check_and_cut(self: Any, rows: Any) -> int:
+        found = check(self, rows)
+        lines(console, "counts.jsonl", [{"key": "a", "value": 10}])
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(first_content._Filling, "check", check_and_cut)
+        result = console("state", "import", TARGET, "counts", file, code=2)
+    assert "6 rows were checked, and then 1 was there" in result.stderr and "repeat the import" in result.stderr
+    with pytest.raises(Exception, match="is being restored or filled"):
+        run()
 
 
 def test_a_wrong_row_is_named_and_nothing_is_done(console: Console, kinds: Console) -> None:  # noqa: F811

@@ -9,6 +9,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock import (
     STREAM_TIME,
@@ -171,6 +173,39 @@ def test_a_dead_letter_is_the_source_record_with_the_reason_in_its_headers(stage
         assert about["__streams.errors.message"]
         assert b"Traceback" in about["__streams.errors.stacktrace"]
         assert driver.dropped_records() == 1
+
+
+class Exploding(Processor):
+    """Forwards each letter of a value, and fails for "!" behind them; the sink's serde refuses what stands for "u"."""
+
+    def process(self, record: Record) -> None:
+        for each in record.value:
+            self.context.forward(record.with_value(7 if each == "u" else each))
+        if record.value.endswith("!"):
+            raise ValueError("at the end")
+
+
+class Refusing(Processor):
+    def process(self, record: Record) -> None:
+        if record.value == "x":
+            raise ValueError("no x")
+        self.context.forward(record)
+
+
+@given(st.lists(st.text("axu!", max_size=5), max_size=5))
+def test_a_record_of_which_several_outputs_fail_is_one_dead_letter(values: list[str]) -> None:
+    """A replay sends the record again, and not once for each of them."""
+    built = Topology().add_source("in", "in").add_processor("explode", Exploding, "in")
+    for branch in ("one", "two"):
+        built.add_processor(branch, Refusing, "explode").add_sink(f"out-{branch}", "out", branch)
+    dead = DeadLetter("dead")
+    with TopologyTestDriver(built, processing_handler=dead, production_handler=dead) as driver:
+        send(driver, *(each.encode() for each in values))
+        letters = driver.output_topic("dead", key_serde="bytes", value_serde="bytes").read_all()
+        failed = [each for each in values if set(each) & {"x", "u"} or each.endswith("!")]
+        assert sorted(str(each.value, "utf-8") for each in letters) == sorted(failed)
+        dropped = sum(2 * (each.count("x") + each.count("u")) + each.endswith("!") for each in values)
+        assert driver.dropped_records() == dropped, "each failure is counted"
 
 
 def test_dead_letters_may_go_where_a_sink_writes_too() -> None:

@@ -257,6 +257,15 @@ def test_a_dead_letter_of_a_flush_is_the_source_record_that_made_the_update(hand
         assert about["__streams.errors.offset"] == b"%d" % offset
 
 
+def test_updates_of_one_source_record_that_fail_are_one_dead_letter() -> None:
+    program = topology().add_processor("q", Refuses, "p")
+    with TopologyTestDriver(program, processing_handler=DeadLetter("dead")) as driver:
+        for name in ("one", "two"):
+            driver.pipe("in", name, [("a", 2), ("b", 2), ("c", 1)], 5)
+        assert [each.key for each in driver.read_all("dead")] == ["one", "two"]
+        assert driver.metrics()["q"].dropped == {"skipped": 4}
+
+
 def test_source_records_that_wait_for_a_letter_count_in_the_budget() -> None:
     puts = [(str(each), each) for each in range(6)] * 2
     for handler, is_full in ((skip, False), (DeadLetter("dead"), True)):

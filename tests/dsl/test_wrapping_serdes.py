@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Serde, StrSerde
+from penstock import Serde, StrSerde, WrappingSerde
 from penstock.plugins.dsl import SessionWindowedSerde, StreamsBuilder, TimeWindowedSerde, tumbling
 from penstock.plugins.dsl.operators.aggregate.table_aggregate import ChangeSerde
 from penstock.plugins.dsl.operators.foreign_key.messages import ResponseSerde, SubscriptionSerde
@@ -15,7 +15,6 @@ from penstock.plugins.dsl.operators.waiting import SideSerde, TimedKeySerde, Val
 from penstock.plugins.serdes.list import ListSerde
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.program.serdes import resolve_serde
-from penstock.serde import WrappingSerde
 
 
 class OfTopic(Serde[str]):

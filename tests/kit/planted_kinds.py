@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock import BytesStore, RowKeys, StateStore, StoreContext, StoreSpec
 from penstock.plugins.testing.contracts.state_store import StateStoreContract
+from penstock.plugins.testing.values import keys
 
 
 @dataclass(frozen=True)
@@ -201,10 +202,29 @@ class KeepsWhatItRead(Tags):
         self._known.pop(key, None)
 
 
+class PlainTags(dict[str, set[str]]):
+    """What tags answer."""
+
+    def add(self, key: str, tag: str) -> bool:
+        is_new = tag not in self.get(key)
+        self.setdefault(key, set()).add(tag)
+        return is_new
+
+    def clear(self, key: str) -> None:  # type: ignore[override]
+        self.pop(key, None)
+
+    def get(self, key: str) -> list[str]:  # type: ignore[override]
+        return sorted(super().get(key, ()))
+
+    def keys(self) -> list[str]:  # type: ignore[override]
+        return sorted(self)
+
+
 class TestTags(StateStoreContract):
     """The right one."""
 
     spec = TagsSpec("tags")
+    reference = PlainTags
     calls = st.one_of(
         st.tuples(st.just("add"), st.sampled_from(["a", "b", "é"]), st.sampled_from(["x", "yy", "zzz", "w"])),
         st.tuples(st.just("clear"), st.sampled_from(["a", "b"])),
@@ -355,3 +375,73 @@ class BuildsNothingSpec(StoreSpec):
 
     def build(self, bytes_store: BytesStore, context: StoreContext) -> Any:
         Tags(bytes_store, context)
+
+
+# ---------------------------------------------------------------- what only a reference shows
+
+
+class NumberedSpec(TagsSpec):
+    """Declares texts by key in the order in which they came; `variant`: the class of this module that keeps them."""
+
+    row_keys = None
+
+
+class Numbered(StateStore):
+    """Right: a row for each text, whose key is the length of its key, the key, and the number of the text."""
+
+    def __init__(self, below: BytesStore, context: StoreContext) -> None:
+        self.name = below.name
+        self._below = below
+        self._context = context
+
+    def push(self, key: str, text: str) -> None:
+        start = self._start(key)
+        last = next(self._below.range(start, start + b"\xff", reverse=True), None)
+        number = 0 if last is None else int(last[0][len(start) :]) + 1
+        self._below.put(start + self._digits(number), text.encode())
+
+    def get(self, key: str) -> list[str]:
+        start = self._start(key)
+        return [text.decode() for _, text in self._below.range(start, start + b"\xff")]
+
+    def _start(self, key: str) -> bytes:
+        return b"%d:" % len(key.encode()) + key.encode()
+
+    def _digits(self, number: int) -> bytes:
+        return b"%06d" % number
+
+
+class TenBeforeTwo(Numbered):
+    def _digits(self, number: int) -> bytes:
+        return b"%d" % number
+
+
+class JoinsWithAColon(Numbered):
+    """The key "" has the texts of all keys that begin with one."""
+
+    def _start(self, key: str) -> bytes:
+        return key.encode() + b":"
+
+
+class KeepsOneAfterMonths(Numbered):
+    def _digits(self, number: int) -> bytes:
+        return b"%06d" % (number if self._context.stream_time() < 86_400_000 * 300 else 0)
+
+
+class PlainNumbered(dict[str, list[str]]):
+    """What they answer."""
+
+    def push(self, key: str, text: str) -> None:
+        self.setdefault(key, []).append(text)
+
+    def get(self, key: str) -> list[str]:  # type: ignore[override]
+        return super().get(key, [])
+
+
+class TestNumbered(StateStoreContract):
+    """The right one."""
+
+    spec = NumberedSpec("numbered", variant="Numbered")
+    calls = st.tuples(st.just("push"), keys("str"), st.text(max_size=2)) | st.tuples(st.just("get"), keys("str"))
+    reference = PlainNumbered
+    examples = 4

@@ -55,6 +55,23 @@ class ChecksBeforeItCommits(LocalLog):
         return _ChecksFirst(self._storage, application_id, task_id, partitions)
 
 
+class _OutputsFirst(LocalCommitter):
+    def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
+        packed = pack_outputs(self._storage, outputs)
+        with self._storage.write("outputs") as (transaction, _):
+            if bytes(transaction.get("commits", self._key) or b"") != self._row:
+                raise fenced(self._application_id, self._task_id)
+            append_packed(transaction, packed)
+        super().commit(commit, [])
+
+
+class CommitsAfterItsOutputs(LocalLog):
+    """Outputs are in a transaction of their own, before that of the commit; the fence is checked in both."""
+
+    def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
+        return _OutputsFirst(self._storage, application_id, task_id, partitions)
+
+
 class PositionsAfterForgetting(LocalLog):
     """Commits are deleted, and then the positions are set."""
 

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import SerdeError
@@ -251,6 +252,55 @@ class FormOfTheLastTopic(Numbers):
 
     def written_form(self) -> str:
         return f"Numbers {self.topics}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A name and a number."""
+
+    name: str
+    number: int
+
+
+class Places(Serde[Any]):
+    """Right: a place as JSON."""
+
+    checked_types = frozenset({Place})
+
+    def serialize(self, value: Any) -> bytes:
+        if not isinstance(value, Place) or type(value.name) is not str or type(value.number) is not int:
+            raise SerdeError(f"expected a place, found {value!r}")
+        return json.dumps([value.name, value.number]).encode()
+
+    def deserialize(self, data: bytes) -> Any:
+        try:
+            name, number = json.loads(data)
+        except (ValueError, TypeError) as error:
+            raise SerdeError(f"expected a place, found {data!r}") from error
+        if type(name) is not str or type(number) is not int:
+            raise SerdeError(f"expected a place, found {data!r}")
+        return self._made(name, number)
+
+    def _made(self, name: str, number: int) -> Any:
+        return Place(name, number)
+
+
+@dataclass(unsafe_hash=True)
+class OpenPlace:
+    """The same, and it can be changed: a store would have the change and its changelog would not."""
+
+    name: str
+    number: int
+
+
+class ChangeablePlaces(Places):
+    checked_types = frozenset({OpenPlace})
+
+    def serialize(self, value: Any) -> bytes:
+        return super().serialize(Place(value.name, value.number) if type(value) is OpenPlace else value)
+
+    def _made(self, name: str, number: int) -> Any:
+        return OpenPlace(name, number)
 
 
 class ColumnsOfSomeThousands(Numbers):

@@ -70,6 +70,33 @@ class StoreByStore(_Writing):
             self._connection.run("COMMIT")
 
 
+class LargeInParts(_Writing):
+    """Begins anew after some megabytes, so that no transaction gets larger."""
+
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:
+        self._check(previous)
+        self._connection.run("BEGIN IMMEDIATE")
+        size = 0
+        for store, rows in changes.items():
+            for row in rows:
+                self._put(store, [row])
+                size += len(row[1] or b"")
+                if size > 12 << 20:
+                    size = 0
+                    self._connection.run("COMMIT")
+                    self._connection.run("BEGIN IMMEDIATE")
+        self._name(version)
+        self._connection.run("COMMIT")
+
+
+class KeepsItsLog(SqliteBackend):
+    """Until it is closed."""
+
+    def __init__(self, directory: Path, stores: Sequence[str], **options: Any) -> None:
+        super().__init__(directory, stores, **options)
+        self._connection.run("PRAGMA wal_autocheckpoint = 0")
+
+
 class Forgetful(SqliteBackend):
     """Commits when it is closed, and loses the rest with its process."""
 

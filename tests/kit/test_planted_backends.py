@@ -116,13 +116,15 @@ IN_PROCESS: list[tuple[Any, ...]] = [
     (planted.NeverForgetsWhatItGot, "test_many_small_writes", "get returns what the last write left"),
 ]
 
-FEW, MANY = {"rows": 4}, {"rows": 12_000}
+FEW, MANY, LARGE = {"rows": 4}, {"rows": 12_000}, {"rows": 40}
 OPEN, FIRST = {"action": "open"}, {"action": "first write"}
 BETWEEN_PROCESSES: list[tuple[Any, ...]] = [
     (writes.VersionFirst, "test_a_process_killed_inside_write", "step .* of write: at version .* in one atomic", FEW),
     (writes.VersionLast, "test_a_process_killed_inside_write", "step .* of write: at version .* in one atomic", FEW),
     (writes.RowByRow, "test_a_process_killed_inside_write", "step .* of write: at version .* in one atomic", FEW),
     (writes.StoreByStore, "test_a_process_killed_inside_write", "step .* of write: at version .* in one atomic", FEW),
+    (writes.LargeInParts, "test_a_process_killed_inside_write", "rows that do not belong to it", LARGE),
+    (writes.KeepsItsLog, "test_files_do_not_grow_while_it_is_open", "files must not grow while a backend is open"),
     (writes.Forgetful, "test_a_process_killed_inside_write", "found version", FEW),
     (writes.ReaderThatWrites, "test_a_reader_in_another_process", "must raise StoreError: written"),
     (writes.ReaderOfTheFirstCommit, "test_a_reader_in_another_process", "sees the last commit, v2"),

@@ -17,6 +17,7 @@ PLANTED: list[tuple[Any, str, str, str]] = [
     (planted.ReadsBeforeFence, "opens", "commits", "process"),
     (planted.ChecksBeforeItCommits, "commits", "opens", "process"),
     (planted.ChecksBeforeItCommits, "commits", "forgets", "thread"),
+    (planted.CommitsAfterItsOutputs, "commits", "opens", "process"),
     (planted.PositionsAfterForgetting, "sets positions", "looks", "process"),
     (planted.CountsInTwoSteps, "counts", "notes", "process"),
     (planted.CreatesWhatItSawMissing, "creates", "creates", "process"),

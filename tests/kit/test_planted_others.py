@@ -29,6 +29,7 @@ from penstock.settings.types import SettingType, expecting, optional, whole_numb
 from ..rotation import of_today
 from . import planted_handlers as handlers
 from . import planted_kinds as kinds
+from .planted_kinds import TestNumbered as TestNumbered
 from .planted_kinds import TestTags as TestTags
 
 # ---------------------------------------------------------------- what is right
@@ -95,6 +96,14 @@ KINDS: list[tuple[str, str]] = [
 def test_a_planted_kind_is_found(kind: str, rule: str) -> None:
     attributes = {"spec": kinds.TagsSpec("tags", variant=kind), "examples": 40, "shrinks": False}
     check_found(type("Suite", (TestTags,), attributes)(), rule)
+
+
+@pytest.mark.parametrize("kind", ["TenBeforeTwo", "JoinsWithAColon", "KeepsOneAfterMonths"])
+def test_a_planted_kind_is_found_by_its_reference(kind: str) -> None:
+    attributes = {"spec": kinds.NumberedSpec("numbered", variant=kind), "shrinks": False, "examples": 40}
+    suite = type("Suite", (TestNumbered,), attributes)()
+    with pytest.raises(AssertionError, match="and the reference"):
+        suite.test_it_answers_as_the_reference()
 
 
 @pytest.mark.parametrize(
@@ -166,6 +175,8 @@ HANDLERS: list[tuple[type[handlers.Right], str]] = [
     (handlers.NeedsAMessage, "must not raise: .*IndexError"),
     (handlers.NeedsAMessageOfItsType, r"must not raise: asked about ValueError\(\) .*IndexError"),
     (handlers.NeedsText, "must not raise: .*UnicodeDecodeError"),
+    (handlers.NeedsAnObject, "must not raise: .*b'null'.*AttributeError"),
+    (handlers.CountsInHeaders, "must not raise: .*ValueError"),
     (handlers.ReturnsNothing, "returned None, expected"),
     (handlers.ReturnsAClass, "returned <class .*Skip'>, expected"),
     (handlers.TriesForEver, "a task would never go on"),

@@ -157,6 +157,11 @@ PLANTED: dict[str, tuple[type[Serde[Any]], str]] = {
         type("Bug", (Right,), {"unreadable": lambda s, form: f"{form} and now has another"}),
         "unreadable refuses",
     ),
+    "form: keys not its own": (
+        type("Bug", (Right,), {"unfindable": lambda s, form: f"{form} and now has another"}),
+        "unfindable refuses",
+    ),
+    "form: keys of everybody": (type("Bug", (Right,), {"unfindable": lambda s, form: ""}), "unfindable must refuse"),
     "bind: another serde": (
         type("Bug", (Right,), {"bind": lambda s, topic, *, is_key: PLANTED["tuple for a list"][0]()}),
         ".",
@@ -201,6 +206,18 @@ class TestSortedKeys(SerdeContract):
     refused = ("text", {"a": 1}, None, [1, "x"])
 
 
+class TestPlaces(SerdeContract):
+    serde = planted.Places
+    values = st.builds(planted.Place, st.text(max_size=5), st.integers(-9, 9))
+    refused = ("text", {"a": 1}, None, [1, "x"])
+
+
+class OpenPlaces(TestPlaces):
+    __test__ = False  # its serde is a planted one
+    serde = planted.ChangeablePlaces
+    values = st.builds(planted.OpenPlace, st.text(max_size=5), st.integers(-9, 9))
+
+
 class ListsOfWords(SerdeContract):
     serde = planted.PickledParts
     values = st.lists(st.sampled_from(["first", "second"]), max_size=4)
@@ -229,6 +246,7 @@ IN_SUITES: list[tuple[Any, Any, str, str]] = [
     (TestNumbers, planted.BindsItself, BOUND, "bind must not change the serde itself"),
     (TestNumbers, planted.BoundOnesShareTheirTopic, BOUND, "bind must not change"),
     (TestNumbers, planted.FormOfTheLastTopic, BOUND, "bind must not change the written form"),
+    (OpenPlaces, planted.ChangeablePlaces, "checked", "name of OpenPlace.* can be changed"),
     (TestNumbers, planted.ColumnsOfSomeThousands, "thousands", "for number 40"),
     (TestNumbers, planted.ColumnsInPages, "thousands", "for number 1000"),
     (TestNumbers, planted.ColumnsByEqualRows, "thousands", "where deserialize returns"),

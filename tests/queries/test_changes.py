@@ -78,6 +78,48 @@ def test_changes_lead_to_the_content(
 
 
 @pytest.mark.parametrize("asked", ["directory:changelog", "topic:"], indirect=True)
+def test_a_reader_gets_each_change_once_beside_one_that_continues(asked: Asked) -> None:
+    """A changelog in topics is read from before the changes of the reader's version on."""
+    asked.writer.commit([("a", "0")])
+    with asked.here.store("plain").changes() as changes:
+        position = changes.position
+        for number in range(1, 6):
+            asked.writer.commit([("a", str(number)), ("b", str(number))])
+            assert next(changes) == ("a", str(number))
+            assert next(changes) == ("b", str(number))
+            # It is at an earlier version, and read to the same one, before or after the reader.
+            with asked.here.store("plain").changes(after=position) as again:
+                asked.writer.commit([("c", str(number))])
+                assert next(changes) == ("c", str(number))
+                assert ("c", str(number)) in again
+        asked.writer.commit([("d", "9")])
+        assert next(changes) == ("d", "9")
+
+
+@pytest.mark.parametrize("asked", ["directory:changelog", "topic:"], indirect=True)
+def test_a_reader_gets_each_change_once_while_the_task_commits(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked.writer.commit([("a", "0")])
+    is_last, more = changes_feed.ChangesFeed._is_last, [("b", "1"), ("c", "2")]
+
+    def is_overtaken(*given: Any) -> bool:
+        while more:
+            asked.writer.commit([more.pop()])  # after the changelog was read
+        return is_last(*given)
+
+    with asked.here.store("plain").changes() as changes:
+        asked.writer.commit([("a", "1")])
+        assert next(changes) == ("a", "1")
+        monkeypatch.setattr(changes_feed.ChangesFeed, "_is_last", is_overtaken)
+        asked.writer.commit([("d", "3")])
+        found = [next(changes)]
+        asked.writer.commit([("end", "4")])
+        while found[-1] != ("end", "4"):
+            found.append(next(changes))
+    assert sorted(found) == sorted(set(found)) and ("a", "1") not in found
+    assert ("d", "3") in found
+
+
+@pytest.mark.parametrize("asked", ["directory:changelog", "topic:"], indirect=True)
 def test_keys_are_chosen(asked: Asked) -> None:
     asked.writer.commit([("a", "0")])
     store = asked.here.store("plain")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import ConfigError, StoreUnavailableError, TopicPartition
+from penstock import ConfigError, LogError, StoreUnavailableError, TopicPartition
 from penstock.client import Client
 from penstock.queries import Queries
 
@@ -65,3 +65,28 @@ def test_a_server_fills_its_own_copy(surroundings: Surroundings, tmp_path: Path)
             surroundings.put("table", [("k7", "v7", 40)])
             assert wait_until(lambda: far.lags("table")[0].behind == 0)
     assert "table" in Queries.followed_stores(made)
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_a_topic_that_is_made_again_with_other_partitions(surroundings: Surroundings, partitions: int) -> None:
+    surroundings.put("table", [(f"k{number}", "v", number) for number in range(9)])
+    made, log = application(surroundings), surroundings.log
+    with made.start() as running, Queries.from_changelog(made, directory=surroundings.directory / "far") as far:
+        readers = [each.store("table", wait="60s") for each in (running.queries, far)]
+        assert [each.get("k1") for each in readers] == ["v", "v"]
+        log.delete_topic("table")
+        log.create_topic("table", partitions)
+        rows = {f"n{number}": f"v{number}" for number in range(9)}
+        surroundings.put("table", [(key, value, 20) for key, value in rows.items()])
+        surroundings.put("in", [("n1", "x", 21)])
+        wait_until(lambda: _known(readers, rows), "both copies have the new topic")
+        at_least = ends(surroundings)  # also those of the new partitions
+        for each in (running.queries, far):
+            assert dict(each.store("table", at_least=at_least, wait="60s").all()) == rows
+
+
+def _known(readers: list[Any], rows: dict[str, str]) -> bool:
+    try:
+        return all(dict(each.all()) == rows for each in readers)
+    except (LogError, StoreUnavailableError):  # for a second after the topic was made again
+        return False

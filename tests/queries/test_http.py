@@ -92,6 +92,14 @@ def test_each_kind_is_asked(kinds: str) -> None:
     assert ask(kinds, "/v1/stores/plain/get", given=ahead)[0] == 503
 
 
+@pytest.mark.parametrize("path", ["get?key=", "entries?prefix=", "metadata?key=", "changes?key=a&wait="])
+@pytest.mark.parametrize("text", ["%FF", "caf%E9", "%ED%A0%80"])
+def test_a_key_that_is_no_utf8_is_refused(kinds: str, path: str, text: str) -> None:
+    """Each wrong byte would stand for the replacement character, which is another key."""
+    status, answer = ask(kinds, f"/v1/stores/plain/{path}{text}")
+    assert status == 400 and "expected text in UTF-8" in answer["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("path", "given", "said"),
     [

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -145,6 +148,26 @@ def test_a_server_forwards_to_the_machine_of_a_task(surroundings: Surroundings) 
         # A loopback address of another machine leads to this one, to whatever listens there.
         note_task_servers("app", surroundings.log, [TaskServer(owner, "another-machine", (task,))])
         wait_until(lambda: get(url, "k3")[0] == 503, "nobody else can be asked")
+
+
+def test_a_head_is_answered_by_the_machine_of_the_task(surroundings: Surroundings) -> None:
+    """The answer has the length of a body that does not come; a server must not wait for it."""
+    put(surroundings, 10)
+    (first, _), (second, _) = on("one", surroundings), on("two", surroundings, application_server=None)
+    run(first)
+    with (
+        Queries.of_this_machine(first) as has, served(has, token=TOKEN) as owner,
+        Queries.of_this_machine(second) as lacks, served(lacks, token=TOKEN) as url,
+    ):  # fmt: skip
+        note_task_servers("app", surroundings.log, [TaskServer(owner, socket.gethostname())])
+        wait_until(lambda: get(url, "k3") == (200, 10), "it forwards")
+        connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+        with closing(connection):
+            for path in ("get?key=k3", "entries", "metadata?key=k3", "changes", "get?key=k3"):
+                connection.request("HEAD", f"/v1/stores/counts/{path}", headers={"authorization": f"Bearer {TOKEN}"})
+                answer = connection.getresponse()
+                assert (path, answer.status, answer.read()) == (path, 200, b"")
+                assert get(url, "k3") == (200, 10), "the server with the tasks is asked"
 
 
 def test_a_server_of_another_application_has_the_address_now(surroundings: Surroundings) -> None:

@@ -20,13 +20,18 @@ from penstock import (
     default_partitioner,
     key_value_store,
 )
+from penstock.plugins.applications.dead_letters import Selection
+from penstock.plugins.applications.replay import replay
+from penstock.plugins.applications.replay_targets import targets_of
+from penstock.plugins.applications.stored_id import StoredAs, read_stored, write_stored
 from penstock.plugins.dsl import StreamsBuilder, within
 from penstock.plugins.engine.program.dead_letters import Selection
 from penstock.plugins.engine.program.replay import replay
 from penstock.plugins.engine.program.replay_targets import targets_of
 from penstock.plugins.engine.program.stored_id import read_stored
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.state.transfer.reshard import accept, plan_reshard, reshard, undo
+from penstock.plugins.reshard import accept, plan_reshard, reshard, undo
+from penstock.task.dead_letter import FailureNote
 
 from ..lost_commits import lose_commits
 from .growing import grow
@@ -90,31 +95,47 @@ class Fails(Append):
         super().process(record)
 
 
-def test_letters_of_before_a_topic_grew_go_where_the_state_of_their_keys_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_beside_a_run", [False, True])
+def test_letters_of_before_a_topic_grew_go_where_the_state_of_their_keys_is(
+    is_beside_a_run: bool, tmp_path: Path
+) -> None:
     """Those of after it, and of topics that did not grow, go back into the partition where they were read."""
-    log = new_log({"in": 4, "other": 2, "out": 1, "dead": 1})
+    log = new_log({"in": 4, "other": 2, "late": 2, "out": 1, "dead": 1})
+    key = next(each for each in map(str.encode, KEYS) if default_partitioner(each, 2) == 1)
     made = []
     for keep in (Fails, Append):
         topology = Topology().add_source("in", "in").add_processor("keep", keep, "in", stores=[key_value_store("kept")])
         topology.add_sink("out", "out", "keep").add_source("beside", "other").add_processor("fails", Fails, "beside")
+        topology.add_source("late", "late").add_processor("of-late", Append, "late", stores=[key_value_store("later")])
         made.append(Application("shop", topology, processing_handler=DeadLetter("dead"),
                                 **settings(tmp_path, "topic:")))  # fmt: skip
     fails, mended = made
     bad = [(key, "bad,", 1) for key in KEYS]
     produce(log, "in", [(key, "1,", 0) for key in KEYS] + bad)
-    log.append(OutputBatch("other", [b"x"] * 2, [b"bad", b"good"], [1, 1], partitions=[(0,), (1,)]))
+    log.append(OutputBatch("other", [key] * 2, [b"bad", b"good"], [1, 1], partitions=[(0,)] * 2))
     run(fails, log)
-    grow(log, "in", 7)
-    resharded(fails, log, 7)
+    for topic in ("in", "late"):
+        grow(log, topic, 7)
+        resharded(fails, log, 7)
+        accept(fails, log, lease(fails, log))
     produce(log, "in", [(key, "2,", 2) for key in KEYS] + bad)
-    run(fails, log)
-    done = replay(log, "dead", Selection(), targets=targets_of(mended, log))
+    beside = run(fails, log)
+    assert beside.id == "shop-layout-3"
+    done = replay(log, "dead", Selection(), targets=targets_of(beside if is_beside_a_run else mended, log))
     assert (sum(each.records for each in done.sent), done.held) == (16, {})
     run(mended, log)
     last = {key: values[-1][0] for key, values in outputs(log).items()}
     assert last == {key.encode(): b"1,2,bad,bad," for key in KEYS}
     partitions = [TopicPartition("other", number) for number in range(2)]
-    assert list(log.end_offsets(partitions).values()) == [2, 2], "its writers choose partitions in their own way"
+    assert list(log.end_offsets(partitions).values()) == [4, 0], "its writers choose partitions in their own way"
+
+
+def test_growth_before_notes_of_it_is_told_by_empty_partitions(tmp_path: Path) -> None:
+    log = new_log({"in": 3})
+    app = appending(tmp_path)
+    write_stored("shop", lease(app, log), StoredAs("shop-layout-2", starts={"in": {"0": 5, "1": 4, "2": 0}}))
+    is_moved = targets_of(app, log).is_moved
+    assert [is_moved(FailureNote(None, None, None, "in", 0, offset)) for offset in (4, 5)] == [True, False]
 
 
 def through_topic(directory: Path, between: str = "between") -> Application:

@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
 
 import pydantic
 import pytest
-from msgspec import defstruct
+from msgspec import Struct, defstruct
 
 from penstock.plugins.serdes.of import of
 from penstock.plugins.serdes.registry.json_schema import JsonSchemaSerde
@@ -170,3 +170,56 @@ class Pair(pydantic.BaseModel):
 def test_fields_become_a_dict_only_if_its_keys_are_their_names(before: Any, now: Any, expected: str) -> None:
     found = of(now).unreadable(of(before).written_form())
     assert (expected in found) if expected else (found == ""), found
+
+
+class Tree(Struct):
+    """Has trees inside, and counts by a type of keys."""
+
+    left: Tree | None
+    right: Tree | None
+    counts: dict[int, int]
+
+
+class Bush(Struct):
+    left: Bush | None
+    right: Bush | None
+    counts: dict[date, int]
+
+
+def doubled(key: Any, levels: int) -> Any:
+    """A type of so many levels, each with two of the next; the innermost has a dict."""
+    kind = defstruct("Level", [("counts", dict[key, int])])
+    for number in range(levels):
+        kind = defstruct(f"Level{number}", [("one", kind), ("other", kind)])
+    return kind
+
+
+def test_a_type_that_is_used_twice_is_in_the_form_once() -> None:
+    shallow, deep, other = (of(doubled(*each)) for each in ((int, 20), (int, 40), (date, 40)))
+    assert len(deep.written_form()) < 3 * len(shallow.written_form())
+    assert deep.unreadable(other.written_form()).count("(keys)' was date and is integer") == 1
+    renamed = deep.written_form().replace("Level", "Story")
+    assert deep.unreadable(renamed) == deep.unfindable(renamed) == ""
+    assert of(Tree).unreadable(of(Bush).written_form()).endswith("'counts (keys)' was date and is integer")
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        (
+            defstruct("Row", [("counts", dict[int, int])]),
+            '{"$defs":{"Row":{"properties":{"counts":{"additionalProperties":{"type":"integer"},"type":"object"}},'
+            '"required":["counts"],"type":"object"}},"$keys":{"counts (keys)":{"type":"integer"}},"$ref":'
+            '"#/$defs/Row"}',
+        ),
+        (
+            dict[str, list[dict[date, int]]],
+            '{"$keys":{"(keys)":{"type":"string"},"[...][] (keys)":{"format":"date","type":"string"}},"$patterns":true,'
+            '"additionalProperties":{"items":{"additionalProperties":{"type":"integer"},"type":"object"},"type":'
+            '"array"},"type":"object"}',
+        ),
+    ],
+)
+def test_forms_with_the_keys_of_dicts_by_their_paths_are_read(kind: Any, form: str) -> None:
+    serde = of(kind)
+    assert serde.unreadable(f"of({form})") == serde.unfindable(f"of({form})") == ""

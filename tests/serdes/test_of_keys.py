@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass, make_dataclass
+from dataclasses import fields as fields_of
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import pytest
-from msgspec import Struct
+from msgspec import Struct, defstruct
+from pydantic import create_model
 
 from penstock import Processor, Record, Topology, key_value_store
 from penstock.plugins.serdes.of import of
@@ -39,6 +41,112 @@ def test_a_key_that_is_read_back_has_the_same_bytes(key: Any) -> None:
         data = serde.serialize(value)
         again = serde.deserialize(data)
         assert again == value and serde.serialize(again) == data
+
+
+def a_dataclass(**fields: Any) -> Any:
+    """A dataclass of fields by their types; a field that is given a number has it as its default."""
+    made = [(name, int, each) if isinstance(each, int) else (name, each) for name, each in fields.items()]
+    return make_dataclass("Key", made)
+
+
+def a_struct(*, omits: bool, **fields: Any) -> Any:
+    return defstruct("Key", [(name, type(each), each) for name, each in fields.items()], omit_defaults=omits)
+
+
+def a_tuple(**fields: Any) -> Any:
+    return NamedTuple("Key", list(fields.items()))
+
+
+def a_typed_dict(**fields: Any) -> Any:
+    return TypedDict("Key", fields)  # type: ignore[operator]
+
+
+CHANGED: list[tuple[Any, Any, Any, str]] = [
+    (a_dataclass(a=int, b=str), a_dataclass(b=str, a=int), (1, "x"), "the value had its fields in another order: a, b"),
+    (a_dataclass(a=int), a_dataclass(a=int, b=1), (1,), "field 'b' is new, and keys from before do not have it"),
+    (a_dataclass(a=int), a_dataclass(a=float), (1,), "field 'a' was integer and is number"),
+    (a_dataclass(a=int), a_dataclass(a=float | None), (1,), "field 'a' was integer and is number or null"),
+    (list[int], list[float], None, "field '[]' was integer and is number"),
+    (a_dataclass(a=dict[int, int]), a_dataclass(a=dict[float, int]), ({1: 1},), "field 'a (keys)' was integer and is"),
+    (a_tuple(a=int), Place, (1,), "field '[0]' was integer and is number"),
+    (a_tuple(x=float), Place, (1.0,), "field '[1]' is new, and keys from before do not have it"),
+    (a_struct(omits=False, a=1), a_struct(omits=True, a=1), (1,), "field 'a' was written where it is 1, and is left"),
+    (a_struct(omits=True, a=1), a_struct(omits=False, a=1), (1,), "field 'a' had the default 1, which rows leave out"),
+    (a_struct(omits=True, a=1), a_struct(omits=True, a=1, b=""), (2,), ""),
+    (a_dataclass(b=int, a=int), dict[str, int], (2, 1), "the value had fields, and is a dict"),
+    (a_dataclass(b=int, a=str), a_dataclass(b=int | None, a=str), (1, "x"), ""),
+    (a_typed_dict(b=int, a=str), a_typed_dict(a=str, b=int), {"b": 1, "a": "x"}, ""),
+    (a_typed_dict(b=int), a_typed_dict(b=int, a=NotRequired[str]), {"b": 1}, ""),
+    (a_dataclass(b=int, a=str), a_typed_dict(b=int, a=str), (1, "x"), "had its fields in another order: b, a"),
+    (a_typed_dict(b=int, a=int), dict[str, int], {"b": 1, "a": 1}, ""),
+    (a_dataclass(a=int), a_dataclass(a=int | str), (1,), ""),
+    (a_dataclass(a=Literal["x"]), a_dataclass(a=Literal["x", "y"]), ("x",), ""),
+    (a_dataclass(a=Literal["x"]), a_dataclass(a=str), ("x",), ""),
+    (a_tuple(x=float, y=float | None), Place, (1, None), ""),
+    (create_model("Key", a=(int, ...)), create_model("Key", a=(int, ...), b=(int, 1)), {"a": 1}, "field 'b' is new"),
+    (create_model("Key", a=(int, 1), b=(int, 1)), create_model("Key", b=(int, 1), a=(int, 1)), {}, "in another order"),
+    (create_model("Key", a=(float, ...)), create_model("Other", a=(float | None, ...)), {"a": 1}, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "now", "fields", "expected"), CHANGED)
+def test_a_changed_type_that_writes_keys_otherwise_is_refused(
+    before: Any, now: Any, fields: Any, expected: str
+) -> None:
+    old, new = of(before), of(now)
+    key = [1] if fields is None else before(**fields) if isinstance(fields, dict) else before(*fields)
+    data = old.serialize(key)
+    found = new.unfindable(old.written_form())
+    assert (expected in found) if expected else (found == ""), found
+    again: Any = new.deserialize(data)
+    if is_dataclass(again):  # it lacks attributes that its class has; one that a program makes does not
+        again = now(**{each.name: getattr(again, each.name) for each in fields_of(again)})
+    assert (new.serialize(again) == data) == (found == "")
+
+
+SAVED: list[tuple[Any, str, bool]] = [
+    (
+        Place,
+        '{"$defs":{"Place":{"maxItems":2,"minItems":1,"prefixItems":[{"title":"x","type":"number"},{"anyOf":[{"type":'
+        '"number"},{"type":"null"}],"title":"y"}],"type":"array"}},"$ref":"#/$defs/Place"}',
+        True,
+    ),
+    (Decimal, '{"$patterns":true,"format":"decimal","type":"string"}', True),
+    (
+        dict[float, int],
+        '{"$keys":{"(keys)":{"type":"number"}},"additionalProperties":{"type":"integer"},"type":"object"}',
+        True,
+    ),
+    (
+        create_model("Key", a=(float, ...)),
+        '{"properties":{"a":{"type":"number"}},"required":["a"],"type":"object"}',
+        False,
+    ),
+    (
+        a_dataclass(b=int, a=str),
+        '{"$defs":{"Key":{"properties":{"a":{"type":"string"},"b":{"type":"integer"}},"required":["a","b"],"type":'
+        '"object"}},"$patterns":true,"$ref":"#/$defs/Key"}',
+        False,
+    ),
+    (
+        a_struct(omits=True, a=1.5, b=1),
+        '{"$defs":{"Key":{"properties":{"b":{"omitted":1,"type":"integer"}},"required":[],"type":"object"}},"$ref":'
+        '"#/$defs/Key"}',
+        False,
+    ),
+]
+"""Types, and forms that older versions saved of them: whether these wrote an int in place of a float as an int."""
+
+
+@pytest.mark.parametrize(("kind", "form", "had_ints"), SAVED)
+def test_keys_that_an_older_version_may_have_written_with_an_int_are_refused(
+    kind: Any, form: str, had_ints: bool
+) -> None:
+    serde = of(kind)
+    assert serde.unreadable(f"of({form})") == ""
+    found = serde.unfindable(f"of({form})")
+    assert found.endswith("is written as that now") if had_ints else found == "", found
+    assert serde.unfindable(serde.written_form()) == ""
 
 
 class Keep(Processor):

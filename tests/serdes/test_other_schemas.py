@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import any_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2
+from google.protobuf.message import Message
 from hypothesis import strategies as st
 
 from penstock import Topology
@@ -129,6 +132,61 @@ def test_fields_that_a_message_does_not_know_are_kept_as_text(registry: SchemaRe
     for wrong in ({**form, "user": "ben"}, {"!protobuf": "a"}, {"!protobuf": "eA=="}, {"!protobuf": 5}):
         with pytest.raises(SerdeError, match="serde 'protobuf': '!protobuf' "):
             serde.from_json(wrong)
+
+
+def _any(type_url: str) -> any_pb2.Any:
+    return any_pb2.Any(type_url=type_url, value=b"\x08\x01")
+
+
+def _struct(**fields: Any) -> struct_pb2.Struct:
+    made = struct_pb2.Struct()
+    made.update(fields)
+    return made
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        _struct(),
+        _struct(note="gift", count=2, inside={"a": [1, None, {"b": True}]}),
+        _struct(**{"!bytes": "eA=="}),
+        _struct(**{"!protobuf": "eA==", "other": 1}),
+        _struct(**{"number": math.nan}),
+        struct_pb2.Value(null_value=struct_pb2.NULL_VALUE),
+        struct_pb2.Value(number_value=5),
+        struct_pb2.Value(string_value="!protobuf"),
+        struct_pb2.ListValue(values=[struct_pb2.Value(string_value="x")]),
+        _any("type.googleapis.com/google.protobuf.Int64Value"),
+        _any("type.googleapis.com/no.such.Message"),
+        wrappers_pb2.FloatValue(value=3.4028234663852886e38),
+        wrappers_pb2.FloatValue(value=0.1),
+        wrappers_pb2.DoubleValue(value=-0.0),
+        wrappers_pb2.StringValue.FromString(b"\x0a\x01x\xfa\xff\x0f\x01y"),  # a field that it does not know
+        field_mask_pb2.FieldMask(paths=["no_JSON__for_this"]),
+        timestamp_pb2.Timestamp(seconds=2**40),
+        timestamp_pb2.Timestamp(seconds=-1, nanos=1),
+    ],
+    ids=lambda message: f"{message.DESCRIPTOR.name} {' '.join(str(message).split())}",
+)
+def test_every_message_comes_back_from_its_text_form(message: Message) -> None:
+    serde = ProtobufSerde(type(message), registry="mock://forms")
+    again = serde.from_json(json.loads(json.dumps(serde.to_json(message), allow_nan=False)))
+    assert again.SerializeToString(deterministic=True) == message.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64, 2**200, -(2**63) - 1])
+@pytest.mark.parametrize("wrap", [lambda n: {"n": n}, lambda n: {"n": 1, "more": [{"n": [None, n, "x"]}]}])
+def test_integers_of_any_length_are_kept(number: int, wrap: Any) -> None:
+    """Also those that another program has written: they were read as the nearest float."""
+    schema = json.dumps({"title": "Order", "type": "object", "properties": {"n": {"type": "integer"}}})
+    serde = JsonSchemaSerde(schema, registry="mock://long")
+    value, data = wrap(number), serde.serialize(wrap(1))
+    assert serde.serialize(value) == data[:5] + json.dumps(value, separators=(",", ":")).encode()
+    found = serde.deserialize(serde.serialize(value))
+    assert (found, str(found)) == (value, str(value))
+    for wrong in ({1}, b"x", Decimal(1), float("nan"), {2: 1}):
+        with pytest.raises(SerdeError):
+            serde.serialize({"n": number, "other": wrong})
 
 
 def test_types_take_part_in_the_registry(registry: SchemaRegistry) -> None:

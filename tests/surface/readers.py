@@ -146,7 +146,7 @@ def follower(given: Round, chance: random.Random) -> None:
         async with AsyncClient(given.url, token=TOKEN) as client:
             last: dict[str, int] = {}
             with suppress(PenstockError, TimeoutError):
-                async with asyncio.timeout(chance.uniform(0.1, 1.0)):
+                async with asyncio.timeout(chance.uniform(0.1, 4.0)):
                     async for each in client.store("counts").changes():
                         given.check(last.get(each.key, 0) < each.value, f"changes of {each.key!r}: {each.value} again")
                         last[each.key] = each.value
@@ -212,6 +212,8 @@ def broken(given: Round, chance: random.Random) -> None:
             (head(f"{store}/get", "Content-Length: 13", method="POST") + b'{"keys": [{}]', {400}),
             (head(f"{store}/get", "Content-Length: 99999999999", method="POST"), {408}),
             (head(f"{store}/get?key=k1", method="DELETE"), {405}),
+            (head(f"{store}/{chance.choice(['get?key=k1', 'entries', 'changes'])}", method="HEAD"), {200, 503}),
+            (head(f"{store}/get?key=k%{chance.randrange(0x80, 0x100):X}"), {400}),
             (noise.encode() + b"\r\n\r\n", {0, 400}),
         ])  # fmt: skip
         found = given.status(asked)
@@ -282,7 +284,8 @@ def read_beside_a_run(directory: Path, seconds: float, seed: int, readers: int =
             "queries": f"127.0.0.1:{port}",
             "queries_token": TOKEN,
             "engine": "embedded",
-            "commit_interval": "20ms",
+            "commit_interval": "5ms",
+            "changelog": ["directory:changelog", "topic:"][seed % 2],
         }
         application = surroundings.application("app", topology(), **given)
         other = surroundings.application("app", topology("str"), **{**given, "queries": None, "queries_token": None})
@@ -311,7 +314,9 @@ def _read(made: Round, surroundings: Surroundings, seconds: float, readers: int)
         with Client(made.url, token=TOKEN) as client:
             while time.monotonic() < until:
                 made.most += 1
-                surroundings.put("in", [(key, "v", made.most) for key in KEYS])
+                for key in made.chance.sample(KEYS, len(KEYS)):  # so commits with other keys follow each other closely
+                    surroundings.put("in", [(key, "v", made.most)])
+                    made.ends.wait(0.01)
 
                 def are_counted() -> bool:
                     with suppress(QueryError):

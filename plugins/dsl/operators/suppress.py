@@ -329,7 +329,7 @@ class SuppressedTable(TableSource):
 
 @dataclass(eq=False)
 class SuppressedGetter(ValueGetter):
-    """Reads a suppressed table: the buffer for a key that waits, else the table above."""
+    """Reads a suppressed table: the buffer for a key that waits, else the table above, as its updates were sent."""
 
     store: str
     serdes: Serdes
@@ -340,7 +340,8 @@ class SuppressedGetter(ValueGetter):
         return (self.store, *self.parent.stores)
 
     def open(self, context: ProcessorContext, *, sent: bool = False, before: RowsBefore | None = None) -> Get:
-        buffer, get = context.get_store(self.store), self.parent.open(context, before=before)
+        # Also where others read what is in a record cache: that has not come to the buffer yet.
+        buffer, get = context.get_store(self.store), self.parent.open(context, sent=True, before=before)
         waiting = buffer.get
         settings: Any = SimpleNamespace(**context.config)
         key_serde = key_of_store(self.serdes.key, settings)

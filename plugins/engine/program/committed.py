@@ -131,6 +131,20 @@ class CommittedPartitions:
         return {topic: found[topic] for topic in topics if found.get(topic)}
 
 
+def has_lost_commit(
+    log: Log, application_id: str, identity: str, task: str, partitions: Collection[TopicPartition]
+) -> bool:
+    """Return whether a task that was found without a commit has made one, in this incarnation of the application.
+
+    Its positions are gone then, and what it keeps is not what a task keeps that has not begun. Raises LogError.
+    """
+    topics = json.loads(log.get_meta(application_id, f"{_META}-{identity}") or b"{}")
+    if not any(each.partition in topics.get(each.topic, ()) for each in partitions):
+        return False
+    # Its first commit, and the note, may have come since.
+    return log.last_commit(application_id, task, list(partitions)) is None
+
+
 def _named(lost: Mapping[TaskId, Sequence[TopicPartition]]) -> str:
     named = [f"task {task} in {', '.join(map(str, gone))}" for task, gone in lost.items()]
     more = f"; and {len(named) - _MOST_NAMED} more tasks" if len(named) > _MOST_NAMED else ""

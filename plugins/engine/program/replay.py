@@ -6,13 +6,17 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 
 from penstock import (
     Commit,
     ConfigError,
     Log,
     OutputBatch,
+    RecordBatch,
+    RecordRefusedError,
+    TaskCommitter,
     TopicPartition,
     UnknownTopicError,
 )
@@ -150,10 +154,10 @@ def replay(
 
     Back means into the partition that it was read from. `targets` choose the partition where that is not there, where
     the key has moved, and in `to`. Letters that were replayed before are left out, except with `again` or where the
-    selection goes by place or time. Letters whose topic is not there, or is refused by `targets`, wait, and hold up no
-    others. What is sent and what is remembered are one commit of the log: a replay that is killed is taken up where it
-    was. At most `limit` are sent. Raises UnknownTopicError when there is no topic `to`, and ConfigError when an
-    application has the id under which the log keeps what was replayed.
+    selection goes by place or time. Letters wait whose topic is not there, is refused by `targets`, or refuses the
+    record, which may be too large; they hold up no others. What is sent and what is remembered are one commit of the
+    log: a replay that is killed is taken up where it was. At most `limit` are sent. Raises UnknownTopicError when there
+    is no topic `to`, and ConfigError when an application has the id under which the log keeps what was replayed.
     """
     if to is not None and to not in log.topics():
         raise UnknownTopicError(f"there is no topic {to!r} to replay to")
@@ -169,10 +173,30 @@ def replay(
             one.run(replayed(log, topic)[partition.partition])
         else:
             one.run_and_commit()
-        total += one.sent()
-        left_out += one.left_out
-        held += one.held
+        total += one.now.sent.values()
+        left_out += one.now.left_out
+        held += one.now.held
     return Replay(tuple(total), left_out, held)
+
+
+@dataclass
+class _Progress:
+    """The part of a partition that was read. `memory` is what the next commit saves; `left`: letters up to the limit.
+
+    `waiting` has the kinds of letters that are held, and `refused` those of them that the log refused: other letters
+    of such a kind are sent. `stretch` has the offsets of the last letters in a row that do not wait.
+    """
+
+    memory: Replayed
+    left: int | None
+    sent: dict[str, Sent] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
+    waiting: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    first_held: int | None = None
+    stretch: tuple[int, int] | None = None
+    left_out: int = 0
+    held: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 class _PartitionReplay:
@@ -192,17 +216,11 @@ class _PartitionReplay:
         self._partition = partition
         self._selection = selection
         self._to = to
-        self._left = limit
         self._again = again
         self._targets = targets
         self._counts = {name: info.partitions for name, info in log.topics().items()}
-        self._offsets: dict[str, list[int]] = {}
-        self._done: set[str] = set()
-        self._waiting: set[str] = set()
-        self._first_held: int | None = None
-        self._stretch: tuple[int, int] | None = None
-        self.left_out = 0
-        self.held = Counter[tuple[str, str]]()
+        self._refusals: list[RecordRefusedError] = []
+        self.now = _Progress(Replayed(), limit)
 
     def run_and_commit(self) -> None:
         """Send, in commits of about a fetch each."""
@@ -212,74 +230,95 @@ class _PartitionReplay:
         Replayed.of(self._log.last_commit(group, task, [partition]), partition)
         # Weeks may pass until the next replay.
         with closing(self._log.open_lasting_committer(group, task, [partition])) as committer:
-            memory = Replayed.of(committer.committed, partition)
-            for outputs in self._outputs(memory):
-                committer.commit(Commit({partition: memory.base}, _VERSION, memory.to_bytes()), outputs)
+            self.now.memory = Replayed.of(committer.committed, partition)
+            for batch in self._batches():
+                self._commit(committer, batch)
 
     def run(self, memory: Replayed) -> None:
         """Read, but send nothing."""
-        for _ in self._outputs(memory):
-            pass
+        self.now.memory = memory
+        for batch in self._batches():
+            self._outputs(batch)
 
-    def sent(self) -> list[Sent]:
-        """Return the number of sent records, by topic."""
-        number = self._partition.partition
-        return [Sent(number, to, len(each), each[0], each[-1]) for to, each in self._offsets.items()]
-
-    def _outputs(self, memory: Replayed) -> Iterator[list[OutputBatch]]:
-        """Yield outputs, and update `memory` with what is replayed once they are sent."""
+    def _batches(self) -> Iterator[RecordBatch]:
         start = self._selection.first or 0
         # Only a replay of everything moves `base`.
-        first = start if self._again else max(start, memory.base)
+        first = start if self._again else max(start, self.now.memory.base)
         for batch in batches_from(self._log, self._partition, first, self._selection.end):
-            outputs: dict[str, OutputBatch] = {}
-            position = batch.next_offset
-            for letter in letters_in(batch):
-                if self._left == 0:
-                    position = letter.offset
-                    break
-                if self._selection.has(letter) and self._take(letter, memory, outputs):
-                    self._stretch = (self._stretch[0] if self._stretch else letter.offset, letter.offset)
-                else:
-                    self._note_stretch(memory)
-                    self._stretch = None
-            self._note(memory, position)
-            yield list(outputs.values())
-            if self._left == 0:
+            yield batch
+            if self.now.left == 0:
                 return
 
-    def _note(self, memory: Replayed, position: int) -> None:
+    def _commit(self, committer: TaskCommitter, batch: RecordBatch) -> None:
+        """Send the letters of a batch in one commit, without those that the log refuses."""
+        before = self.now
+        while True:
+            self.now = deepcopy(before)
+            outputs = self._outputs(batch)
+            memory = self.now.memory
+            try:
+                committer.commit(Commit({self._partition: memory.base}, _VERSION, memory.to_bytes()), outputs)
+                return
+            except RecordRefusedError as refusal:
+                refused = (each for each in outputs if each.topic == refusal.topic)
+                if not any(any(map(refusal.refuses, each.keys, each.values, each.timestamps)) for each in refused):
+                    raise
+                self._refusals.append(refusal)
+
+    def _outputs(self, batch: RecordBatch) -> list[OutputBatch]:
+        """Return the outputs of a batch, and note in `now` what is replayed once they are sent."""
+        now = self.now
+        outputs: dict[str, OutputBatch] = {}
+        position = batch.next_offset
+        for letter in letters_in(batch):
+            if now.left == 0:
+                position = letter.offset
+                break
+            if self._selection.has(letter) and self._take(letter, outputs):
+                now.stretch = (now.stretch[0] if now.stretch else letter.offset, letter.offset)
+            else:
+                self._note_stretch()
+                now.stretch = None
+        self._note(position)
+        return list(outputs.values())
+
+    def _note(self, position: int) -> None:
         """Note that the selected letters below `position` were replayed, without those that are held."""
+        now, memory = self.now, self.now.memory
+        self._note_stretch()
         if self._selection.by_place:
-            self._note_stretch(memory)
-        elif self._selection.by_kind:
-            memory.note_kinds(self._done - self._waiting, position)
-        elif self._first_held is None:
-            memory.note_all(position)
-        else:
-            memory.note_all(self._first_held)
-            memory.note_kinds(self._done - self._waiting, position)
+            return
+        if not self._selection.by_kind:
+            memory.note_all(position if now.first_held is None else now.first_held)
+        memory.note_kinds(now.done - now.waiting, position)
 
-    def _note_stretch(self, memory: Replayed) -> None:
-        if self._stretch is not None and self._selection.by_place:
-            memory.note_stretch(*self._stretch)
+    def _note_stretch(self) -> None:
+        # A position says which letters of a kind were replayed, unless the log has refused some of them.
+        if self.now.stretch is not None and (self._selection.by_place or self.now.refused):
+            self.now.memory.note_stretch(*self.now.stretch)
 
-    def _take(self, letter: Letter, memory: Replayed, outputs: dict[str, OutputBatch]) -> bool:
+    def _take(self, letter: Letter, outputs: dict[str, OutputBatch]) -> bool:
         """Add a letter to the outputs if it is to be sent; return whether it does not have to wait any longer."""
+        now = self.now
         if letter.source is None or letter.note is None:
-            self.left_out += 1
+            now.left_out += 1
             return True
-        if memory.has(letter) and not self._again:
-            self._done.add(letter.kind)
+        if now.memory.has(letter) and not self._again:
+            now.done.add(letter.kind)
             return True
         to = self._to or letter.source
-        if self._to is None and (why := self._why_not(to)) is not None:
-            self._waiting.add(letter.kind)
-            self.held[to, why] += 1
-            if self._first_held is None:
-                self._first_held = letter.offset
+        refusal = self._refusal(letter, to)
+        if (why := str(refusal) if refusal else self._why_not(to)) is not None:
+            if refusal and letter.kind not in now.waiting and not self._selection.by_place:
+                now.memory.note_kinds({letter.kind}, letter.offset)
+            if refusal:
+                now.refused.add(letter.kind)
+            now.waiting.add(letter.kind)
+            now.held[to, why] += 1
+            if now.first_held is None:
+                now.first_held = letter.offset
             return False
-        self._done.add(letter.kind)
+        now.done.add(letter.kind)
         number = letter.note.partition
         chosen: Sequence[int] | None = None
         stays = self._to is None and not self._targets.is_moved(letter.note)
@@ -294,13 +333,20 @@ class _PartitionReplay:
         assert output.headers is not None and output.partitions is not None
         output.headers.append(letter.headers)
         output.partitions.append(chosen)
-        self._offsets.setdefault(to, []).append(letter.offset)
-        if self._left is not None:
-            self._left -= 1
+        sent = now.sent.get(to, Sent(letter.partition, to, 0, letter.offset, letter.offset))
+        now.sent[to] = replace(sent, records=sent.records + 1, last=letter.offset)
+        if now.left is not None:
+            now.left -= 1
         return True
 
     def _why_not(self, topic: str) -> str | None:
+        if self._to is not None:
+            return None
         return self._targets.refuses(topic) or (None if topic in self._counts else "it does not exist")
+
+    def _refusal(self, letter: Letter, topic: str) -> RecordRefusedError | None:
+        refusals = (each for each in self._refusals if each.topic == topic)
+        return next((each for each in refusals if each.refuses(letter.key, letter.value, letter.timestamp)), None)
 
 
 def count_letters(log: Log, topic: str) -> dict[tuple[str | None, str | None], tuple[int, int]]:

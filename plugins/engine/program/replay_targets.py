@@ -11,9 +11,7 @@ from penstock.program.partitioning import partitions_of_key
 from penstock.program.serdes import serdes_of_topic
 from penstock.task.dead_letter import FailureNote
 
-from .saved_program import read_note_of_any_version
-from .stored_id import read_stored, stored_application
-from .windowed_keys import WHOLE_KEYS, whole_keys, with_whole_keys
+from .stored_id import read_grown, read_stored, stored_application
 
 Choose = Callable[[str, bytes, int], Sequence[int]]
 """(topic, serialized key, number of partitions) -> the partitions to which records with this key go."""
@@ -97,13 +95,11 @@ def moved_by_resharding(application: Application, log: Log) -> IsMoved:
 
     The state of its key is where records go by the new number of partitions.
     """
-    starts = read_stored(application.id, log).starts
-    # The new partitions of a topic that has grown are empty until the application is resharded.
-    grown = {topic: at for topic, at in starts.items() if at.get(str(len(at) - 1)) == 0}
+    grown = read_grown(read_stored(application.id, log), log)
 
     def is_moved(note: FailureNote) -> bool:
-        began = grown.get(note.topic or "", {}).get(str(note.partition))
-        return began is not None and note.offset is not None and note.offset < began
+        end = grown.get(note.topic or "", {}).get(str(note.partition))
+        return end is not None and note.offset is not None and note.offset < end
 
     return is_moved
 

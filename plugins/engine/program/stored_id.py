@@ -11,6 +11,7 @@ from typing import Any
 from penstock import Application, IncompatibleStateError, Lease, Log
 
 _META = "stored-as"
+_GROWN = "grown"
 _BESIDE = "-layouts"
 """The notes about an application's layouts have an id of their own: they stay when commits of the application go."""
 
@@ -42,6 +43,22 @@ def read_stored(application_id: str, log: Log) -> StoredAs:
 def write_stored(application_id: str, lease: Lease, stored: StoredAs) -> None:
     """Say where an application is from now on, in one write. Raises as `write_note_beside`."""
     write_note_beside(application_id, lease, _META, asdict(stored))
+
+
+def read_grown(stored: StoredAs, log: Log) -> Mapping[str, Mapping[str, int]]:
+    """Return the topics that have grown before an application was resharded, with ends by partition.
+
+    Records below such an end were written by an earlier number of partitions.
+    """
+    if note := read_note_beside(stored.id, log, _GROWN):
+        return dict(note["ends"])
+    # Earlier versions noted no growth. When they resharded, the new partitions of a topic that had grown were empty.
+    return {topic: at for topic, at in stored.starts.items() if at.get(str(len(at) - 1)) == 0}
+
+
+def write_grown(layout_id: str, lease: Lease, grown: Mapping[str, Mapping[str, int]]) -> None:
+    """Write what `read_grown` returns for a layout. Raises as `write_note_beside`."""
+    write_note_beside(layout_id, lease, _GROWN, {"ends": grown})
 
 
 def read_note_beside(application_id: str, log: Log, name: str) -> dict[str, Any]:

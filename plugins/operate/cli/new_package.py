@@ -259,8 +259,10 @@ class Backend(StoreBackend):
         self._db.close()
 
     def destroy(self) -> None:
-        """Close, and delete the files."""
+        """Close, and delete the files, unless another process has rebuilt them."""
         self.close()
+        if self._file.exists() and not self._is_here():
+            return
         for file in (self._file, *self._file.parent.glob("state.sqlite-*")):
             file.unlink(missing_ok=True)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,24 +47,39 @@ def import_store(target: str, store: str, file: Path, form: str | None, task: st
 
     application = find_application(target, **where)
     form = form or ("parquet" if file.suffix == ".parquet" else "jsonl")
-    with leased(application) as (stored, log, lease):
+    with leased(application) as (stored, log, lease), _read_twice(file) as opened:
         _, builder = declared_store(stored, store)
         read = _of_parquet if form == "parquet" else _of_lines
-        written = fill_store(stored, log, store, lambda: read(file, stored, builder), lease, task=task)
+        written = fill_store(stored, log, store, lambda: read(opened, file, stored, builder), lease, task=task)
     note(f"{count(written, 'entry', 'entries')} of {store}")
+
+
+@contextmanager
+def _read_twice(file: Path) -> Iterator[Path]:
+    """Return a file that can be read again from its beginning: what a pipe has is copied first."""
+    from penstock.plugins.runtime.temporary import TemporaryDirectory
+
+    if file.is_file():
+        yield file
+        return
+    with TemporaryDirectory("import") as directory, file.open("rb") as pipe:
+        copied = directory / "rows"
+        with copied.open("wb") as copy:
+            shutil.copyfileobj(pipe, copy)
+        yield copied
 
 
 Readers = Mapping[str, Callable[[Any], Any]]
 """By part of a row, `key` or `value`: makes the object of the store's serde."""
 
 
-def _of_lines(file: Path, application: Application, store: StoreBuilder) -> Iterator[Mapping[str, Any]]:
-    from penstock.plugins.state.copies.contents import reading_serdes
+def _of_lines(opened: Path, file: Path, application: Application, store: StoreBuilder) -> Iterator[Mapping[str, Any]]:
+    from penstock.plugins.replicas.contents import reading_serdes
 
     from .text import headers_from_json
 
     read = {name: serde.from_json for name, serde in _by_part(reading_serdes(application, store)).items()}
-    with file.open("rb") as lines:
+    with opened.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
@@ -75,7 +92,7 @@ def _of_lines(file: Path, application: Application, store: StoreBuilder) -> Iter
                 ) from error
 
 
-def _of_parquet(file: Path, application: Application, store: StoreBuilder) -> Iterator[Mapping[str, Any]]:
+def _of_parquet(opened: Path, file: Path, application: Application, store: StoreBuilder) -> Iterator[Mapping[str, Any]]:
     with needed("Parquet"):
         from pyarrow import ArrowInvalid, parquet
 
@@ -88,8 +105,8 @@ def _of_parquet(file: Path, application: Application, store: StoreBuilder) -> It
     }
     number = 0
     try:
-        with parquet.ParquetFile(file) as opened:
-            for batch in opened.iter_batches(_PORTION):
+        with parquet.ParquetFile(opened) as rows:
+            for batch in rows.iter_batches(_PORTION):
                 for row in batch.to_pylist():
                     number += 1
                     if headers := row.get("headers"):

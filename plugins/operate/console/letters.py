@@ -76,7 +76,8 @@ class Letters:
     def replay(self, given: Given) -> tuple[int, int]:
         """Send one letter, or all that were not replayed, back to where they were read.
 
-        Returns how many were sent, and how many wait because their topic is gone or is none that the application reads.
+        Returns how many were sent, and how many wait because their topic is gone, refuses them, or is none that the
+        application reads.
 
         Raises Refused for a request that names no letter, and PenstockError.
         """
@@ -149,7 +150,8 @@ def _said(sent: int, held: int) -> str:
     said = f"Replayed: {sent:,}."
     if not held:
         return said
-    return f"{said} {held:,} still wait: their topic does not exist, or no source of the application reads it."
+    why = "their topic does not exist or refuses them, or no source of the application reads it"
+    return f"{said} {held:,} still wait: {why}."
 
 
 def _text(data: bytes | None) -> str:

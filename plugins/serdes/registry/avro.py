@@ -25,7 +25,7 @@ with needed("serde 'avro'", "avro"):
     from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
     from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
-    from .avro_schemas import check_values, keep_ints, prepare_reader, prepare_schema
+    from .avro_schemas import RecordUnions, check_values, keep_ints, prepare_reader, prepare_schema
     from .base import RegistryOptions, RegistrySerde, declared_schema
     from .client import MockRegistryClient, RegistryClient
 
@@ -41,12 +41,21 @@ _NATURAL = (bytes, date, datetime, time, Decimal, UUID)
 class _Serializer(AvroSerializer):
     """Confluent's, for the newest schema of a subject, too."""
 
+    _unions: RecordUnions | None = None
+
     def _get_parsed_schema(self, schema: Schema) -> Any:
         parsed = self._parsed_schemas.get_parsed_schema(schema)
         if not parsed:
             parsed = check_values(keep_ints(super()._get_parsed_schema(schema)))
             self._parsed_schemas.set(schema, parsed)
         return parsed
+
+    def _execute_rules(self, *given: Any) -> Any:
+        # Called with the newest schema, and the value that is written by it.
+        value, parsed = super()._execute_rules(*given), self._get_parsed_schema(given[4])
+        if self._unions is None or self._unions.parsed is not parsed:
+            self._unions = RecordUnions(parsed)
+        return self._unions.checked(value, None)
 
 
 class AvroSerde(RegistrySerde[T]):
@@ -123,10 +132,11 @@ class AvroSerde(RegistrySerde[T]):
         self, writing: dict[str, Any], reading: dict[str, Any]
     ) -> tuple[Callable[..., bytes], Callable[..., Any]]:
         kind = self.value_type
+        unions = None if self.schema is None else RecordUnions(_parsed(self.schema))
         if kind is None:
-            to_plain, of_plain = None, None
+            to_plain, of_plain = None if unions is None or not unions.are_there else unions.checked, None
         else:
-            to_plain = lambda value, _: msgspec.to_builtins(value, builtin_types=_NATURAL)  # noqa: E731
+            to_plain = lambda value, _: _plain(value, unions)  # noqa: E731
             of_plain = lambda value, _: msgspec.convert(value, kind, builtin_types=_NATURAL)  # noqa: E731
         write = _Serializer(self.client, self._as_schema() if self.schema else None, to_plain, {**writing, **_STRICT})
         if self.schema is not None:
@@ -148,6 +158,11 @@ class AvroSerde(RegistrySerde[T]):
         places = sorted({_path(declared, location.split("/")) for location in found.locations})
         said = sorted(each if " " in each else f"{each!r} is new and has no default" for each in found.messages)
         return f"{', '.join(filter(None, places)) or 'the value'}: {'; '.join(said)}"
+
+
+def _plain(value: Any, unions: RecordUnions | None) -> Any:
+    plain = msgspec.to_builtins(value, builtin_types=_NATURAL)
+    return plain if unions is None else unions.checked(plain, None)
 
 
 def _schema_of(text: str | None) -> Schema:
@@ -223,6 +238,8 @@ def reader_of(
     """
     own = None if schema is None else _parsed(schema)
     other = None if own is None or schema is None else prepare_reader(parse_schema(json.loads(schema)))
+    unions = None if own is None or of_plain is not None else RecordUnions(own)
+    has_names = unions is not None and unions.are_there
     known: dict[bytes, tuple[Any, Any] | None] = {}
 
     def schemas(data: bytes) -> tuple[Any, Any] | None:
@@ -233,20 +250,26 @@ def reader_of(
         if found.rule_set is not None or not found.schema_str:
             return None
         writer = read._get_parsed_schema(found) if found.references else _parsed(found.schema_str)
-        return None if writer is None else (writer, None if writer == own else other)
+        if writer is None or writer == own:
+            return None if writer is None else (writer, None)
+        return RecordUnions(writer).naming() if has_names else writer, other
 
     def read_fast(data: bytes, context: Any) -> Any:
         prefix = data[:_PREFIX]
         pair = known.get(prefix)
         if pair is None:
-            if prefix not in known and data[:1] == b"\0" and len(data) > _PREFIX:
+            if prefix not in known and data[:1] == b"\0" and len(data) >= _PREFIX:
                 pair = known[prefix] = schemas(data)
             if pair is None:
                 return read(data, context)
         writer, reader = pair
-        plain = schemaless_reader(BytesIO(data[_PREFIX:]), writer, reader)
+        names = of_plain is None and reader is None
+        plain = schemaless_reader(
+            BytesIO(data[_PREFIX:]), writer, reader, return_record_name=names, return_record_name_override=names
+        )
         if reader is not None:
             plain = own_copy(plain)  # a default is one object for all values
+            plain = unions.named(plain) if unions is not None and has_names else plain
         return plain if of_plain is None else of_plain(plain, context)
 
     return read_fast

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
@@ -99,12 +100,8 @@ class JsonSchemaSerde(RegistrySerde[T]):
             to_plain = lambda value, _: msgspec.json.decode(typed.serialize(value))  # noqa: E731
             of_plain = lambda value, _: typed.deserialize(_dump(value))  # noqa: E731
         return (
-            JSONSerializer(
-                self.schema, self.client, to_plain, writing, json_encode=dump_finite if typed is None else _dump
-            ),
-            JSONDeserializer(
-                self.schema, of_plain, self.client, reading, json_decode=orjson.loads if typed is None else _load
-            ),
+            JSONSerializer(self.schema, self.client, to_plain, writing, json_encode=_dump),
+            JSONDeserializer(self.schema, of_plain, self.client, reading, json_decode=_load),
         )
 
     def _differences(self, written: Schema) -> str:
@@ -127,8 +124,24 @@ _load: Callable[[Any], Any] = msgspec.json.decode
 def _dump(value: Any) -> bytes:
     try:
         return dump_finite(value)
-    except TypeError:  # an integer of more than 64 bits
-        return msgspec.json.encode(value)
+    except TypeError:
+        exact = _with_long_integers(value)
+        if exact is value:
+            raise
+        return dump_finite(exact)
+
+
+def _with_long_integers(value: Any) -> Any:
+    """Return a value with its integers of more than 64 bits as orjson writes them; the value itself without any."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return orjson.Fragment(str(int(value)))
+    if isinstance(value, dict):
+        made: Any = {name: _with_long_integers(each) for name, each in value.items()}
+        return value if all(made[name] is value[name] for name in value) else made
+    if isinstance(value, (list, tuple)):
+        made = [_with_long_integers(each) for each in value]
+        return value if all(map(operator.is_, made, value)) else made
+    return value
 
 
 def _text(schema: Mapping[str, Any]) -> str:

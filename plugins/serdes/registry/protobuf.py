@@ -15,7 +15,7 @@ with needed("serde 'protobuf'", "protobuf"):
     from confluent_kafka.schema_registry import Schema
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
-    from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+    from google.protobuf.json_format import Error, MessageToDict, ParseDict, ParseError
     from google.protobuf.message import DecodeError, Message
 
     from .base import RegistryOptions, RegistrySerde
@@ -24,6 +24,8 @@ M = TypeVar("M", bound=Message)
 _FORM = "protobuf"
 _WHOLE = "!protobuf"
 """The name in the text form that has the bytes of a message."""
+_WITHOUT_JSON = (Error, ValueError, TypeError, OverflowError)
+"""What Protobuf raises for a message or JSON that it cannot convert."""
 _FORMAT = {"use.deprecated.format": False}
 
 
@@ -74,15 +76,21 @@ class ProtobufSerde(RegistrySerde[M]):
     def to_json(self, value: M) -> Any:
         """Return the message as Protobuf's JSON, by the names of its fields.
 
-        With fields that the class does not know, the object also has the bytes of the message, so that none is lost.
+        Where that would be read as another message, because of a field that the class does not know or the largest
+        float, the object also has the bytes of the message. It has nothing else where Protobuf has no JSON for the
+        message, such as for an Any of an unknown type.
         """
-        shown = to_json(MessageToDict(value, preserving_proto_field_name=True))
-        known = self._message()
-        known.CopyFrom(value)
-        known.DiscardUnknownFields()
-        if isinstance(shown, dict) and known.ByteSize() != value.ByteSize():
-            shown = {**shown, _WHOLE: b64encode(value.SerializeToString()).decode()}
-        return shown
+        try:
+            # For an Any it is a dict of another class, which has no text form.
+            shown = to_json(json.loads(json.dumps(MessageToDict(value, preserving_proto_field_name=True))))
+        except _WITHOUT_JSON:
+            return {_WHOLE: _base64(value)}
+        try:
+            is_same = _bytes(ParseDict(from_json(shown), self._message())) == _bytes(value)
+        except _WITHOUT_JSON:
+            is_same = False
+        fields = shown if isinstance(shown, dict) else {}
+        return shown if is_same and _WHOLE not in fields else {**fields, _WHOLE: _base64(value)}
 
     def from_json(self, data: Any) -> M:
         if isinstance(data, dict) and _WHOLE in data:
@@ -123,6 +131,14 @@ class ProtobufSerde(RegistrySerde[M]):
 
     def _differences(self, written: Schema) -> str:
         return ""
+
+
+def _bytes(message: Message) -> bytes:
+    return message.SerializeToString(deterministic=True)
+
+
+def _base64(message: Message) -> str:
+    return b64encode(message.SerializeToString()).decode()
 
 
 def _fields(message: Descriptor, known: dict[str, dict[str, list[str]]]) -> dict[str, dict[str, list[str]]]:

@@ -16,7 +16,7 @@ from penstock import ConfigError, Serde, SerdeError
 from penstock.support.text_form import from_json, to_json
 
 from ..not_finite import check_finite
-from .json_schemas import Schema, changes, essence
+from .json_schemas import Schema, changes, essence, of_written
 from .read_back import check_same, equality_is_exact
 from .shipped import classes_inside, restore_fields
 
@@ -38,7 +38,8 @@ class TypedSerde(Serde[T], Generic[T]):
         self._exact = kind if _is_class(kind) and not is_typeddict(kind) else None
         self._equality_is_exact = equality_is_exact(kind)
         self._writes_equal_values_differently = self._has_other_bytes_of_equals()
-        self._form = f"{_FORM}({json.dumps(self._essence(), separators=(',', ':'), sort_keys=True)})"
+        self._written = of_written(self._essence(), ints_become_numbers=self._writes_equal_values_differently)
+        self._form = f"{_FORM}({json.dumps(self._written, separators=(',', ':'), sort_keys=True)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _sent, (type(self), self.value_type, self.refuses_extra, self._form)
@@ -119,7 +120,7 @@ class TypedSerde(Serde[T], Generic[T]):
         return self.deserialize(text.encode())
 
     def written_form(self) -> str:
-        """Return the JSON schema of the type: names of classes and the values of defaults are not part of it."""
+        """Return the JSON schema of the type, with the order of its fields, and without the values of defaults."""
         return self._form
 
     def unreadable(self, form: str) -> str:
@@ -128,14 +129,24 @@ class TypedSerde(Serde[T], Generic[T]):
             return ""
         if not form.startswith(f"{_FORM}({{"):
             return super().unreadable(form)
-        found = changes(json.loads(form[len(_FORM) + 1 : -1]), self._essence_to_read(), ignores_extra=True)
+        return self._said_of(changes(_essence_of(form), self._essence_to_read(), ignores_extra=True))
+
+    def unfindable(self, form: str) -> str:
+        """Return which changes give a key other bytes than a type of `form` gave it; "" if it has the same."""
+        if form == self._form:
+            return ""
+        if not form.startswith(f"{_FORM}({{"):
+            return super().unfindable(form)
+        return self._said_of(changes(_essence_of(form), self._written, ignores_extra=True, of_keys=True))
+
+    def _said_of(self, found: Sequence[str]) -> str:
         return f"{self.name} as it was before, and {'; '.join(found)}" if found else ""
 
     def _has_other_bytes_of_equals(self) -> bool:
         """Return whether a value may be written in other bytes than what is read back, which is equal to it."""
         return False
 
-    def _essence(self) -> Schema:
+    def _essence(self) -> dict[str, Any]:
         """Return the schema as far as it says whether rows can be read, with the names of a NamedTuple's fields."""
         return essence(self.json_schema())
 
@@ -162,6 +173,11 @@ class TypedSerde(Serde[T], Generic[T]):
     @abstractmethod
     def json_schema(self) -> Schema:
         """Return the JSON schema of what is written."""
+
+
+def _essence_of(form: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(form[len(_FORM) + 1 : -1])
+    return found
 
 
 def kind_name(kind: Any) -> str:

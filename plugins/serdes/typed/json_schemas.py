@@ -16,43 +16,57 @@ _BY_NAME = ("properties", "$defs")
 _VALUES = frozenset({"default", "const", "enum", "examples"})
 OMITTED = "omitted"
 """Keyword of a field with this default, which rows leave out."""
-_KEPT = frozenset({"type", "enum", "const", "required", "pattern", "$ref", OMITTED, *_LOWER, *_UPPER, *_SAME})
-_PATTERNS, _KEYS = "$patterns", "$keys"
-"""Marks an essence that has the patterns of its texts, which older versions left out. And: by their paths, the types
-of the keys of dicts, where the schema of the whole type has nothing about them."""
+ORDER = "$order"
+"""Keyword of an object: the fields that are always written, in the order in which they are."""
+_KEPT = frozenset({"type", "enum", "const", "required", "pattern", "$ref", OMITTED, ORDER, *_LOWER, *_UPPER, *_SAME})
+_PATTERNS = "$patterns"
+"""Marks an essence that has the patterns of its texts, which older versions left out."""
+_NUMBERS = "$numbers"
+"""Marks a type whose floats and Decimals are written as such where a value has an int, which older versions wrote as an
+int."""
 
 
-def essence(schema: Schema, keys: Mapping[str, Schema] | None = None) -> dict[str, Any]:
+def essence(schema: Schema) -> dict[str, Any]:
     """Return the keywords of a schema that say which values fit: no titles, descriptions or defaults.
 
-    `keys` are the schemas of keys of dicts, by paths as `changes` names them. The keyword `keys` of an object is that
-    of the dict's keys, too.
+    The keyword `keys` of an object is the schema of a dict's keys, which JSON's own keyword for them has only of text.
     """
     made = _essence(schema)
-    if keys:
-        _drop_members_of_keys(made)
-        made[_KEYS] = {path: _essence(each) for path, each in keys.items()}
     if _has_text(made):
         made[_PATTERNS] = True
     return made
 
 
-def _drop_members_of_keys(made: dict[str, Any]) -> None:
-    """Drop what only msgspec from 0.23 on says of keys that are members of an enum: forms are those of earlier ones."""
-    if any(each in _part(made, "propertyNames") for each in ("enum", "const", "$ref")):
-        del made["propertyNames"]
-    parts = [_part(made, name) for name in _PARTS]
+def of_written(essence: dict[str, Any], *, ints_become_numbers: bool) -> dict[str, Any]:
+    """Return an essence with what says which bytes its values have, so that keys are found."""
+    for each in _all(essence):
+        if "properties" in each:
+            each.setdefault(ORDER, list(each["properties"]))
+    if ints_become_numbers:
+        essence[_NUMBERS] = True
+    return essence
+
+
+def _all(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield an essence and each schema inside it."""
+    yield made
+    parts = [made.get(name) for name in _PARTS]
     parts += [each for name in _BY_NAME for each in made.get(name, {}).values()]
     parts += [each for name in (*_ONE_OF, "prefixItems") for each in made.get(name, ())]
     for each in parts:
-        if each and isinstance(each, dict):
-            _drop_members_of_keys(each)
+        if isinstance(each, dict):
+            yield from _all(each)
 
 
 def _has_text(part: Any) -> bool:
+    return _has(part, "type", "string")
+
+
+def _has(part: Any, name: str, value: str) -> bool:
+    """Return whether a schema, or one inside it, has a keyword with a value."""
     if isinstance(part, Mapping):
-        return part.get("type") == "string" or any(map(_has_text, part.values()))
-    return isinstance(part, list) and any(map(_has_text, part))
+        return part.get(name) == value or any(_has(each, name, value) for each in part.values())
+    return isinstance(part, list) and any(_has(each, name, value) for each in part)
 
 
 def _essence(schema: Schema) -> dict[str, Any]:
@@ -97,13 +111,14 @@ def closed(schema: Any) -> Any:
     return made
 
 
-def changes(before: Schema, now: Schema, *, ignores_extra: bool = False) -> list[str]:
+def changes(before: Schema, now: Schema, *, ignores_extra: bool = False, of_keys: bool = False) -> list[str]:
     """Return in words why values that fit the essence `before` may not fit `now`, or would lose a field.
 
     Optional fields may be new, types may be wider: an integer becomes a number, a value may be null, an enum gets
     members. A field with a default may be absent in rows that are older than the field, so its default must stay.
     `ignores_extra`: whether an object whose schema says nothing about fields that are not declared is read without
-    them. JSON's own rule is that it has them.
+    them. JSON's own rule is that it has them. `of_keys`: the essences are those of `of_written`, and also what gives a
+    value other bytes is a change.
 
     >>> old = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     >>> changes(old, {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})
@@ -111,7 +126,7 @@ def changes(before: Schema, now: Schema, *, ignores_extra: bool = False) -> list
     >>> changes(old, {"type": "object", "properties": {"a": {"type": "number"}, "b": {}}, "required": ["a"]})
     []
     """
-    return list(dict.fromkeys(_Comparison(before, now, ignores_extra).of_all(before, now)))
+    return list(dict.fromkeys(_Comparison(before, now, ignores_extra, of_keys).of_all(before, now)))
 
 
 _MISSING = object()
@@ -120,32 +135,40 @@ _MISSING = object()
 class _Comparison:
     """The comparison of two schemas with the definitions that their references name."""
 
-    def __init__(self, before: Schema, now: Schema, ignores_extra: bool) -> None:
+    def __init__(self, before: Schema, now: Schema, ignores_extra: bool, of_keys: bool) -> None:
+        self._of_keys = of_keys
         self._has_extra = not ignores_extra
         self._before = before.get("$defs", {})
         self._now = now.get("$defs", {})
         self._inside: set[tuple[str, str]] = set()
+        self._found: dict[tuple[str, str], list[str]] = {}
+        self._met_itself = 0
         self._knows_patterns = _PATTERNS in before
-        self._keys_now: Schema = now.get(_KEYS, {})
 
     def of_all(self, before: Schema, now: Schema) -> Iterator[str]:
         """Yield each change."""
         yield from self.of("", before, now)
-        keys = now.get(_KEYS, {})
-        for path, each in before.get(_KEYS, {}).items():
-            if path in keys:
-                yield from self.of(path, each, keys[path])
+        has_numbers = _has(before, "type", "number") or _has(before, "format", "decimal")
+        if self._of_keys and has_numbers and _NUMBERS in now and _NUMBERS not in before:
+            yield "an int where a float or a Decimal is declared was written as an int, and is written as that now"
 
     def of(self, path: str, before: Schema, now: Schema) -> list[str]:
-        """Return each change at `path` and below."""
+        """Return each change at `path` and below; of two classes that were compared before, as of there."""
         pair: tuple[str, str] = before.get("$ref", ""), now.get("$ref", "")
         if not all(pair):
             return list(self._of_alternatives(path, _resolved(before, self._before), _resolved(now, self._now)))
+        if pair in self._found:
+            return self._found[pair]
         if pair in self._inside:  # a type that contains itself
+            self._met_itself += 1
             return []
         self._inside.add(pair)
-        found = list(self._of_alternatives(path, _resolved(before, self._before), _resolved(now, self._now)))
+        met = self._met_itself
+        each = self._of_alternatives(path, _resolved(before, self._before), _resolved(now, self._now))
+        found = list(dict.fromkeys(each))  # of a class that is used twice they come twice
         self._inside.discard(pair)
+        if found or met == self._met_itself:  # else it may depend on a class around it, which is not compared yet
+            self._found[pair] = found
         return found
 
     def _of_alternatives(self, path: str, before: Schema, now: Schema) -> Iterator[str]:
@@ -157,14 +180,22 @@ class _Comparison:
             if any(not self.of(path, each, other) for other in are):
                 continue
             alike = [other for other in are if self._kind(each, self._before) == self._kind(other, self._now)]
+            if len(alike) > 1:
+                alike = [other for other in alike if self._tags(each, self._before) == self._tags(other, self._now)]
             if len(alike) == 1:
-                yield from self._of_one(path, _resolved(each, self._before), _resolved(alike[0], self._now))
+                yield from self.of(path, each, alike[0])
             else:
                 yield f"{_field(path)} was {_shown(before, self._before)} and is {_shown(now, self._now)}"
 
     @staticmethod
     def _kind(schema: Schema, definitions: Schema) -> Any:
         return _resolved(schema, definitions).get("type")
+
+    @staticmethod
+    def _tags(schema: Schema, definitions: Schema) -> dict[str, Any]:
+        """Return the fields that can have one value only: they name a class of a union."""
+        fields = {name: _members(each) for name, each in _resolved(schema, definitions).get("properties", {}).items()}
+        return {name: each for name, each in fields.items() if each is not None and len(each) == 1}
 
     def _of_one(self, path: str, before: Schema, now: Schema) -> Iterator[str]:
         members, allowed = _members(before), _members(now)
@@ -177,7 +208,8 @@ class _Comparison:
             kind = "string" if all(isinstance(each, str) for each in members) else kind
         same = all(before.get(name) == now[name] for name in _SAME if name in now)
         same = same and _is_base64(before) == _is_base64(now)  # its text is not that of the bytes
-        if allowed is not None or not same or not (becomes in (None, kind) or (kind, becomes) == ("integer", "number")):
+        is_wider = (kind, becomes) == ("integer", "number") and not self._of_keys
+        if allowed is not None or not same or not (becomes in (None, kind) or is_wider):
             yield f"{_field(path)} was {_shown(before, self._before)} and is {_shown(now, self._now)}"
             return
         for names, is_tighter in ((_LOWER, float.__gt__), (_UPPER, float.__lt__)):
@@ -196,39 +228,55 @@ class _Comparison:
         had, has = before.get("properties"), now.get("properties")
         if has is None:
             values = _part(now, "additionalProperties")
-            keys = self._keys_now.get(keys_of(path), _part(now, "keys"))
+            keys = _part(now, "keys")
             if had is not None and (lost := [name for name in had if not _may_be_key(name, keys)]):
                 yield f"{_field(path)} had fields, and {lost[0]!r} is no key of the dict, whose keys are " + _shown(
                     _resolved(keys, self._now), self._now
                 )
                 return
+            if had is not None and self._of_keys and before.get(ORDER) != sorted(before.get(ORDER, ())):
+                yield f"{_field(path)} had fields, and is a dict, whose keys are written in order"
             for each in (had or {"": _part(before, "additionalProperties")}).values():
                 yield from self.of(f"{path}[...]", each, values)
             name = "keys" if "keys" in before and "keys" in now else "propertyNames"
-            yield from self.of(keys_of(path), _part(before, name), _part(now, name))
+            yield from self.of(f"{path} (keys)".lstrip(), _part(before, name), _part(now, name))
             return
         if had is None:
             yield f"{_field(path)} was a dict and has fields"
             return
         for name, each in had.items():
             if name in has:
-                yield from self.of(below(path, name), each, has[name])
+                yield from self.of(_below(path, name), each, has[name])
                 if OMITTED in each and each[OMITTED] != has[name].get(OMITTED, _MISSING):
                     yield (
-                        f"{_field(below(path, name))} had the default {each[OMITTED]!r}, which rows leave out: keep it"
+                        f"{_field(_below(path, name))} had the default {each[OMITTED]!r}, which rows leave out: keep it"
                     )
             else:
-                yield f"{_field(below(path, name))} is gone: keep it, with a default if nothing sets it any more"
+                yield f"{_field(_below(path, name))} is gone: keep it, with a default if nothing sets it any more"
+        if self._of_keys:
+            yield from self._of_bytes(path, before, now)
         for name in now.get("required", ()):
             if name not in had:
-                yield f"{_field(below(path, name))} is new and has no default: give it one"
+                yield f"{_field(_below(path, name))} is new and has no default: give it one"
             elif name not in before.get("required", ()):
-                yield f"{_field(below(path, name))} had a default, which older rows may need: give it one"
+                yield f"{_field(_below(path, name))} had a default, which older rows may need: give it one"
         extra, has_extra = before.get("additionalProperties"), now.get("additionalProperties", self._has_extra)
         if extra and has_extra is False:
             yield f"{_field(path)} may have fields that are not declared, and they would be lost: allow them"
         elif isinstance(extra, Mapping) and isinstance(has_extra, Mapping):
             yield from self.of(f"{path}[...]", extra, has_extra)
+
+    def _of_bytes(self, path: str, before: Schema, now: Schema) -> Iterator[str]:
+        """Yield why an object is written in other bytes, though its fields are read."""
+        had, has, knows = before["properties"], now["properties"], ORDER in before
+        for name, each in has.items():
+            if name not in had and name in now[ORDER] and OMITTED not in each:
+                yield f"{_field(_below(path, name))} is new, and keys from before do not have it"
+            elif name in had and knows and OMITTED in each and OMITTED not in had[name]:
+                yield f"{_field(_below(path, name))} was written where it is {each[OMITTED]!r}, and is left out now"
+        was = [each for each in before.get(ORDER, ()) if each in has]
+        if knows and was != [each for each in now[ORDER] if each in had]:
+            yield f"{_field(path)} had its fields in another order: {', '.join(was)}"
 
     def _of_array(self, path: str, before: Schema, now: Schema) -> Iterator[str]:
         had, has = before.get("prefixItems"), now.get("prefixItems")
@@ -244,14 +292,11 @@ class _Comparison:
                 yield f"{_field(f'{path}[{index}]')} was {name!r} and is {now_name!r}: rows have the fields in order"
         for index, (each, other) in enumerate(zip(had, has, strict=False)):
             yield from self.of(f"{path}[{index}]", each, other)
+        if self._of_keys and len(has) > len(had):
+            yield f"{_field(f'{path}[{len(had)}]')} is new, and keys from before do not have it"
         if "maxItems" not in now:  # else longer rows are refused
             for index in range(len(has), len(had)):
                 yield f"{_field(f'{path}[{index}]')} is gone: keep it, with a default if nothing sets it any more"
-
-
-def keys_of(path: str) -> str:
-    """Return the path of the keys of a dict."""
-    return f"{path} (keys)".lstrip()
 
 
 def _resolved(schema: Schema, definitions: Schema) -> Schema:
@@ -291,7 +336,7 @@ def _is_base64(schema: Schema) -> bool:
     return "base64" in schema.get("contentEncoding", schema.get("format", ""))
 
 
-def below(path: str, name: str) -> str:
+def _below(path: str, name: str) -> str:
     """Return the path of a field."""
     return f"{path}.{name}" if path else name
 

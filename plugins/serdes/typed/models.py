@@ -54,7 +54,7 @@ class ModelSerde(TypedSerde[T]):
     def json_schema(self) -> Schema:
         return self._adapter.json_schema(by_alias=True)
 
-    def _essence(self) -> Schema:
+    def _essence(self) -> dict[str, Any]:
         return essence(self._adapter.json_schema(by_alias=True, schema_generator=_WithKeys))
 
 

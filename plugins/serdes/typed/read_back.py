@@ -33,12 +33,13 @@ def check_same(value: Any, again: Any) -> None:
 
 def equality_is_exact(kind: Any) -> bool:
     """Return whether `==` compares all fields of values of a type: no class inside has an equality of its own."""
-    waiting, seen = [kind], set()
+    waiting: list[Any] = [kind]
+    seen: dict[int, Any] = {}  # keeps them: another one may get the id of one that is gone
     while waiting:
         each = waiting.pop()
         if id(each) in seen:
             continue
-        seen.add(id(each))
+        seen[id(each)] = each
         waiting += get_args(each)
         if each is time:  # one in a zone is equal to one without
             return False

@@ -11,12 +11,13 @@ from penstock import ConfigError
 def classes_inside(kind: Any) -> list[type]:
     """Return the classes with fields that a type consists of. Raises NameError for an annotation that names nothing."""
     found: list[type] = []
-    waiting, seen = [kind], set()
+    waiting: list[Any] = [kind]
+    seen: dict[int, Any] = {}  # keeps them: another one may get the id of one that is gone
     while waiting:
         each = waiting.pop()
         if id(each) in seen:
             continue
-        seen.add(id(each))
+        seen[id(each)] = each
         waiting += get_args(each)
         if is_model(each):  # pydantic has resolved its annotations
             found.append(each)

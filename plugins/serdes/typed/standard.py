@@ -14,7 +14,7 @@ from msgspec import inspect
 from penstock import ConfigError
 
 from .base import TypedSerde, kind_name
-from .json_schemas import OMITTED, Schema, below, essence, keys_of
+from .json_schemas import OMITTED, ORDER, Schema, essence
 
 T = TypeVar("T")
 _NATURAL = (bytes, date, datetime, time, timedelta, Decimal)
@@ -123,17 +123,21 @@ class StandardSerde(TypedSerde[T]):
         # An int where a float or a Decimal is declared is written as an int, and read as what is declared.
         return any(isinstance(each, inspect.FloatType | inspect.DecimalType) for each in _inside(self._info, set()))
 
-    def _essence(self) -> Schema:
+    def _essence(self) -> dict[str, Any]:
         return self._essence_with_defaults(lambda part: isinstance(part, inspect.StructType) and _omits_defaults(part))
 
     def _essence_to_read(self) -> Schema:
         return self._essence_with_defaults(lambda part: True)
 
-    def _essence_with_defaults(self, has_them: Callable[[inspect.Type], bool]) -> Schema:
+    def _essence_with_defaults(self, has_them: Callable[[inspect.Type], bool]) -> dict[str, Any]:
         schema = self.json_schema()
         for kind, part in self._definitions(schema):
-            for item, field in zip(reversed(part.get("prefixItems", ())), reversed(kind.fields), strict=False):
-                item["title"] = field.name  # the tag of a Struct is before its fields
+            for each, field in _fields_in(part, kind):
+                if "prefixItems" in part:
+                    each["title"] = field.name
+                _add_keys(each, field.type)
+            if isinstance(kind, inspect.TypedDictType):  # as a dict it is written in the order of its keys
+                part[ORDER] = sorted(part.get("required", ()))
             if has_them(kind):
                 defaults = {field.encode_name: field.default for field in kind.fields}
                 for name, each in part.get("properties", {}).items():
@@ -141,9 +145,11 @@ class StandardSerde(TypedSerde[T]):
                         own = each["default"] if defaults[name] is msgspec.NODEFAULT else defaults[name]
                         # A set has another order in each process.
                         each[OMITTED] = msgspec.to_builtins(own, str_keys=True, order="deterministic")
-        return essence(schema, dict(_keys(self._info, "")))
+        if not isinstance(self._info, _OF_FIELDS):
+            _add_keys(schema, self._info)
+        return essence(schema)
 
-    def _definitions(self, schema: Schema) -> Iterator[tuple[Any, Schema]]:
+    def _definitions(self, schema: Schema) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Yield each class with fields, as msgspec describes it, and its definition in `schema`."""
         kinds: list[Any] = [each for each in _inside(self._info, set()) if isinstance(each, _OF_FIELDS)]
         # The names of definitions: those of generic classes, and of two of one name, are made up.
@@ -238,37 +244,37 @@ def _types(info: inspect.Type) -> tuple[inspect.Type, ...]:
     return info.types if isinstance(info, inspect.UnionType) else (info,)
 
 
-def _keys(info: inspect.Type, path: str, inside: tuple[type, ...] = ()) -> Iterator[tuple[str, Schema]]:
-    """Yield the path and the schema of the keys of each dict in a type, whose own schema says nothing about them."""
-    kind = getattr(info, "cls", None)
-    if kind is not None and kind in inside:
-        return
-    inside = inside if kind is None else (*inside, kind)
-    parts: list[tuple[str, inspect.Type]] = []
-    if hasattr(info, "key_type") and hasattr(info, "value_type"):
-        yield keys_of(path), _key_schema(info.key_type)
-        parts = [(f"{path}[...]", info.value_type)]
+def _fields_in(part: Schema, kind: Any) -> Iterator[tuple[Any, inspect.Field]]:
+    """Yield the schema of each field in the definition of a class."""
+    if "prefixItems" in part:  # the tag of a Struct is before its fields
+        yield from zip(reversed(part["prefixItems"]), reversed(kind.fields), strict=False)
+    elif "properties" in part:
+        yield from ((part["properties"][field.encode_name], field) for field in kind.fields)
+
+
+def _add_keys(schema: Any, info: inspect.Type) -> None:
+    """Put the schemas of the keys of dicts into the schema of a type, which says nothing about them.
+
+    Classes with fields are definitions of their own, and a union has one dict at most, and one array.
+    """
+    if isinstance(info, inspect.Metadata):
+        _add_keys(schema, info.type)
     elif isinstance(info, inspect.UnionType):
-        # Of several classes each has a path of its own, whatever their order.
-        several = sum(isinstance(each, _WITH_FIELDS) for each in info.types) > 1
-        parts = [
-            (f"{path}<{_tag(each)}>" if several and isinstance(each, _WITH_FIELDS) else path, each)
-            for each in info.types
-        ]
-    elif isinstance(info, _WITH_FIELDS):
-        parts = [(below(path, field.encode_name), field.type) for field in info.fields]
-    elif isinstance(info, inspect.NamedTupleType):
-        parts = [(f"{path}[{index}]", field.type) for index, field in enumerate(info.fields)]
+        for each in info.types:
+            inner: Any = each.type if isinstance(each, inspect.Metadata) else each
+            kind = "object" if hasattr(inner, "key_type") else "array"
+            for part in schema.get("anyOf", ()):
+                if part.get("type") == kind:
+                    _add_keys(part, inner)
+    elif hasattr(info, "key_type") and hasattr(info, "value_type"):
+        schema.pop("propertyNames", None)  # what it has depends on msgspec's version
+        schema["keys"] = _key_schema(info.key_type)
+        _add_keys(schema.get("additionalProperties"), info.value_type)
     elif isinstance(info, inspect.TupleType):
-        parts = [(f"{path}[{index}]", each) for index, each in enumerate(info.item_types)]
+        for part, each in zip(schema.get("prefixItems", ()), info.item_types, strict=False):
+            _add_keys(part, each)
     elif isinstance(info, inspect.CollectionType):
-        parts = [(f"{path}[]", info.item_type)]
-    for name, each in parts:
-        yield from _keys(each, name, inside)
-
-
-def _tag(info: Any) -> Any:
-    return info.cls.__name__ if (tag := getattr(info, "tag", None)) is None else tag
+        _add_keys(schema.get("items"), info.item_type)
 
 
 def _key_schema(info: inspect.Type) -> Schema:

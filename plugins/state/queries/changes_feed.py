@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,29 +51,31 @@ _TRIES = 5
 """How often a task's history is read on at once, because the task has committed meanwhile."""
 
 
+_Rows = dict[str, dict[bytes, bytes | None]]
+
+
 @dataclass
 class _Source:
     """The history of one task, as the program that ran last keeps it.
 
-    `rows`: the newest rows of `version`, which a changelog in topics shows again to those who read on from there.
+    `rows`: by version, the rows that were read last up to it. A changelog in topics shows some of them again to those
+    who read on from there.
     """
 
     task: SavedTask
     history: TaskChangelog
-    version: str | None = None
-    rows: dict[str, dict[bytes, bytes | None]] = field(default_factory=dict)
+    rows: dict[str | None, _Rows] = field(default_factory=dict)
 
     def steps(self, plan: Restore) -> Iterator[tuple[Changes, str]]:
         """Yield the steps of a plan that begins at its base, without what has been there before."""
         if not isinstance(self.history, LogHistory):
             yield from plan.steps
             return
-        before = self.rows if plan.base == self.version else {}
-        self.rows = {}
+        before, read = self.rows.get(plan.base, {}), _Rows()
         for changes, version in plan.steps:
             for store, rows in changes.items():
-                self.rows.setdefault(store, {}).update(rows)
-            self.version = version
+                read.setdefault(store, {}).update(rows)
+            self.rows[version] = read
             yield (
                 {
                     store: [row for row in rows if before.get(store, {}).get(row[0], row) != row[1]]
@@ -81,6 +83,14 @@ class _Source:
                 },
                 version,
             )
+
+    def needs_rows(self, version: str | None) -> bool:
+        """Return whether those who begin at a version would get its changes."""
+        return version not in self.rows and isinstance(self.history, LogHistory)
+
+    def forget(self, versions: Collection[str | None]) -> None:
+        """Drop the rows of all versions but these, at which readers are."""
+        self.rows = {version: rows for version, rows in self.rows.items() if version in versions}
 
 
 class ChangesFeed:
@@ -167,10 +177,11 @@ class ChangesFeed:
                     except Exception as error:  # those who are elsewhere in the history go on
                         failed = error
                 new = [each for each in subscriptions if task not in each.read_to]
-                if new and commit is not None and isinstance(source.history, LogHistory) and source.version != version:
+                if new and commit is not None and source.needs_rows(version):
                     self._read(source, version, commit, [])
                 for each in new:
                     each.begin(task, version)
+                source.forget({each.read_to[task] for each in subscriptions})
                 if failed is not None:
                     raise failed
                 return
@@ -255,7 +266,7 @@ def _closed() -> ChangesEndedError:
 
 def _end_by_gap(subscriptions: Sequence[Subscription], reason: str) -> None:
     for each in subscriptions:
-        each.end(ChangesEndedError("gap", f"{reason}: read the store again, and then its changes from now on"))
+        each.end(ChangesEndedError("gap", f"{reason}: follow its changes from now on, and then read the store again"))
 
 
 def _decoded(

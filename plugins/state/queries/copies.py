@@ -17,7 +17,9 @@ from penstock import (
     World,
     version_counter,
 )
-from penstock.plugins.engine.program.saved_tasks import SavedTask, saved_tasks
+from penstock.plugins.applications.committed import has_lost_commit
+from penstock.plugins.applications.saved_tasks import SavedTask, saved_tasks
+from penstock.plugins.runtime.lost_commits import NO_COMMIT
 from penstock.support.names import did_you_mean
 
 from .ahead import Ahead
@@ -224,8 +226,15 @@ class Copies(ABC):
         return TaskLag(task.id, found.counter, max(0, last - found.counter))
 
     def last_commit(self, task: SavedTask) -> Commit | None:
-        """Return the last commit of a task, as readers of the log see it now; None before the first one."""
-        return self.log.visible_commit(self.application.id, task.id, task.partitions)
+        """Return the last commit of a task, as readers of the log see it now; None before the first one.
+
+        Raises StoreUnavailableError if the log has lost it: the store is not empty.
+        """
+        name = self.application.id
+        commit = self.log.visible_commit(name, task.id, task.partitions)
+        if commit is None and has_lost_commit(self.log, name, task.identity, task.id, task.partitions):
+            raise StoreUnavailableError(f"the log has lost the commits of the task: {NO_COMMIT}")
+        return commit
 
     def close(self) -> None:
         """Release everything; idempotent."""

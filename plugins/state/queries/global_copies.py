@@ -16,6 +16,7 @@ from penstock import (
     StoreBackend,
     StoreUnavailableError,
     TopicPartition,
+    UnknownTopicError,
     World,
 )
 from penstock.hooks import registry
@@ -27,7 +28,7 @@ from penstock.program.layouts import Layouts
 from penstock.store.kept_store import KeptStore
 from penstock.support.repeats import Repeats
 
-from .copies import MOST_AGE_SECONDS, WouldWait
+from .copies import MOST_AGE_SECONDS
 from .local_copies import LocalCopies, Look
 from .snapshots import Snapshot
 
@@ -61,16 +62,16 @@ class GlobalCopies(LocalCopies):
         self._directory = root / spec.store.name
         self._kept = KeptStore.of(spec.store, copy_backend(application, spec.store))
 
-    def tasks(self, subtopology: int, *, at_once: bool = False) -> Mapping[str, SavedTask]:
-        if not self._tasks:
-            if at_once:
-                raise WouldWait
-            topic = self._spec.source.topics[0]
-            if (found := self.log.topics().get(topic)) is not None:
-                read = tuple(TopicPartition(topic, number) for number in range(found.partitions))
-                task = SavedTask(GLOBAL, read, Layouts({self._spec.store.name: self._kept}), "", None)
-                self._tasks = {subtopology: {GLOBAL: task}}
-        return self._tasks.get(subtopology, {})
+    def _noted_tasks(self) -> Mapping[int, Mapping[str, SavedTask]]:
+        """Return what stands for the tasks; the topic may be made again with other partitions."""
+        topic = self._spec.source.topics[0]
+        try:
+            found = self.log.topic(topic)
+        except UnknownTopicError:
+            return {}
+        read = tuple(TopicPartition(topic, number) for number in range(found.partitions))
+        task = SavedTask(GLOBAL, read, Layouts({self._spec.store.name: self._kept}), "", None)
+        return {self._spec.id: {GLOBAL: task}}
 
     def _as_noted_now(self, task: SavedTask, at_once: bool) -> SavedTask:
         return task

@@ -28,8 +28,8 @@ Position = dict[str, str | None]
 class ChangesEndedError(StoreUnavailableError):
     """No more changes come. `code`: "slow": the reader did not keep up; "gap": what it lacks is not in the changelog.
 
-    After "slow" it can continue at its position. After "gap" it has to read the store again: the changelog was cleaned,
-    or the application was reset or has another program.
+    After "slow" it can continue at its position. After "gap" it has to follow the changes from now on, and then read
+    the store again: the changelog was cleaned, or the application was reset or has another program.
     """
 
     def __init__(self, code: str, message: str) -> None:

@@ -18,7 +18,7 @@ from .changelog_children import Call, append_without_room, change_until_killed, 
 from .changelog_places import size_of
 from .changelog_tests import ChangelogTests, append_each, clean, commit_of, filled, restored
 from .child import Step, answer, chosen, places_in
-from .durability import expect_durable
+from .durability import expect_durable, on_disk
 from .expectations import expect
 from .histories import State, applied
 
@@ -42,13 +42,14 @@ class DamageTests(ChangelogTests):
 
     def test_an_append_is_on_disk_when_it_returns(self, tmp_path: Path) -> None:
         """The commit that follows counts for ever, so a crash of the machine must not take its delta."""
-        log = self.open(tmp_path)
-        log.append({}, None, "0-v")
-        random = Random(1)
-        for number in range(3):
-            log.append({"s": [(b"%d" % number, random.randbytes(1 << 20))]}, f"{number}-v", f"{number + 1}-v")
-            expect_durable(tmp_path, "append must make a delta durable before it returns")
-        log.close()
+        with on_disk(tmp_path) as place:
+            log = self.open(place)
+            log.append({}, None, "0-v")
+            random = Random(1)
+            for number in range(3):
+                log.append({"s": [(b"%d" % number, random.randbytes(1 << 20))]}, f"{number}-v", f"{number + 1}-v")
+                expect_durable(place, "append must make a delta durable before it returns")
+            log.close()
 
     def test_a_full_disk(self, tmp_path: Path) -> None:
         """An append for which there is no room raises ChangelogError, and what follows is restored."""

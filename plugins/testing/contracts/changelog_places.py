@@ -15,7 +15,7 @@ from penstock.store import Changes
 from .changelog_tests import ChangelogTests, append_each, clean, commit_of, failing, restored
 from .crash_images import CrashImages
 from .disk_witness import DiskWitness
-from .durability import can_say
+from .durability import on_disk
 from .expectations import expect
 from .histories import State, applied
 
@@ -39,29 +39,30 @@ class PlaceTests(ChangelogTests):
 
     def test_a_crash_of_the_machine_takes_no_append(self, tmp_path: Path) -> None:
         """Nor the snapshot before it: whatever part of what is in memory alone is lost when a call has returned."""
-        place = tmp_path / "place"
-        place.mkdir()
-        if self.in_one_process or not can_say(tmp_path):
-            pytest.skip("this system, or this file system, does not say what is on disk")
-        disk, log = CrashImages(place), self.open(place)
-        known: State = {}
-        for number in range(6):
-            version, previous = f"{number}-v", f"{number - 1}-v" if number else None
-            changes: Changes = {"s": [(b"%d" % number, b"v" * 5000), (b"key", b"%d" % number)]}
-            log.append(changes, previous, version)
-            known = applied(known, changes)
-            if not any(each.is_file() for each in place.rglob("*")):
-                pytest.skip("this changelog keeps no files in the directory that it is given")
-            if number == 3:
-                log.snapshot(version, iter([("s", *row) for row in sorted(known["s"].items())]))
-            disk.look()
-            where = f"a crash of the machine took a part of what was not synced when append of {version} had returned"
-            for image in disk.write_images(tmp_path, f"image-{number}"):
-                try:
-                    expect(restored(self.open(image), version, None, {}), known, where)
-                except ChangelogError as error:
-                    raise AssertionError(f"{where}: {error}") from error
-        log.close()
+        if self.in_one_process:
+            pytest.skip("this changelog keeps nothing in files")
+        with on_disk(tmp_path) as place:
+            disk, log = CrashImages(place), self.open(place)
+            known: State = {}
+            for number in range(6):
+                version, previous = f"{number}-v", f"{number - 1}-v" if number else None
+                changes: Changes = {"s": [(b"%d" % number, b"v" * 5000), (b"key", b"%d" % number)]}
+                log.append(changes, previous, version)
+                known = applied(known, changes)
+                if not any(each.is_file() for each in place.rglob("*")):
+                    pytest.skip("this changelog keeps no files in the directory that it is given")
+                if number == 3:
+                    log.snapshot(version, iter([("s", *row) for row in sorted(known["s"].items())]))
+                disk.look()
+                where = (
+                    f"a crash of the machine took a part of what was not synced when append of {version} had returned"
+                )
+                for image in disk.write_images(tmp_path, f"image-{number}"):
+                    try:
+                        expect(restored(self.open(image), version, None, {}), known, where)
+                    except ChangelogError as error:
+                        raise AssertionError(f"{where}: {error}") from error
+            log.close()
 
     @pytest.mark.parametrize("beside_writer", [False, True])
     def test_an_object_that_looked_sees_what_others_write(self, tmp_path: Path, beside_writer: bool) -> None:

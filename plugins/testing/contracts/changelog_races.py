@@ -33,7 +33,7 @@ class RaceTests(ChangelogTests):
     """Two calls at once end as one after the other does, in one of the two orders, whatever comes between."""
 
     races: ClassVar[int] = 12
-    """In how many places of a call another one is made, at most (0: none)."""
+    """In how many places of a call another one is made, and also wherever it has freed a lock (0: none)."""
 
     @pytest.mark.parametrize(("held", "other", "by"), _CASES, ids=lambda name: str(name).replace(" ", "-"))
     def test_two_calls_at_once(self, tmp_path: Path, held: str, other: str, by: str) -> None:

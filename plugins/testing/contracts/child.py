@@ -199,9 +199,11 @@ def act_until_killed(connection: Connection, act: Callable[[], object], place: S
 
 
 def act_in_steps(
-    act: Callable[[], object], places: Sequence[Step], stop: Callable[[], object]
+    act: Callable[[], object], places: Sequence[Step], stop: Callable[[], object], made: list[Step] | None = None
 ) -> dict[tuple[str, int, str, int, str], int]:
     """Act, and call `stop` before some steps; return the steps without their times, and how often each was made.
+
+    `made` gets each step when it is made.
 
     Python tells of the calls of functions that are written in C: files change in such functions only, and not in those
     of Python's own types.
@@ -215,6 +217,8 @@ def act_in_steps(
         code = frame.f_code
         call = code.co_filename, frame.f_lineno, code.co_qualname, frame.f_lasti, called.__qualname__
         times[call] = times.get(call, 0) + 1
+        if made is not None:
+            made.append(Step(*call, times[call]))
         if stops and (*call, times[call]) in stops:
             stop()
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from .durability import dirty_pages
+from .durability import PAGE, dirty_pages
 
-_PAGE = os.sysconf("SC_PAGESIZE")
 _SINGLE, _PARTS = 6, 6
 """How many images have a single page of what was not synced, and how many about half of them."""
 
 
 class CrashImages:
-    """Follows the files of a directory, whatever writes them. Names and sizes last, pages only when they are synced."""
+    """Follows the files of an `on_disk`, whatever writes them. Names and sizes last, pages only when synced."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -30,15 +28,15 @@ class CrashImages:
         before, self._on_disk, self._now = self._on_disk, {}, {}
         for file in sorted(each for each in self._directory.rglob("*") if each.is_file()):
             try:
-                dirty = sorted(dirty_pages(file) or ())
+                dirty = sorted(dirty_pages(file))
                 content, number = file.read_bytes(), file.stat().st_ino
             except FileNotFoundError:  # a thread of its own renamed it
                 continue
             old = before.get(file, (0, b""))
             name = file.relative_to(self._directory)
-            self._now[name] = content, [each for each in dirty if each * _PAGE < len(content)]
+            self._now[name] = content, [each for each in dirty if each * PAGE < len(content)]
             on_disk = old[1] if old[0] == number else b""
-            self._on_disk[file] = number, _mixed(on_disk, content, set(range(-(-len(content) // _PAGE))) - {*dirty})
+            self._on_disk[file] = number, _mixed(on_disk, content, set(range(-(-len(content) // PAGE))) - {*dirty})
 
     def write_images(self, directory: Path, name: str) -> Iterator[Path]:
         """Yield directories below this one, with the files of each image."""
@@ -67,8 +65,8 @@ class CrashImages:
 
 def _mixed(old: bytes, new: bytes, pages: set[int]) -> bytes:
     """Return old content with some pages of the new one; it ends where the last page ends that either has."""
-    end = min(len(new), max([len(old), *((page + 1) * _PAGE for page in pages)]))
+    end = min(len(new), max([len(old), *((page + 1) * PAGE for page in pages)]))
     mixed = bytearray(old[:end].ljust(end, b"\0"))
     for page in pages:
-        mixed[page * _PAGE : (page + 1) * _PAGE] = new[page * _PAGE : (page + 1) * _PAGE]
+        mixed[page * PAGE : (page + 1) * PAGE] = new[page * PAGE : (page + 1) * PAGE]
     return bytes(mixed[:end])

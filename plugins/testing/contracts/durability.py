@@ -5,10 +5,17 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
+_DISK = Path("/var/tmp")
+
+PAGE = os.sysconf("SC_PAGESIZE")
+"""The bytes of a page."""
 _CACHESTAT = 451
 """The number of the system call, which is the same on all machines."""
 
@@ -21,51 +28,50 @@ class _Cached(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recent"))
 
 
-def expect_durable(directory: Path, rule: str) -> None:
-    """Fail with the rule if of 1 MiB that was just written to files of a directory half is in memory alone.
+@contextmanager
+def on_disk(directory: Path) -> Iterator[Path]:
+    """Return an empty directory of whose files the system says what is on disk: below `directory` or elsewhere.
 
-    Skips the test where the system does not say what is on disk.
+    A test's own directory is often in memory. The other one is below /var/tmp, and is deleted afterwards. Skips the
+    test where neither is on a disk.
     """
-    unsynced = _unsynced_bytes(directory)
-    if unsynced is None:
-        pytest.skip("this system, or this file system, does not say what is on disk")
+    place = next((each for each in (directory, _DISK) if os.access(each, os.W_OK) and _says(each)), None)
+    if place is None:
+        pytest.skip(
+            f"the system does not say what is on disk, neither in the test's directory nor in {_DISK}: that takes "
+            "Linux 6.5 or later, and a file system on a disk; name a directory there: pytest --basetemp DIR"
+        )
+    with TemporaryDirectory(prefix="penstock-", dir=place, ignore_cleanup_errors=True) as empty:
+        yield Path(empty)
+
+
+def _says(directory: Path) -> bool:
+    with TemporaryDirectory(dir=directory) as probing:
+        probe = Path(probing) / "probe"
+        probe.write_bytes(os.urandom(10_000))
+        return bool(_unsynced_pages(probe))
+
+
+def expect_durable(directory: Path, rule: str) -> None:
+    """Fail with the rule if of 1 MiB that was just written to files of an `on_disk` half is in memory alone."""
+    unsynced = sum(map(_unsynced_pages, filter(Path.is_file, directory.rglob("*")))) * PAGE
     assert unsynced < 1 << 19, (
         f"{rule}: of 1 MiB, {unsynced:,} bytes were only in the system's memory, which a crash of the machine loses; "
         "sync the files (os.fsync)"
     )
 
 
-def _unsynced_bytes(directory: Path) -> int | None:
-    """Return about how many bytes of the files in a directory a crash of the machine would lose; None if unknown."""
-    if not can_say(directory):
-        return None
-    return sum(_unsynced_pages(file) for file in directory.rglob("*") if file.is_file()) * os.sysconf("SC_PAGESIZE")
-
-
-def dirty_pages(path: Path) -> set[int] | None:
-    """Return the numbers of the pages of a file that are in memory alone; None where the system does not say."""
-    if not can_say(path.parent):
-        return None
-    pages = range(-(-path.stat().st_size // os.sysconf("SC_PAGESIZE")))
+def dirty_pages(path: Path) -> set[int]:
+    """Return the numbers of the pages of a file in an `on_disk` that are in memory alone."""
+    pages = range(-(-path.stat().st_size // PAGE))
     return {page for page in pages if _unsynced_pages(path, page)} if _unsynced_pages(path) else set()
-
-
-def can_say(directory: Path) -> bool:
-    """Return whether the system says what is on disk: not an older one, or a file system in memory."""
-    probe = directory / "probe-of-the-contract"
-    probe.write_bytes(os.urandom(10_000))
-    try:
-        return bool(_unsynced_pages(probe))
-    finally:
-        probe.unlink()
 
 
 def _unsynced_pages(path: Path, page: int | None = None) -> int:
     """Return how many pages of a file, or of one page of it, are in memory alone."""
     if sys.platform != "linux":
         return 0
-    size = os.sysconf("SC_PAGESIZE")
-    part = _Range(0, 0) if page is None else _Range(page * size, size)
+    part = _Range(0, 0) if page is None else _Range(page * PAGE, PAGE)
     file = os.open(path, os.O_RDONLY)
     try:
         found = _Cached()

@@ -15,6 +15,7 @@ from penstock import (
     Fail,
     Failure,
     Handler,
+    Headers,
     PenstockError,
     RetryAfter,
     SendToDeadLetter,
@@ -30,9 +31,23 @@ from penstock.support.names import is_topic_name
 from .other_process import run_elsewhere
 from .surroundings import AGES_SECONDS, MONDAY_SECONDS, ZONES, MachineClock, in_other_surroundings
 
+_OF_DEAD_LETTERS = "exception", "message", "stacktrace", "topic", "partition", "offset"
 _MOST_ATTEMPTS = 10_000
 _ATTEMPTS = (*range(1, 41), 100, 1_000)
 _YEAR_2024_MS, _YEAR_9999_MS = MONDAY_SECONDS * 1000, 253_402_300_799_999
+_CONTENTS = (
+    b"null", b"true", b"0", b"-1.5", b"1e400", b'"text"', b"[]", b"[1, null]", b"[[1, 2], [3, 4]]", b"{}", b'{"a": 1}',
+    b'{"a": null, "": [{}]}', b'{"a": ', b"\xef\xbb\xbf{}", b" ", b"7", b"a,b;c=d|e:f\n", b"<a/>",
+    "\u00e9\u65e5\U0001f600".encode(), b"\xe9", "text".encode("utf-16"), b"\x00\x00\x00\x07",
+    b"\x00\x00\x00\x00\x01\x02a", b"\x81\xa1a\xc0",
+)  # fmt: skip
+"""Keys and values as topics have them: JSON of each type, whole or cut off, text in any form, numbers, Avro with the id
+of its schema, MessagePack."""
+_HEADERS: tuple[Headers, ...] = tuple(
+    tuple((f"__streams.errors.{name}", content) for name in _OF_DEAD_LETTERS)
+    for content in (None, b"", b"\xff", b"3", b"text")
+)
+"""Headers of a record that was a dead letter before, and of one that another system has made like one."""
 
 
 class HandlerContract:
@@ -59,7 +74,7 @@ class HandlerContract:
     """Errors with which records fail. Each is also tried without arguments, where its type allows that."""
 
     def test_each_failure_is_decided(self) -> None:
-        """It raises nothing, also for a punctuator, which has no record, for tombstones and any bytes."""
+        """It raises nothing, also for a punctuator, which has no record, for tombstones, and whatever a record has."""
         for failure in self._failures():
             self._decision(self.made(), failure)
 
@@ -173,6 +188,11 @@ class HandlerContract:
                     yield replace(first, raw_key=b"", partition=0, offset=0, timestamp=_YEAR_9999_MS)
                     yield replace(first, raw_value=b"", timestamp=0)
                     yield replace(first, node="KSTREAM-MAP-0000000012", task_id="12_0", topic="shop-counts-repartition")
+                    if attempt == 1:
+                        for content in _CONTENTS:
+                            yield replace(first, raw_key=content, raw_value=content)
+                        for headers in _HEADERS:
+                            yield replace(first, headers=headers)
                     if stage is not Stage.DESERIALIZATION:  # of a punctuator
                         yield Failure(stage, error, "count", "0_3", None, None, None, attempt=attempt)
 
@@ -184,7 +204,9 @@ class HandlerContract:
 
 
 def _short(failure: Failure) -> str:
-    record = "a punctuator" if failure.topic is None else f"a record of {len(failure.raw_value or b'')} bytes"
+    value = failure.raw_value
+    record = f"a record of {len(value)} bytes" if value and len(value) > 40 else f"a record with the value {value!r}"
+    record = "a punctuator" if failure.topic is None else record
     return f"{failure.error!r} of {record} ({failure.stage.value}, attempt {failure.attempt})"
 
 

@@ -14,7 +14,7 @@ from penstock import Commit, ManualClock, OutputBatch
 
 from .child import answer
 from .crash_images import CrashImages
-from .durability import can_say
+from .durability import on_disk
 from .expectations import expect
 from .log_children import INPUTS, look_at_damage, seen
 from .log_processes import ProcessTests
@@ -68,25 +68,20 @@ class DamageTests(ProcessTests):
     def test_a_crash_of_the_machine(self, tmp_path: Path, clock: ManualClock) -> None:
         """Whatever part of what is in memory alone is lost when a call has returned: what it wrote is there."""
         children = self.children()
-        place = tmp_path / "place"
-        place.mkdir()
-        if not can_say(tmp_path):
-            pytest.skip("this system, or this file system, does not say what is on disk")
-        log, disk = self._prepared(place, clock), CrashImages(place)
-        committer = log.open_committer(APPLICATION, "0_0", INPUTS)
-        for number in range(4):
-            committer.commit(Commit({INPUTS[0]: number}, f"v{number}", b"state"), [output("out", 50)])
-            log.append(output("side", 20))
-            log.put_meta(APPLICATION, "note", b"%d" % number)
-            disk.look()
-            self._known = seen(log)
-            where = (
-                "a crash of the machine took a part of what was not synced when commit, append and put_meta returned"
-            )
-            for image in disk.write_images(tmp_path, f"image-{number}"):
-                with children.started(look_at_damage, self.open_log, (image, clock.now_ms())) as connection:
-                    expect(answer(connection), self._known, where)
-        log.close()
+        with on_disk(tmp_path) as place:
+            log, disk = self._prepared(place, clock), CrashImages(place)
+            committer = log.open_committer(APPLICATION, "0_0", INPUTS)
+            for number in range(4):
+                committer.commit(Commit({INPUTS[0]: number}, f"v{number}", b"state"), [output("out", 50)])
+                log.append(output("side", 20))
+                log.put_meta(APPLICATION, "note", b"%d" % number)
+                disk.look()
+                self._known = seen(log)
+                where = "a crash took a part of what was not synced when commit, append and put_meta returned"
+                for image in disk.write_images(tmp_path, f"image-{number}"):
+                    with children.started(look_at_damage, self.open_log, (image, clock.now_ms())) as connection:
+                        expect(answer(connection), self._known, where)
+            log.close()
 
     def test_the_working_directory_changes(self, tmp_path: Path, clock: ManualClock) -> None:
         """Between any two calls, as a program likes: a log stays the one that was opened."""

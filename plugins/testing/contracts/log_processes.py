@@ -14,7 +14,7 @@ from penstock.log import ENGINE_STATE_BYTES
 
 from . import log_children
 from .child import CleanChildren, Step, answer, children_for, chosen, places_in
-from .durability import expect_durable
+from .durability import expect_durable, on_disk
 from .expectations import expect
 from .log_children import (
     INPUTS,
@@ -116,17 +116,18 @@ class ProcessTests(LogTests):
         """A crash of the machine takes no commit back: others have read it."""
         if self.in_one_process:
             pytest.skip("this log's records are not in files of this process")
-        log = self._prepared(tmp_path, clock)
-        committer = log.open_committer(APPLICATION, "0_0", INPUTS)
-        random = Random(1)
-        for number in range(1, 4):
-            batch = OutputBatch("out", [b"key"] * 4, [random.randbytes(1 << 18) for _ in range(4)], [number] * 4)
-            if action == "commit":
-                committer.commit(_work(number)[0], [batch])
-            else:
-                log.append(batch)
-            expect_durable(tmp_path, f"{action} must be durable when it returns")
-        log.close()
+        with on_disk(tmp_path) as place:
+            log = self._prepared(place, clock)
+            committer = log.open_committer(APPLICATION, "0_0", INPUTS)
+            random = Random(1)
+            for number in range(1, 4):
+                batch = OutputBatch("out", [b"key"] * 4, [random.randbytes(1 << 18) for _ in range(4)], [number] * 4)
+                if action == "commit":
+                    committer.commit(_work(number)[0], [batch])
+                else:
+                    log.append(batch)
+                expect_durable(place, f"{action} must be durable when it returns")
+            log.close()
 
     def test_a_commit_on_a_full_disk(self, tmp_path: Path, clock: ManualClock) -> None:
         """It raises LogError; the task is opened again, finds the last commit or this one, and commits."""

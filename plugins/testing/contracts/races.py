@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ Outcome = tuple[list[str], Any]
 
 _RULE = "two calls at once must end as one after the other"
 _LEAST_PATIENCE = 0.03
+_FREES = re.compile("release|unlock|flock|lockf")
+"""In the names of functions that free a lock. Between two locks there may be one step, and many where one is held."""
 
 
 class Side(Protocol):
@@ -63,8 +66,10 @@ def act_as(connection: Connection, side: Side, call: str, error: type[Exception]
             return
         outcomes: list[str] = []
         places = [] if place is None else [place]
-        steps = act_in_steps(partial(_keep, outcomes, outcome_of, act), places, stop)
-        connection.send((outcomes[0], [Step(*each, 1) for each in steps]))
+        steps: list[Step] = []
+        act_in_steps(partial(_keep, outcomes, outcome_of, act), places, stop, steps)
+        # The last step is the end of the call: what stops there ends as one call after the other does.
+        connection.send((outcomes[0], steps[:-1]))
         connection.recv()
         connection.send(outcome_of(side.afterwards))
 
@@ -100,18 +105,28 @@ class Race:
         """Seconds that the other call gets to show that it waits for the held one."""
 
     def check(self, most: int, what: str, error: type[Exception]) -> None:
-        """Stop one call at about `most` of its steps. Raises AssertionError where the outcome is that of no order."""
+        """Stop one call at about `most` of its steps, and where it has just freed a lock.
+
+        Raises AssertionError where the outcome is that of no order.
+        """
         allowed = []
-        for is_other_first in (False, True):
+        # The held call begins when the other has not: its steps are those of the order in which it is first. That
+        # order is the second here, when no step is one of a first call alone.
+        for is_other_first in (True, False):
             began = time.monotonic()
             allowed.append(self._run(None, is_other_first=is_other_first))
             self._patience = max(_LEAST_PATIENCE, 5 * (time.monotonic() - began))
-        closed = 0
-        for place in self._steps[:: -(-len(self._steps) // most)] if self._steps else []:
-            # Where a lock is held, the other one waits: the neighbours of such a step add nothing.
-            closed -= 1
-            if closed > 0:
-                continue
+        closed = number = 0
+        firsts = sum(each.time == 1 for each in self._steps)
+        for before, place in zip([None, *self._steps], self._steps):
+            number += place.time == 1
+            if before is None or not _FREES.search(before.called):
+                if place.time > 1 or (number - 1) % -(-firsts // most):
+                    continue
+                # Where a lock is held, the other one waits: the neighbours of such a step add nothing.
+                closed -= 1
+                if closed > 0:
+                    continue
             where = f"{what}, which came when the first was before {place}"
             try:
                 found = self._run(place)
@@ -119,7 +134,7 @@ class Race:
                 raise AssertionError(f"{where}; then it raised {raised!r}; {_RULE}") from raised
             closed = 3 if self._waited else 0
             assert any(_agree(found, each, error.__name__) for each in allowed), (
-                f"{where}: found {found}; in this order it is {allowed[0]}, in the other {allowed[1]}; {_RULE}"
+                f"{where}: found {found}; in this order it is {allowed[1]}, in the other {allowed[0]}; {_RULE}"
             )
 
     def _run(self, place: Step | None, *, is_other_first: bool = False) -> Outcome:

@@ -21,7 +21,7 @@ from .serde_child import in_another_process
 from .serde_ends import BUILT_IN, EndsTests, reads
 from .serde_neighbours import twins
 from .serde_surroundings import SurroundingsTests
-from .serde_tests import SerdeTests, same_value, spoil
+from .serde_tests import SerdeTests, same_value, spoil, what_can_be_changed
 
 _EACH, _FEW = SerdeTests._each, SerdeTests._few
 
@@ -229,6 +229,7 @@ class SerdeContract(EndsTests, SurroundingsTests):
         serde = self.made()
         for kind in sorted(serde.immutable_types, key=repr):
             value = data.draw(self._of_type(kind, "immutable_types"))
+            self._expect_unchangeable(value, "immutable_types")
             read = serde.deserialize(serde.serialize(value))
             assert same_value(read, value), f"immutable_types has {kind.__name__}: {value!r} came back as {read!r}"
 
@@ -239,6 +240,7 @@ class SerdeContract(EndsTests, SurroundingsTests):
         serde = self.made()
         for kind in sorted(serde.checked_types, key=repr):
             value = data.draw(self._of_type(kind, "checked_types"))
+            self._expect_unchangeable(value, "checked_types")
             try:
                 written = serde.serialize(value)
             except SerdeError:
@@ -420,8 +422,15 @@ class SerdeContract(EndsTests, SurroundingsTests):
             other = make()
             assert other.written_form() == form, f"written_form is {other.written_form()!r} and was {form!r}"
             assert other.unreadable(form) == "", f"unreadable refuses the serde's own form: {other.unreadable(form)}"
+            assert other.unfindable(form) == "", f"unfindable refuses the serde's own form: {other.unfindable(form)}"
             foreign = "of.nobody.knows.Serde(0123abcd)"
             assert other.unreadable(foreign), f"unreadable must say why a form is not read that nobody knows: {foreign}"
+            assert other.unfindable(foreign), f"unfindable must refuse a form that nobody knows: {foreign}"
+
+    def _expect_unchangeable(self, value: Any, declared: str) -> None:
+        assert not (part := what_can_be_changed(value)), (
+            f"{declared} has {type(value).__name__}, and {part} can be changed: stores keep such values as objects"
+        )
 
     def _of_type(self, kind: type, declared: str) -> st.SearchStrategy[Any]:
         assert kind.__hash__ is not None, (

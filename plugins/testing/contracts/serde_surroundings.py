@@ -107,10 +107,12 @@ class SurroundingsTests(SerdeTests):
                 written = again = serde.serialize(value)
                 read = reads(other, written)
                 assert self.same(read, value), f"{rule}, and reads {value!r} as {shown(read)}: let written_form differ"
+                if not self.for_keys or other.unfindable(form):
+                    continue
                 with suppress(Exception):
                     again = other.serialize(value)
-                assert again == written or not self.for_keys, (
-                    f"{rule}, and writes {value!r} as {shown(again)}, where {shown(written)} is saved: let "
+                assert again == written, (
+                    f"{rule} for keys, and writes {value!r} as {shown(again)}, where {shown(written)} is saved: let "
                     "written_form differ (or say that it is not for keys, and set for_keys = False in this suite)"
                 )
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import Enum
 from functools import partial
+from itertools import chain
 from typing import Any, ClassVar
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -155,6 +156,32 @@ class _Pair:
 
     def __init__(self, pair: tuple[Any, Any]) -> None:
         self.pair = pair
+
+
+def what_can_be_changed(value: Any) -> str:
+    """Return which part of a value a program can change; "" for none. What begins with "_" is the value's own.
+
+    >>> what_can_be_changed((1, ["a"])), what_can_be_changed((1, "a"))
+    ("['a']", '')
+    """
+    if isinstance(value, list | dict | set | bytearray):
+        return repr(value)
+    if isinstance(value, type | Enum):
+        return ""
+    if isinstance(value, tuple | frozenset):
+        return next(filter(None, map(what_can_be_changed, value)), "")
+    slots = (each.__dict__.get("__slots__", ()) for each in type(value).__mro__)
+    named = chain(getattr(value, "__dict__", ()), *((each,) if isinstance(each, str) else each for each in slots))
+    for name in dict.fromkeys([*named, *_struct_fields(value)]):
+        part = getattr(value, name, None)
+        if name.startswith("_"):
+            continue
+        with suppress(Exception):  # it cannot be changed
+            setattr(value, name, part)
+            return f"{name} of {value!r}"
+        if found := what_can_be_changed(part):
+            return found
+    return ""
 
 
 def spoil(value: Any) -> None:

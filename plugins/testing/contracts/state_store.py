@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from itertools import islice
@@ -23,7 +23,7 @@ from penstock.stores.memory import MemoryBackend
 from .expectations import declared, shown
 from .other_process import run_elsewhere
 from .serde_tests import same_value, spoil
-from .store_under_test import MisuseError, StoreUnderTest
+from .store_under_test import MisuseError, StoreUnderTest, everything
 
 Call = tuple[Any, ...]
 """The name of a method, and its arguments."""
@@ -63,6 +63,11 @@ class StateStoreContract:
     """A declared store of the kind."""
     calls: ClassVar[st.SearchStrategy[Call]] = declared("a hypothesis strategy of tuples (method, *arguments)")
     """What a processor calls: tuples of a method's name and its arguments."""
+    reference: ClassVar[Callable[[], Any] | None] = None
+    """A class in plain Python that is made without arguments and answers as the store does (None: there is none).
+
+    If it has an attribute `now`, this is set to stream time and wall clock, which are one here, in ms. Where it raises
+    an error, the store has to raise one of that type."""
     examples: ClassVar[int] = 60
     """How many random histories are tried."""
     shrinks: ClassVar[bool] = True
@@ -74,6 +79,38 @@ class StateStoreContract:
             st.lists(st.one_of(self.calls, self.calls, st.sampled_from(_STEPS)), min_size=20, max_size=40),
             self._compare,
         )
+
+    def test_it_answers_as_the_reference(self) -> None:
+        """Each call: of any keys and of few, years later, and where one is made hundreds of times.
+
+        The other tests compare a store with one that was never closed, which may be as wrong.
+        """
+        made = type(self).reference
+        if made is None:
+            pytest.skip("the suite has no `reference`")
+
+        def repeated(calls: Sequence[Call], place: int) -> list[Any]:
+            at = place % len(calls)
+            return [*calls[: at + 1], *[calls[at]] * _TIMES, *calls]
+
+        any_calls = st.lists(st.one_of(self.calls, self.calls, st.sampled_from([*_WAITS])), min_size=20, max_size=60)
+        many = st.builds(repeated, _of_two_keys(self.calls, 10, 20, ()), st.integers(0, 19))
+        for histories, most in ((any_calls, 60), (_of_two_keys(self.calls, 20, 60, [*_WAITS]), 60), (many, 5)):
+            self._try(histories, lambda history: self._check_reference(_Reference(made()), history), most)
+
+    def _check_reference(self, reference: _Reference, history: Sequence[Any]) -> None:
+        with ExitStack() as stack:
+            store = StoreUnderTest(self.spec, MemoryBackend, _directory(stack))
+            for number, step in enumerate(history):
+                store.now += _WAITS.get(step, 1) if isinstance(step, str) else 1
+                if not isinstance(step, str):
+                    reference.show(store.now)
+                    found, expected = _answer(store, step), _answer(reference, step)
+                    assert same_value(found, expected), (
+                        f"step {number}, {shown(step)}, after {shown(history[:number])}: the store answers "
+                        f"{shown(found)}, and the reference {shown(expected)}"
+                    )
+            store.close()
 
     def test_any_history_of_two_keys(self) -> None:
         """The same, where calls meet: their first arguments are the first two of each type that are drawn."""
@@ -483,7 +520,24 @@ def _close_calls(calls: st.SearchStrategy[Call], least: int, most: int) -> st.Se
     return st.builds(close, st.sampled_from(_SHORT), st.sampled_from(_LONG), lists)
 
 
-def _answer(store: StoreUnderTest, call: Call) -> Any:
+class _Reference:
+    """What a suite compares its store with; it has copies of all that it is given, and so do those who ask it."""
+
+    def __init__(self, made: Any) -> None:
+        self._made = made
+
+    def show(self, now: int) -> None:
+        if hasattr(self._made, "now"):
+            self._made.now = now
+
+    def call(self, method: str, *given: Any) -> Any:
+        called = getattr(self._made, method, None)
+        if called is None:
+            raise MisuseError(f"`calls` has {method!r}, and the reference, {self._made!r}, has no such method")
+        return deepcopy(everything(called(*deepcopy(given))))
+
+
+def _answer(store: StoreUnderTest | _Reference, call: Call) -> Any:
     """Return what a call answers, or the type of what it raises; what it is given is changed afterwards."""
     method, *given = deepcopy(call)
     try:

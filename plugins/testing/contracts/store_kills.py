@@ -16,9 +16,11 @@ from .expectations import shown
 from .store_children import STORES, read_all, write_until_killed
 from .store_tests import NOTHING, Committed, StoreTests, check_reads, committed
 
-_FEW_ROWS, _MANY_ROWS = 4, 12_000
-_KILLS = {_FEW_ROWS: 60, _MANY_ROWS: 16}
+_FEW_ROWS, _MANY_ROWS, _LARGE_ROWS = 4, 12_000, 40
+_KILLS = {_FEW_ROWS: 60, _MANY_ROWS: 16, _LARGE_ROWS: 8}
 """By the rows of a write: in how many places it is killed at most."""
+_LARGE_BYTES = 500_000
+"""How long each value is in a write of `_LARGE_ROWS`, of 20 MB: a backend may write in parts of some bytes."""
 _OTHER_KILLS = 16
 
 _ATOMIC = "write applies all changes and records the version in one atomic step"
@@ -31,7 +33,7 @@ class KillTests(StoreTests):
     Python tells which function written in C is called; there the process kills itself.
     """
 
-    @pytest.mark.parametrize("rows", [_FEW_ROWS, _MANY_ROWS])
+    @pytest.mark.parametrize("rows", [*_KILLS])
     def test_a_process_killed_inside_write(self, tmp_path: Path, rows: int) -> None:
         """Wherever it is killed, the store has the version before `write` with its rows, or that after it with its."""
         killing = _Killing(self, tmp_path, rows)
@@ -172,6 +174,8 @@ class _Killing:
         """Return changes that put, replace and delete so many rows in both stores, and their version."""
         self._number += 1
         value = b"value %d" % self._number
+        if rows == _LARGE_ROWS:
+            value = value.ljust(_LARGE_BYTES, b"\0")
         changes: dict[str, list[tuple[bytes, bytes | None]]] = {}
         for store, share in zip(STORES, (rows - rows // 4, rows // 4), strict=True):
             present = before[1][store]

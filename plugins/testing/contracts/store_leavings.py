@@ -24,7 +24,7 @@ from penstock.store import Change, Changes
 
 from .child import CleanChildren, answer
 from .crash_images import CrashImages
-from .durability import can_say
+from .durability import on_disk
 from .expectations import expect
 from .store_children import STORES, open_after_crash, open_damaged
 from .store_tests import NOTHING, Committed, StoreTests, check_reads, committed
@@ -32,6 +32,8 @@ from .store_tests import NOTHING, Committed, StoreTests, check_reads, committed
 _OPENINGS, _WRITES = 24, 5
 _MOST_BYTES, _MOST_FILES = 1 << 20, 8
 """What engines keep beside the rows: logs, pages that are free, files of settings."""
+_LONG_RUN_BYTES, _LONG_RUN_WRITES = 128 << 20, 64
+"""What a backend writes that stays open; engines keep up to 64 MiB of that in their log."""
 _ROUNDS = 400
 _LEAK_BYTES = 60
 """So much memory a call is a leak."""
@@ -142,6 +144,24 @@ class LeavingTests(StoreTests):
             f"after {_OPENINGS} there are {last[0]}"
         )
 
+    def test_files_do_not_grow_while_it_is_open(self, tmp_path: Path) -> None:
+        """A task stays open for months: what a commit has replaced does not take room until the backend is closed."""
+        if self.in_one_process:
+            pytest.skip("this backend keeps no files")
+        values = [Random(row).randbytes(_LONG_RUN_BYTES // _LONG_RUN_WRITES // 64) for row in range(64)]
+        with self.opened(tmp_path) as backend:
+            for number in range(_LONG_RUN_WRITES):
+                rows = [(b"%04d" % row, b"%04d" % number + value) for row, value in enumerate(values)]
+                backend.write({"first": rows}, backend.version(), f"v{number}")
+                expect(backend.get("first", b"0000"), rows[0][1], "get of a row that is written again and again")
+                backend.release()
+            size = sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
+        assert size < _LONG_RUN_BYTES * 3 // 4, (
+            f"files must not grow while a backend is open: it wrote the same {_LONG_RUN_BYTES // _LONG_RUN_WRITES:,} "
+            f"bytes of rows {_LONG_RUN_WRITES} times, {_LONG_RUN_BYTES:,} in all, and its files have {size:,}: free "
+            "what was replaced (a log that is never cut, a reader that is never ended)"
+        )
+
     def test_memory_does_not_grow(self, tmp_path: Path) -> None:
         """With keys that are asked for and not there, with writes of the same rows, scans, refusals and views."""
         rows = [(b"%04d" % row, b"value") for row in range(50)]
@@ -202,32 +222,29 @@ class LeavingTests(StoreTests):
         Linux 6.5 and later says which pages of a file are in memory alone; the next boot has another id.
         """
         children = self.children()
-        place, boot = tmp_path / "stores", tmp_path / "boot_id"
-        place.mkdir()
-        boot.write_text("of-the-next-boot\n")
-        if not can_say(tmp_path):
-            pytest.skip("this system, or this file system, does not say what is on disk")
+        (tmp_path / "boot_id").write_text("of-the-next-boot\n")
         known: list[Committed] = [NOTHING]
-        disk, random = CrashImages(place), Random(1)
-        for opening in range(2):
-            with self.opened(place) as backend:
-                for number in range(6):
-                    keys = sorted({b"%04d" % random.randrange(400) for _ in range(150)})
-                    rows: list[Change] = [(key, random.choice((None, random.randbytes(150)))) for key in keys]
-                    changes: Changes = {"first": rows, "second": [(b"number", b"%d-%d" % (opening, number))]}
-                    version = f"v{opening}-{number}"
-                    backend.write(changes, known[-1][0], version)
-                    known.append(committed(known[-1], changes, version))
-                    disk.look()
-                    if opening and number == 3:
-                        self._check_images(children, disk, known, tmp_path)
-            if not opening:  # time passes, and the system writes everything
-                for file in (each for each in place.rglob("*") if each.is_file()):
-                    handle = os.open(file, os.O_RDONLY)
-                    os.fsync(handle)
-                    os.close(handle)
-            disk.look()
-        self._check_images(children, disk, known, tmp_path)
+        with on_disk(tmp_path) as place:
+            disk, random = CrashImages(place), Random(1)
+            for opening in range(2):
+                with self.opened(place) as backend:
+                    for number in range(6):
+                        keys = sorted({b"%04d" % random.randrange(400) for _ in range(150)})
+                        rows: list[Change] = [(key, random.choice((None, random.randbytes(150)))) for key in keys]
+                        changes: Changes = {"first": rows, "second": [(b"number", b"%d-%d" % (opening, number))]}
+                        version = f"v{opening}-{number}"
+                        backend.write(changes, known[-1][0], version)
+                        known.append(committed(known[-1], changes, version))
+                        disk.look()
+                        if opening and number == 3:
+                            self._check_images(children, disk, known, tmp_path)
+                if not opening:  # time passes, and the system writes everything
+                    for file in (each for each in place.rglob("*") if each.is_file()):
+                        handle = os.open(file, os.O_RDONLY)
+                        os.fsync(handle)
+                        os.close(handle)
+                disk.look()
+            self._check_images(children, disk, known, tmp_path)
 
     def _check_images(
         self, children: CleanChildren, disk: CrashImages, known: list[Committed], directory: Path

@@ -20,6 +20,12 @@ class MisuseError(AssertionError):
     """The suite is wrong, or the store writes what is no row: another call does not show more."""
 
 
+def everything(answer: Any) -> Any:
+    """Return an answer, with all that it iterates over as a list."""
+    is_whole = isinstance(answer, str | bytes | tuple | list | dict | set | frozenset)
+    return list(answer) if hasattr(answer, "__iter__") and not is_whole else answer
+
+
 class StoreUnderTest:
     """A store over a backend in a directory; `now` is its stream time and wall clock, in ms."""
 
@@ -32,9 +38,7 @@ class StoreUnderTest:
 
     def call(self, method: str, *given: Any) -> Any:
         """Call a method of the store; return the answer, with everything that it iterates over."""
-        answer = self.begin(method, *given)
-        is_whole = isinstance(answer, str | bytes | tuple | list | dict | set | frozenset)
-        return list(answer) if hasattr(answer, "__iter__") and not is_whole else answer
+        return everything(self.begin(method, *given))
 
     def begin(self, method: str, *given: Any) -> Any:
         """Call a method of the store. Raises MisuseError where the store has no such method with such arguments."""

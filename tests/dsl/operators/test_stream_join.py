@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any, assert_type
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock import Application, TopologyError, window_store
@@ -79,6 +79,27 @@ def test_every_pair_within_the_window_and_who_has_none(
     before, after = lengths
     windows = JoinWindows(before, after, 50)
     inputs = [(side, key, time + 10) for side, key, time in inputs]
+    found = results(joined(kind, windows), inputs)
+    assert Counter(found) == expected(kind, windows, inputs)
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(["left", "right"]), st.integers(0, 6), st.integers(0, 4)), max_size=25)
+"""Of each record: its side, how much later it comes than the one before, and how much of that it is late itself."""
+
+
+@pytest.mark.parametrize("kind", ["inner", "left", "outer"])
+@given(steps=STEPS, lengths=LENGTHS, grace=st.integers(0, 4))
+@example([(side, 1, 0) for _ in range(15) for side in ("right", "left")], (10, -5), 0)
+@example([(side, 1, 0) for _ in range(15) for side in ("right", "left")], (10, 0), 0)
+@settings(max_examples=examples(40), deadline=None)
+def test_no_pair_within_the_grace_is_lost(
+    kind: str, steps: list[tuple[str, int, int]], lengths: tuple[int, int], grace: int
+) -> None:
+    """The stores keep what may still be joined, and are not kept for longer by a long grace."""
+    windows, now, inputs = JoinWindows(*lengths, grace), 15, []
+    for side, later, late in steps:
+        now += later
+        inputs.append((side, "a", now - min(late, grace)))
     found = results(joined(kind, windows), inputs)
     assert Counter(found) == expected(kind, windows, inputs)
 

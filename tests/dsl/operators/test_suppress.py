@@ -82,6 +82,18 @@ def test_a_key_that_waits_has_its_value_from_before_for_joins() -> None:
         assert [each.value for each in driver.read_all("out")] == ["?2", "?2"]
 
 
+def test_an_update_in_the_cache_above_is_not_seen_before_it_is_let_go() -> None:
+    """Without a look at what was sent, a join first found the new value, and then the one before."""
+    builder = StreamsBuilder()
+    waiting = builder.table("in", "t").suppress("10ms", name="wait")
+    builder.stream("asks").join(waiting, lambda ask, value: f"{ask}{value}").to("out")
+    with TopologyTestDriver(Application("app", builder), commit_every=10) as driver:
+        driver.pipe_many("in", [("a", "1", 0), ("b", "x", 10)])
+        driver.pipe_many({"in": [("a", "2", 11)], "asks": [("a", "?", 12)]})
+        driver.pipe("asks", "a", "?", timestamp=13)
+        assert driver.read_values("out") == ["?1", "?1"]
+
+
 def test_headers_of_the_last_update_leave_with_it() -> None:
     builder = StreamsBuilder()
     counts = builder.stream("in").group_by_key().windowed_by(tumbling("10ms", grace="0s")).count("n")

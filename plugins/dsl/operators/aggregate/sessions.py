@@ -57,6 +57,8 @@ class SessionAggregate(WindowedOperator):
             if end <= time.closed:
                 drop(LATE)
                 return False
+            # Before a session is removed: a record that fails here is skipped, and the sessions stay.
+            aggregate = take_value(key, value, aggregate)
             before = None
             if start != end or end != timestamp:
                 for session, entry in found:
@@ -64,7 +66,6 @@ class SessionAggregate(WindowedOperator):
                     update(own_copy(key), session[1], session[2], None, entry, session[2], headers)
             elif found:  # the session of one time, which stays
                 before = found[0][1]
-            aggregate = take_value(key, value, aggregate)
             kept = aggregate
             if keeps_headers and aggregate is not None:
                 kept = new(ValueTimestampHeaders, (aggregate, end, headers))

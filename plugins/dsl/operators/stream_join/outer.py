@@ -95,9 +95,17 @@ class StreamStreamOuterJoin(StreamStreamJoin):
         left_ms, right_ms = self.after_ms, self.before_ms
         if not self.is_left:
             left_ms, right_ms = right_ms, left_ms
-        join_left = joining(joiner, with_key=with_key, is_left=True)
-        join_right = joining(joiner, with_key=with_key, is_left=False)
 
+        def sends_alone(*, is_left: bool) -> Run:
+            join = joining(joiner, with_key=with_key, is_left=is_left)
+
+            def send(record: Record) -> None:
+                key, value, timestamp, headers = record
+                forward((key, join(key, value, None), timestamp, headers))
+
+            return context.guarded(send)
+
+        send_left, send_right = sends_alone(is_left=True), sends_alone(is_left=False)
         keeps_headers = self.keeps_headers
         interval, now = self.emit_interval_ms, context.current_system_time_ms
 
@@ -121,8 +129,7 @@ class StreamStreamOuterJoin(StreamStreamJoin):
                     if keeps_headers:
                         value, headers = value
                     key = own_copy(key)  # `entry` is deleted afterwards
-                    result = join_left(key, value, None) if is_left else join_right(key, value, None)
-                    forward((key, result, min_time, headers))
+                    (send_left if is_left else send_right)((key, value, min_time, headers))
                     if last is not None and not is_same_key(last, entry):
                         waiting.delete(last)
                     last = entry

@@ -119,7 +119,7 @@ def waiting_store(name: str, left: JoinStore, right: JoinStore) -> Callable[[Wri
 
 def _retention(verb: str, windows: JoinWindows, options: StreamJoinOptions) -> int:
     if "retention" not in options:
-        return windows.retention_ms
+        return windows.kept_ms
     kept = duration_ms(options["retention"], f"{verb}: retention")
     if kept < windows.retention_ms:
         raise TopologyError(

@@ -25,8 +25,13 @@ class JoinWindows:
 
     @property
     def retention_ms(self) -> int:
-        """How long the stores of the join keep a record at least."""
-        return max(self.size_ms + self.grace_ms, 1)
+        """How long the stores of the join keep a record at least; more than `size_ms` if one end is negative."""
+        return max(self.size_ms, self.before_ms, self.after_ms, 1 - self.grace_ms) + self.grace_ms
+
+    @property
+    def kept_ms(self) -> int:
+        """How long they keep it if nothing else is said: a record at the earliest end is not yet gone."""
+        return max(self.size_ms, self.before_ms + 1, self.after_ms + 1) + self.grace_ms
 
 
 def within(

@@ -125,7 +125,7 @@ class StreamTableDelayedJoin(StreamTableJoin):
 
     def bind(self, context: ProcessorContext) -> Run:
         drop, join, keeps = context.metrics.drop, self.bind_join(context), self.keeps_unmatched
-        waiting, grace = context.get_store(self.waiting), self.grace_ms
+        waiting, grace, join_late = context.get_store(self.waiting), self.grace_ms, context.guarded(join)
         add = waiting.add
         times = context.saved_numbers
 
@@ -158,7 +158,7 @@ class StreamTableDelayedJoin(StreamTableJoin):
                     if time > up_to:
                         next_time = time
                         break
-                    join((own_copy(key), value, time, headers))  # `entry` is deleted afterwards
+                    join_late((own_copy(key), value, time, headers))  # `entry` is deleted afterwards
                     if not due or not is_same_key(due[-1], entry):
                         due.append(entry)
             for entry in due:

@@ -18,6 +18,7 @@ from .refusals import refusal
 with needed("the server of queries", "serve"):
     from starlette.responses import StreamingResponse
 
+EVENT_STREAM = "text/event-stream"
 _QUIET_SECONDS = 15.0
 """After which a stream without changes says where it is, so that proxies keep it open."""
 _LOOK_SECONDS = 1.0
@@ -72,7 +73,7 @@ def event_stream(
 
     The first event, `begin`, has the id from which on changes come; then each commit's last change has one.
     """
-    return StreamingResponse(_events(followed, waking, is_ending), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(_events(followed, waking, is_ending), media_type=EVENT_STREAM, headers=headers)
 
 
 async def _events(followed: Followed, waking: Waking, is_ending: Callable[[], bool]) -> AsyncIterator[bytes]:

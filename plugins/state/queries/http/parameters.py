@@ -8,6 +8,7 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
 from penstock import TopicPartition
 from penstock.plugins.state.copies.contents import LATEST
@@ -82,6 +83,14 @@ class Parameters:
         for name, values in self._values.items():
             if len(values) > 1 and name != "at_least":
                 raise bad(f"{name}: expected once, found {len(values)} times")
+
+    @classmethod
+    def of(cls, query: bytes, known: Mapping[str, object]) -> Parameters:
+        """Return the parameters of a query as it came. Raises Refused for text that is not in UTF-8, too."""
+        try:
+            return cls(parse_qsl(query.decode("latin-1"), True, errors="strict"), known)
+        except UnicodeError:
+            raise bad("the query of the request: expected text in UTF-8, each byte as %XX") from None
 
     def names(self) -> set[str]:
         """Return the names of the parameters that were given."""

@@ -10,7 +10,6 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import parse_qsl
 
 from penstock import PenstockError
 from penstock.plugins.serdes.json_text import dump_json
@@ -19,7 +18,7 @@ from penstock.support.packages import needed
 from ..copies import NotHere, WouldWait
 from .answers import Answers, Data
 from .description import OPERATIONS, Operation, description
-from .event_stream import Waking, event_stream, has_begun
+from .event_stream import EVENT_STREAM, Waking, event_stream, has_begun
 from .forwarding import FORWARDED, Forwarding, Sent
 from .guard import Guard
 from .parameters import GONE, Parameters, keys_of_body
@@ -151,7 +150,7 @@ class _Service:
         known = dict.fromkeys(operation.parameters)
 
         async def answer(request: Request) -> Response:
-            given = Parameters(request.query_params.multi_items(), known)
+            given = Parameters.of(request.scope["query_string"], known)
             name = request.path_params.get("store", "")
             if operation.name == "stores":
                 return _json(self._answers.stores())
@@ -162,6 +161,8 @@ class _Service:
             if operation.name == "entries" and _NDJSON in request.headers.get("accept", ""):
                 return await self._stream(name, given)
             if operation.name == "changes":
+                if request.method == "HEAD":  # a stream without a body would have no end
+                    return Response(None, 200, _HEADERS, EVENT_STREAM)
                 return await self._changes(name, given, request.headers.get("last-event-id"))
             if operation.name == "store":
                 return await self._data(self._answers.store, name)
@@ -179,7 +180,7 @@ class _Service:
         """
         try:
             self._check(request)
-            given = Parameters(parse_qsl(request.scope["query_string"].decode("latin-1"), True), _OF_KEY)
+            given = Parameters.of(request.scope["query_string"], _OF_KEY)
             try:
                 return _json(self._answers.get_at_once(name, given))
             except NotHere as missing:
@@ -343,8 +344,10 @@ async def read_body(request: Request) -> bytes:
 
 
 def _sent(request: Request, body: bytes = b"") -> Sent:
+    """Return a request as another server is asked: by GET for HEAD, whose answer would seem to lack its body."""
+    method = "GET" if request.method == "HEAD" else request.method
     path, query = request.scope["raw_path"].decode("ascii"), request.scope["query_string"].decode("ascii")
-    return Sent(request.method, f"{path}?{query}" if query else path, request.headers, body)
+    return Sent(method, f"{path}?{query}" if query else path, request.headers, body)
 
 
 class _Json(Response):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,16 +22,19 @@ from penstock import (
     World,
     version_counter,
 )
+from penstock.plugins.applications.changelog_location import reaches
+from penstock.plugins.applications.changelog_move import restored
+from penstock.plugins.applications.committed import has_lost_commit
+from penstock.plugins.applications.lag import offset_resets
+from penstock.plugins.applications.preparation import resolve as resolve_tasks
+from penstock.plugins.applications.saved_tasks import SavedTask, saved_tasks, task_partitions
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.changelogs.storage import absolute
-from penstock.plugins.engine.program.changelog_location import reaches
-from penstock.plugins.engine.program.lag import offset_resets
-from penstock.plugins.engine.program.preparation import resolve as resolve_tasks
-from penstock.plugins.engine.program.saved_program import is_same_program, read_note, repartition_topics
-from penstock.plugins.engine.program.saved_tasks import SavedTask, saved_tasks, task_partitions
-from penstock.plugins.engine.task.locations import open_deltas, resolve, state_directory
-from penstock.plugins.state.copies.replica import Replica
-from penstock.plugins.state.copies.verification import beside
+from penstock.plugins.replicas.replica import Replica
+from penstock.plugins.replicas.verification import beside
+from penstock.plugins.runtime.locations import open_deltas, resolve, state_directory
+from penstock.plugins.runtime.lost_commits import NO_COMMIT, ways_on
+from penstock.plugins.upgrade.saved_program import is_same_program, read_note, repartition_topics
 from penstock.store import Change, Changes
 from penstock.store.backend import in_key_order
 
@@ -74,8 +77,8 @@ def back_up(
     log has the application under another one since it was resharded. `whole`: write all state again, for instance
     because an earlier file is damaged.
 
-    Raises ConfigError for an application that has saved nothing, ChangelogError that names the place, StoreError if the
-    tasks commit too fast, and LogError.
+    Raises ConfigError for an application that has saved nothing, IncompatibleStateError if the log has lost commits,
+    ChangelogError that names the place, StoreError if the tasks commit too fast, and LogError.
     """
     catalog = Catalog(location, named or application.id, world)
     return _Making(application, log, catalog, world or World(), say, whole).run(patience_seconds)
@@ -206,6 +209,7 @@ class _Making:
         if all(commits.values()):
             return {}
         reads = {task: read for task, read in task_partitions(self._note).items() if commits[task] is None}
+        self._check_lost(reads)
         resets = offset_resets(self._application, resolve_tasks(self._application, self._log))
         internal = repartition_topics(self._application.id, self._note)
         unread = [
@@ -215,6 +219,16 @@ class _Making:
         if any(self._log.last_commit(self._application.id, task, read) for task, read in reads.items()):
             raise _OvertakenError
         return starts
+
+    def _check_lost(self, reads: Mapping[str, Collection[TopicPartition]]) -> None:
+        """Raise IncompatibleStateError where the log has lost commits: the backup would have none of their state."""
+        name, identity = self._application.id, self._note["identity"]
+        lost = [task for task, read in reads.items() if has_lost_commit(self._log, name, identity, task, read)]
+        if lost:
+            raise IncompatibleStateError(
+                f"application {name!r}: the log has lost the commits of task {', '.join(lost)}: {NO_COMMIT}. A backup "
+                f"would have no state of theirs. {ways_on(self._application.settings)}"
+            )
 
     # ------------------------------------------------------------------ a task
 

@@ -55,10 +55,11 @@ def fill_store(
 ) -> int:
     """Fill an empty store, each row in the task of its key, or all in one `task`; return the number of rows.
 
-    `lease` is that of the application. `rows` is called twice: all of them are looked at before the first one is
-    written. The application need not have run before; then it begins at the positions of now, as `offset_reset` says.
-    Until the end it refuses to start; after a kill, repeat it. Raises ConfigError for a kind of store that it cannot
-    fill, IncompatibleStateError where the store has content, and what the log, the changelog and the serdes raise.
+    `lease` is that of the application. `rows` is called twice, and returns the same: all of them are looked at before
+    the first one is written. The application need not have run before; then it begins at the positions of now, as
+    `offset_reset` says. Until the end it refuses to start; after a kill, repeat it. Raises ConfigError for a kind of
+    store that it cannot fill and for rows that have changed, IncompatibleStateError where the store has content, and
+    what the log, the changelog and the serdes raise.
     """
     number, builder = declared_store(application, store)
     kind = getattr(builder, "kind", "key_value")
@@ -74,7 +75,11 @@ def fill_store(
     try:
         count = filling.check(rows())
         lease.put_meta(application.id, RESTORING, mark)
-        filling.fill(rows(), lease.renew)
+        if (filled := filling.fill(rows(), lease.renew)) != count:
+            raise ConfigError(
+                f"the rows of store {store!r} have changed: {count} rows were checked, and then {filled} "
+                f"{'was' if filled == 1 else 'were'} there: repeat the import with a file that nobody writes to"
+            )
         log.put_meta(application.id, RESTORING, b"")
     finally:
         filling.close()
@@ -163,10 +168,12 @@ class _Filling:
     def _tasks_of(self, row: Row) -> list[str]:
         return [self._only] if self._only is not None else self._key_tasks.of(row["key"], len(self._tasks))
 
-    def fill(self, rows: Iterable[Row], check_lease: Callable[[], None]) -> None:
-        """Put all rows, and commit after each portion."""
+    def fill(self, rows: Iterable[Row], check_lease: Callable[[], None]) -> int:
+        """Put all rows, and commit after each portion; return their number."""
         waiting: Iterator[Row] = iter(rows)
+        count = 0
         while portion := list(islice(waiting, _PORTION)):
+            count += len(portion)
             check_lease()
             used = set[str]()
             for row in portion:
@@ -177,6 +184,7 @@ class _Filling:
                     _put(self._tasks[task].store(self._store.name), row, _item(row, self._store))
             for task in sorted(used):
                 self._tasks[task].commit_stores()
+        return count
 
     def close(self) -> None:
         for task in self._tasks.values():

@@ -31,8 +31,10 @@ from penstock.plugins.engine.program.saved_program import read_note, repartition
 from penstock.plugins.engine.program.saved_tasks import task_partitions
 from penstock.plugins.engine.program.stored_id import (
     StoredAs,
+    read_grown,
     read_note_beside,
     read_stored,
+    write_grown,
     write_note_beside,
     write_stored,
 )
@@ -87,6 +89,7 @@ def reshard(
         rows: dict[str, int] = {}
         try:
             prepared = _prepare(plan, resharding.id, log)
+            write_grown(resharding.id, lease, _grown(plan, log, resharding.ends))
             starts = _starts(plan, log, prepared.assignment, resharding.ends)
             for subtopology in prepared.application.program.subtopologies:
                 check_lease()
@@ -257,6 +260,14 @@ def _check_unchanged(plan: ReshardPlan, log: Log, ends: Ends) -> None:
 def _stored(plan: ReshardPlan, new_id: str, starts: Ends) -> StoredAs:
     left = (*plan.stored.left, *plan.stored.sources)
     return StoredAs(new_id, plan.stored.id, dict(plan.sources), left, _by_topic(starts))
+
+
+def _grown(plan: ReshardPlan, log: Log, ends: Ends) -> dict[str, Mapping[str, int]]:
+    """Return the ends of topics that have grown, now or before an earlier resharding."""
+    return {
+        **read_grown(plan.stored, log),
+        **_by_topic({each: end for each, end in ends.items() if each.topic in plan.grown}),
+    }
 
 
 def _by_topic(offsets: Ends) -> dict[str, dict[str, int]]:

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from penstock import Serde, SerdeError
+from penstock import Serde, SerdeError, WrappingSerde
 from penstock.errors import ConfigError
 from penstock.program.serdes import resolve_serde
-from penstock.serde import WrappingSerde
 
 
 class FramedSerde(WrappingSerde[Any]):
