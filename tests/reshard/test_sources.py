@@ -20,17 +20,13 @@ from penstock import (
     default_partitioner,
     key_value_store,
 )
-from penstock.plugins.applications.dead_letters import Selection
-from penstock.plugins.applications.replay import replay
-from penstock.plugins.applications.replay_targets import targets_of
-from penstock.plugins.applications.stored_id import StoredAs, read_stored, write_stored
 from penstock.plugins.dsl import StreamsBuilder, within
 from penstock.plugins.engine.program.dead_letters import Selection
 from penstock.plugins.engine.program.replay import replay
 from penstock.plugins.engine.program.replay_targets import targets_of
-from penstock.plugins.engine.program.stored_id import read_stored
+from penstock.plugins.engine.program.stored_id import StoredAs, read_stored, write_stored
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.reshard import accept, plan_reshard, reshard, undo
+from penstock.plugins.state.transfer.reshard import accept, plan_reshard, reshard, undo
 from penstock.task.dead_letter import FailureNote
 
 from ..lost_commits import lose_commits

@@ -11,7 +11,9 @@ from penstock.program.partitioning import partitions_of_key
 from penstock.program.serdes import serdes_of_topic
 from penstock.task.dead_letter import FailureNote
 
+from .saved_program import read_note_of_any_version
 from .stored_id import read_grown, read_stored, stored_application
+from .windowed_keys import WHOLE_KEYS, whole_keys, with_whole_keys
 
 Choose = Callable[[str, bytes, int], Sequence[int]]
 """(topic, serialized key, number of partitions) -> the partitions to which records with this key go."""

@@ -57,7 +57,7 @@ def import_store(target: str, store: str, file: Path, form: str | None, task: st
 @contextmanager
 def _read_twice(file: Path) -> Iterator[Path]:
     """Return a file that can be read again from its beginning: what a pipe has is copied first."""
-    from penstock.plugins.runtime.temporary import TemporaryDirectory
+    from penstock.plugins.engine.task.temporary import TemporaryDirectory
 
     if file.is_file():
         yield file
@@ -74,7 +74,7 @@ Readers = Mapping[str, Callable[[Any], Any]]
 
 
 def _of_lines(opened: Path, file: Path, application: Application, store: StoreBuilder) -> Iterator[Mapping[str, Any]]:
-    from penstock.plugins.replicas.contents import reading_serdes
+    from penstock.plugins.state.copies.contents import reading_serdes
 
     from .text import headers_from_json
 

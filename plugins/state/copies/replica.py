@@ -23,16 +23,16 @@ from penstock import (
     version_counter,
 )
 from penstock.changelog import is_version
-from penstock.plugins.applications.changelog_location import shown_location
-from penstock.plugins.applications.committed import has_lost_commit
-from penstock.plugins.applications.saved_tasks import SavedTask, saved_tasks
-from penstock.plugins.runtime.local_state.backends import OF_REPLICA, Backends
-from penstock.plugins.runtime.local_state.directories import SoleUse
-from penstock.plugins.runtime.local_state.stretch import Stretch
-from penstock.plugins.runtime.locations import making_state_directory, open_changelog
-from penstock.plugins.runtime.lost_commits import NO_COMMIT
-from penstock.plugins.upgrade.coverage import Coverage
-from penstock.plugins.upgrade.older import check_commit
+from penstock.plugins.engine.program.changelog_location import shown_location
+from penstock.plugins.engine.program.committed import has_lost_commit
+from penstock.plugins.engine.program.saved_tasks import SavedTask, saved_tasks
+from penstock.plugins.engine.task.coverage import Coverage
+from penstock.plugins.engine.task.local_state.backends import OF_REPLICA, Backends
+from penstock.plugins.engine.task.local_state.directories import SoleUse
+from penstock.plugins.engine.task.local_state.stretch import Stretch
+from penstock.plugins.engine.task.locations import making_state_directory, open_changelog
+from penstock.plugins.engine.task.lost_commits import NO_COMMIT
+from penstock.plugins.engine.task.older import check_commit
 from penstock.program.layouts import Layouts, id_of_version
 from penstock.settings.secret import HIDDEN
 from penstock.store.kept_store import Layout

@@ -17,9 +17,9 @@ from penstock import (
     World,
     version_counter,
 )
-from penstock.plugins.applications.committed import has_lost_commit
-from penstock.plugins.applications.saved_tasks import SavedTask, saved_tasks
-from penstock.plugins.runtime.lost_commits import NO_COMMIT
+from penstock.plugins.engine.program.committed import has_lost_commit
+from penstock.plugins.engine.program.saved_tasks import SavedTask, saved_tasks
+from penstock.plugins.engine.task.lost_commits import NO_COMMIT
 from penstock.support.names import did_you_mean
 
 from .ahead import Ahead

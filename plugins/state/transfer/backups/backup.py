@@ -22,19 +22,18 @@ from penstock import (
     World,
     version_counter,
 )
-from penstock.plugins.applications.changelog_location import reaches
-from penstock.plugins.applications.changelog_move import restored
-from penstock.plugins.applications.committed import has_lost_commit
-from penstock.plugins.applications.lag import offset_resets
-from penstock.plugins.applications.preparation import resolve as resolve_tasks
-from penstock.plugins.applications.saved_tasks import SavedTask, saved_tasks, task_partitions
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.changelogs.storage import absolute
-from penstock.plugins.replicas.replica import Replica
-from penstock.plugins.replicas.verification import beside
-from penstock.plugins.runtime.locations import open_deltas, resolve, state_directory
-from penstock.plugins.runtime.lost_commits import NO_COMMIT, ways_on
-from penstock.plugins.upgrade.saved_program import is_same_program, read_note, repartition_topics
+from penstock.plugins.engine.program.changelog_location import reaches
+from penstock.plugins.engine.program.committed import has_lost_commit
+from penstock.plugins.engine.program.lag import offset_resets
+from penstock.plugins.engine.program.preparation import resolve as resolve_tasks
+from penstock.plugins.engine.program.saved_program import is_same_program, read_note, repartition_topics
+from penstock.plugins.engine.program.saved_tasks import SavedTask, saved_tasks, task_partitions
+from penstock.plugins.engine.task.locations import open_deltas, resolve, state_directory
+from penstock.plugins.engine.task.lost_commits import NO_COMMIT, ways_on
+from penstock.plugins.state.copies.replica import Replica
+from penstock.plugins.state.copies.verification import beside
 from penstock.store import Change, Changes
 from penstock.store.backend import in_key_order
 
