@@ -330,9 +330,10 @@ def types_with_values(
         declared = [field(name, kind) for name, (kind, _) in fields.items()]
         values = st.fixed_dictionaries({name: values for name, (_, values) in fields.items()})
         return record(f"R{next(names)}", *declared), values
-    found = {}
+    found: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {}
     for branch, values in draw(st.lists(inner(is_branch=True), min_size=2, max_size=4)):
-        found.setdefault(branch.get("name", branch["type"]) if isinstance(branch, dict) else branch, (branch, values))
+        name = branch.get("name") or branch["type"] if isinstance(branch, dict) else branch
+        found.setdefault(name, (branch, values))
     records = [name for name in found if name.startswith("shop.")]
     pairs = {name: st.tuples(st.just(name), found[name][1]) for name in records if len(records) > 1}
     branches = [branch for branch, _ in found.values()]
