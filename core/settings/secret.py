@@ -18,7 +18,7 @@ _SECRET_NAME = re.compile(
 )
 _SECRET_VALUE = re.compile(r"-----BEGIN|://[^/\s@]*@|(?i:passw|secret|token|credential)\w*\s*[=:]")
 _IN_A_PLACE = re.compile(
-    r"(?<=://)[^/\s@]*(?=@)|(?i:(?<=[?&;])(\w*(?:key|secret|passw|token|credential)[^=&;]*=)[^&;]*)"
+    r"(?<=://)[^/\s@]*(?=@)|(?i:(?<=[?&;])([\w.-]*(?:key|secret|passw|token|credential)[^=&;]*=)[^&;]*)"
 )
 
 
@@ -84,8 +84,8 @@ def hide(name: str, value: Any) -> Any:
 def hide_in_places(text: str) -> str:
     """Return a text, such as an error of a library, with stars in place of the secrets of the URLs in it.
 
-    >>> hide_in_places("no such bucket: s3://me:abc@bucket/state?region=x&secret_key=abc")
-    'no such bucket: s3://********@bucket/state?region=x&secret_key=********'
+    >>> hide_in_places("no such bucket: s3://me:abc@bucket/state?region=x&secret_key=abc&sasl.password=abc")
+    'no such bucket: s3://********@bucket/state?region=x&secret_key=********&sasl.password=********'
     """
     return _IN_A_PLACE.sub(lambda found: (found[1] or "") + HIDDEN, text)
 

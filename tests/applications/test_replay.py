@@ -299,6 +299,19 @@ def test_stretches_of_offsets_that_touch_are_one() -> None:
     assert done.stretches == [(9, 9)]
 
 
+@pytest.mark.parametrize("limit", [None, 1])
+def test_letters_of_one_source_record_in_a_row_are_sent_once(limit: int | None) -> None:
+    """Kafka Streams makes a letter of each output that fails, and so did this project's earlier programs."""
+    log = dead_letter_log()
+    append(log, 0, [(1, "a", ERRORS[0]), (1, "a", ERRORS[1]), (1, "a", ERRORS[0]), (2, "a", ERRORS[0])])
+    assert replay(log, "dead", Selection(), limit=limit, dry_run=True).sent[0].records == (limit or 2)
+    sent = 0
+    while done := replay(log, "dead", Selection(), limit=limit).sent:
+        sent += done[0].records
+    assert sent == 2 and values(log, "a") == [1, 2]
+    assert {waiting for _, waiting in count_letters(log, "dead").values()} == {0}
+
+
 def test_what_has_no_source_is_left_out() -> None:
     log = dead_letter_log()
     failure = Failure(Stage.PROCESSING, ValueError("tick"), "node", "0_0", None, None, None)

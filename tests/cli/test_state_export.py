@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pyarrow
@@ -37,6 +39,23 @@ def application(partitioner):
 
 first, second = application(by_first_letter), application(by_value)
 """
+
+
+def test_a_pipe_is_written_to_and_a_link_keeps_what_it_names(kinds: Console) -> None:  # noqa: F811
+    """A device or a pipe that is replaced by a file is lost to all others: `/dev/null` to the whole machine."""
+    target, store = "kinds:application", "numbers"
+    run(target, subtopologies=1)
+    lines = kinds("state", "export", target, store).stdout
+    os.mkfifo("pipe")
+    with open(os.open("pipe", os.O_RDONLY | os.O_NONBLOCK), "rb") as pipe:
+        kinds("state", "export", target, store, "--output", "pipe")
+        assert pipe.read().decode() == lines and Path("pipe").is_fifo()
+    Path("link").symlink_to("named")
+    Path("named.tmp").write_text("of somebody else")
+    kinds("state", "export", target, store, "--output", "link")
+    assert Path("link").is_symlink() and Path("named").read_text() == lines
+    assert Path("named.tmp").read_text() == "of somebody else"
+    assert "choose another file" in kinds("state", "export", target, store, "--output", "no/file", code=1).stderr
 
 
 @pytest.mark.parametrize("store", ["stamped", "expiring", "windows", "sessions", "versions", "lists", "numbers"])

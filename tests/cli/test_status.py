@@ -126,6 +126,17 @@ def test_json_has_the_partitions_of_each_task(words: Console, log: Log) -> None:
     assert tasks["1_1"].keys() == {"task", "partitions", "lag"}
 
 
+def test_a_source_topic_that_was_deleted_is_named_and_the_rest_is_answered(words: Console, log: Log) -> None:
+    StatusTopic(log, "counting").write(status())
+    log.delete_topic("words")
+    shown = words("status", TARGET).stdout
+    assert "lag unknown: the log has no topic 'words' (source 'in')" in shown and "1,234 records in, 0 out" in shown
+    assert next(line.split() for line in shown.splitlines() if line.startswith("0_0"))[1:4] == ["0", "node-2/70", "-"]
+    found = words.json("status", TARGET, "--json")
+    assert (found["state"], found["lag"], [each["lag"] for each in found["tasks"]]) == ("running", None, [None, None])
+    assert "no topic 'words'" in found["lag_unknown"]
+
+
 def test_following_shows_it_again(words: Console, log: Log) -> None:
     topic = StatusTopic(log, "counting")
     topic.write(status())

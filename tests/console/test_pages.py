@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import re
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -26,8 +28,9 @@ from penstock import (
     run,
 )
 from penstock.console import console_app
-from penstock.plugins.operate.console.pages import pages
-from penstock.plugins.operate.console.rights import Right, Rights
+from penstock.plugins.console import watch
+from penstock.plugins.console.pages import pages
+from penstock.plugins.console.rights import Right, Rights
 from penstock.queries import Queries
 
 from ..queries.served import served
@@ -360,3 +363,19 @@ def test_a_log_that_is_away_is_said_on_the_page(tmp_path: Path) -> None:
                     answer = in_process(console, page)
                     assert answer.status == 200 and "The log cannot be read" in answer.text
                 assert "cannot be read now" in in_process(console, "dead-letters").text
+
+
+def test_no_page_waits_for_minutes_for_a_broker_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages share a few threads, so those that wait would keep all others waiting."""
+    monkeypatch.setattr(watch, "LOG_TIMEOUT", "1s")
+    with Surroundings(tmp_path / "data") as surroundings, closing(socket.socket()) as taken:
+        surroundings.create(**{"in": 1, "dead": 1})
+        taken.bind(("127.0.0.1", 0))  # nobody listens at this port
+        with Queries.of_this_machine(application(surroundings)) as queries:
+            away = f"kafka:127.0.0.1:{taken.getsockname()[1]}"
+            queries.named = queries.named.with_settings(log=away, task_timeout="3m")
+            with closing(console_app(queries, actions_token=ACTIONS)) as console:
+                began = time.monotonic()
+                assert "The log cannot be read" in in_process(console, "").text
+                assert "cannot be read now" in in_process(console, "dead-letters").text
+                assert time.monotonic() - began < 120

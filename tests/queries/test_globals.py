@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import ConfigError, LogError, StoreUnavailableError, TopicPartition
+from penstock import Application, ConfigError, LogError, OutputBatch, StoreUnavailableError, TopicPartition, World
 from penstock.client import Client
+from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.queries.copies import Bounds
+from penstock.plugins.queries.global_copies import GlobalCopies
+from penstock.plugins.runtime.local_state.global_stores import GlobalStores
 from penstock.queries import Queries
 
+from ..reshard.growing import grow
 from ..spark import apps
 from ..spark.surroundings import Surroundings
 from ..waiting import wait_until
@@ -51,6 +57,31 @@ def test_a_global_store_answers(surroundings: Surroundings, settings: dict[str, 
         ahead = running.store("table", at_least={TopicPartition("table", 0): 999}, wait="0ms")
         with pytest.raises(StoreUnavailableError, match="table-0:999"):
             ahead.get("k1")
+
+
+def test_partitions_that_the_topic_got_later_count(tmp_path: Path) -> None:
+    log = MemoryLog()
+    log.create_topic("table", 1)
+    log.append(OutputBatch("table", [b"k"], [b"v"], [1], partitions=[(0,)]))
+    made = Application("app", apps.look_up(), key_serde="str", value_serde="str", state_serde="str", log="memory:x",
+                       data_dir=str(tmp_path))  # fmt: skip
+    seconds = [0.0]
+    world, [spec] = World(seconds=lambda: seconds[0]), made.program.global_stores
+    stores, copies = GlobalStores(made, tmp_path / "copies"), GlobalCopies(made, log, spec, tmp_path / "copies", world)
+    with closing(stores), closing(copies):
+        stores.update(log, {}, 1)
+        copies.snapshot(copies.task(spec.id, "global"), "table", Bounds(wait=0)).close()
+        grow(log, "table", 2)
+        log.append(OutputBatch("table", [b"new"], [b"v"], [2], partitions=[(1,)]))
+        seconds[0] = 10.0
+        for bounds in (Bounds(wait=0), Bounds(wait=0, stale_ok=True, at_least={TopicPartition("table", 1): 1})):
+            with pytest.raises(StoreUnavailableError):
+                copies.snapshot(copies.task(spec.id, "global"), "table", bounds)
+        stores.update(log, {}, 2)
+        seconds[0] = 20.0
+        found = copies.snapshot(copies.task(spec.id, "global"), "table", Bounds(wait=0))
+        assert found.backend.approximate_count("table") == 2
+        found.close()
 
 
 def test_a_server_fills_its_own_copy(surroundings: Surroundings, tmp_path: Path) -> None:

@@ -241,6 +241,49 @@ def test_a_record_of_a_union_has_the_name_of_the_schema_that_reads(
     assert serde.deserialize(serde.serialize({**read, "new": 7})) == {**read, "new": 7}
 
 
+BOTH = ["null", "string", "bytes"]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "values"),
+    [
+        (BOTH, BOTH, [None, "text", b"text", b"\xff"]),
+        (BOTH, ["bytes", "int", "string", "null"], [None, "text", b"text", b"\xff"]),
+        (
+            {"type": "map", "values": BOTH},
+            {"type": "map", "values": ["bytes", "string", "null"]},
+            [{"a": "x", "b": b"x"}],
+        ),
+        ("string", ["null", "bytes", "string"], ["text", ""]),
+        ("bytes", ["string", "bytes"], [b"text", b""]),
+        ("string", [{"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, "string"], ["1.50", "ab"]),
+        ("string", ["bytes", ID], ["text"]),
+    ],
+    ids=str,
+)
+def test_text_and_bytes_of_a_union_are_what_was_written(before: Any, now: Any, values: list[Any]) -> None:
+    """Also where the schema has changed: each was read as the first of the two."""
+    registry = registry_of((before, now))
+    old = AvroSerde(json.dumps(record("Row", field("v", before))), registry=registry, subject="old")
+    new = AvroSerde(
+        json.dumps(record("Row", field("v", now), field("w", "int", default=7))), registry=registry, subject="new"
+    )
+    for value in values:
+        assert same_value(new.deserialize(old.serialize({"v": value})), {"v": value, "w": 7})
+
+
+@pytest.mark.parametrize(("before", "now"), [("string", "bytes"), ("string", ["null", "bytes"]), ("bytes", "string")])
+def test_text_becomes_bytes_and_bytes_text(before: Any, now: Any) -> None:
+    registry = registry_of((before, now))
+    old, new = (
+        AvroSerde(json.dumps(record("Row", field("v", kind))), registry=registry, subject=str(kind))
+        for kind in (before, now)
+    )
+    text, data = "\u00e4", "\u00e4".encode()
+    written, read = (text, data) if before == "string" else (data, text)
+    assert new.deserialize(old.serialize({"v": written})) == {"v": read}
+
+
 def test_a_default_that_is_a_record_of_a_union_has_its_name() -> None:
     registry = registry_of("a default")
     old = AvroSerde(json.dumps(record("Event", "a")), registry=registry, subject="old")
@@ -287,9 +330,10 @@ def types_with_values(
         declared = [field(name, kind) for name, (kind, _) in fields.items()]
         values = st.fixed_dictionaries({name: values for name, (_, values) in fields.items()})
         return record(f"R{next(names)}", *declared), values
-    found = {}
+    found: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {}
     for branch, values in draw(st.lists(inner(is_branch=True), min_size=2, max_size=4)):
-        found.setdefault(branch.get("name", branch["type"]) if isinstance(branch, dict) else branch, (branch, values))
+        name = branch.get("name") or branch["type"] if isinstance(branch, dict) else branch
+        found.setdefault(name, (branch, values))
     records = [name for name in found if name.startswith("shop.")]
     pairs = {name: st.tuples(st.just(name), found[name][1]) for name in records if len(records) > 1}
     branches = [branch for branch, _ in found.values()]

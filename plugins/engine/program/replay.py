@@ -184,7 +184,8 @@ class _Progress:
     """The part of a partition that was read. `memory` is what the next commit saves; `left`: letters up to the limit.
 
     `waiting` has the kinds of letters that are held, and `refused` those of them that the log refused: other letters
-    of such a kind are sent. `stretch` has the offsets of the last letters in a row that do not wait.
+    of such a kind are sent. `stretch` has the offsets of the last letters in a row that do not wait. `record` is the
+    source record that was sent last, as `_source_record` returns it.
     """
 
     memory: Replayed
@@ -195,6 +196,7 @@ class _Progress:
     refused: set[str] = field(default_factory=set)
     first_held: int | None = None
     stretch: tuple[int, int] | None = None
+    record: tuple[object, ...] | None = None
     left_out: int = 0
     held: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -271,7 +273,7 @@ class _PartitionReplay:
         outputs: dict[str, OutputBatch] = {}
         position = batch.next_offset
         for letter in letters_in(batch):
-            if now.left == 0:
+            if now.left == 0 and not self._was_sent_last(letter):
                 position = letter.offset
                 break
             if self._selection.has(letter) and self._take(letter, outputs):
@@ -319,6 +321,10 @@ class _PartitionReplay:
                 now.first_held = letter.offset
             return False
         now.done.add(letter.kind)
+        if self._was_sent_last(letter):
+            now.sent[to] = replace(now.sent[to], last=letter.offset)
+            return True
+        now.record = _source_record(letter)
         number = letter.note.partition
         chosen: Sequence[int] | None = None
         stays = self._to is None and not self._targets.is_moved(letter.note)
@@ -339,6 +345,10 @@ class _PartitionReplay:
             now.left -= 1
         return True
 
+    def _was_sent_last(self, letter: Letter) -> bool:
+        """Return whether a letter is another one of the source record that was sent last: several outputs failed."""
+        return self.now.record is not None and self.now.record == _source_record(letter)
+
     def _why_not(self, topic: str) -> str | None:
         if self._to is not None:
             return None
@@ -347,6 +357,14 @@ class _PartitionReplay:
     def _refusal(self, letter: Letter, topic: str) -> RecordRefusedError | None:
         refusals = (each for each in self._refusals if each.topic == topic)
         return next((each for each in refusals if each.refuses(letter.key, letter.value, letter.timestamp)), None)
+
+
+def _source_record(letter: Letter) -> tuple[object, ...] | None:
+    """Return the place and the content of a letter's source record; None where headers do not say the place."""
+    note = letter.note
+    if note is None or note.offset is None:
+        return None
+    return note.topic, note.partition, note.offset, letter.key, letter.value, letter.timestamp
 
 
 def count_letters(log: Log, topic: str) -> dict[tuple[str | None, str | None], tuple[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -54,6 +55,8 @@ _CONSUMER = {
     "queued.max.messages.kbytes": 8 * 1024,
     "queued.min.messages": 100_000,
 }
+_SERVER = re.compile(r"(\w+://)?[^\s/?@#]+")
+"""A broker's address, with or without a security protocol, which librdkafka takes, too."""
 _BATCH_BYTES = 1_000_000
 _LINGER_MS, _TRANSACTION_LINGER_MS = 5, 200
 """How long a producer waits for more records, and one with transactions where the others do not wait: nobody reads its
@@ -80,8 +83,12 @@ class Clients:
     """
 
     def __init__(self, location: str, settings: Mapping[str, str]) -> None:
-        if not location or any(not each.strip() for each in location.split(",")):
-            raise ConfigError(f'setting \'log\': expected "kafka:HOST:PORT[,HOST:PORT]", found "kafka:{location}"')
+        if not all(_SERVER.fullmatch(each.strip()) for each in location.split(",")):
+            # It may have a password, so it is not in the message.
+            raise ConfigError(
+                "setting 'log': expected \"kafka:HOST:PORT[,HOST:PORT]\"; a user, a password and other settings of the "
+                "clients have their place in the setting 'clients'"
+            )
         self.location = location
         self.where = f"Kafka at {location}"
         self.guarantee = settings.get("processing.guarantee", "exactly_once")

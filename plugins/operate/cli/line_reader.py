@@ -54,7 +54,8 @@ class LineReader:
         self._headers = tuple((name, value.encode()) for name, value in pairs)
         self._partition = self._checked_partition(partition)
         self._null = None if null_marker is None else null_marker.encode()
-        self._line = 0
+        self.line = 0
+        """The number of the last line that was read, from 1."""
 
     def read(self, piece: bytes) -> tuple[OutputBatch, PenstockError | None]:
         """Return the records of whole lines, up to the first line that is not valid, and its error."""
@@ -66,11 +67,11 @@ class LineReader:
         if not lines[-1]:
             lines.pop()  # what follows the last line's end
         for line in lines:
-            self._line += 1
+            self.line += 1
             try:
                 rows += read(line, now)
             except (PenstockError, ValueError) as problem:
-                error = SerdeError(f"line {self._line}: {problem}")
+                error = SerdeError(f"line {self.line}: {problem}")
                 break
         batch = OutputBatch(
             self._topic, [row.key for row in rows], [row.value for row in rows], [row.timestamp for row in rows]

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from penstock import SerdeError
+from penstock import PenstockError, ProductionError, SerdeError
 
 from .command import separator_option, verb
 from .options import find_settings, log_options, open_log
@@ -117,17 +117,26 @@ def produce(
 def _copy(source: IO[bytes], reader: LineReader, log: Log, meter: Meter) -> int:
     records, done = 0, 0
     for piece in _pieces(source):
+        first = reader.line + 1
         batch, error = reader.read(piece)
         if len(batch):
-            log.append(batch)
+            try:
+                log.append(batch)
+            except PenstockError as problem:
+                raise ProductionError(
+                    f"lines {first} to {reader.line}: {problem}. {count(records)} before them {_were(records)} written, "
+                    "and some of these may be"
+                ) from problem
         records += len(batch)
         done += len(piece)
         meter.update(records, done=done)
         if error is not None:
-            raise SerdeError(
-                f"{error}. {count(records)} before it {'was' if records == 1 else 'were'} written"
-            ) from error
+            raise SerdeError(f"{error}. {count(records)} before it {_were(records)} written") from error
     return records
+
+
+def _were(records: int) -> str:
+    return "was" if records == 1 else "were"
 
 
 def _pieces(source: IO[bytes]) -> Iterator[bytes]:

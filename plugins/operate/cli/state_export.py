@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,7 +105,7 @@ def _parquet(reading: StoreReading, file: Any) -> Any:
 
 @contextmanager
 def _written(output: Path | None, form: str) -> Iterator[Any]:
-    """Return a file to write to; a named one appears when the block has ended without an error."""
+    """Return a file to write to; a regular one that is named appears when the block has ended without an error."""
     if output is None:
         if form == "parquet":
             raise ConfigError("--format parquet: name the file with --output")
@@ -113,12 +114,20 @@ def _written(output: Path | None, form: str) -> Iterator[Any]:
             yield lines
             lines.flush()
         return
-    aside = output.with_name(f"{output.name}.tmp")
     try:
-        with open(aside, "wb") as file:
-            yield file
-        aside.replace(output)
+        if output.exists() and not output.is_file():
+            # A pipe or a device: nothing may take its place.
+            with open(output, "wb") as file:
+                yield file
+            return
+        # A link keeps its place, too.
+        output = output.resolve()
+        aside = output.with_name(f"{output.name}.{os.getpid()}.tmp")
+        try:
+            with open(aside, "wb") as file:
+                yield file
+            aside.replace(output)
+        finally:
+            aside.unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(f"{output}: {error.strerror or error}; choose another file with --output") from error
-    finally:
-        aside.unlink(missing_ok=True)

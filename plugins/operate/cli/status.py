@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock import PenstockError, SystemClock, TopicPartition
-from penstock.plugins.operate.console.wording import age, ago, length, opening, visiting
+from penstock import PenstockError, SystemClock, TopicPartition, TopologyError, UnknownTopicError
+from penstock.plugins.console.wording import age, ago, length, opening, visiting
 
 from .checkpoint_status import show_checkpoint
 from .command import verb
@@ -65,14 +65,18 @@ def status(target: str, as_json: bool, follow: bool, checkpoint: str | None, bat
 
     with followed(target, follow=follow, **where) as (application, log, steps):
         for _ in steps:
-            run, lag = latest_run(application, log), present_lag(application, log)
+            run, unknown = latest_run(application, log), ""
+            try:
+                lag = present_lag(application, log)
+            except (TopologyError, UnknownTopicError) as error:  # a source topic was deleted, or was given partitions
+                lag, unknown = [], str(error)
             committed = [TopicPartition(each.topic, each.partition) for each in lag if each.position is not None]
             kept_until = log.commits_kept_until(application.id, committed)
             now_ms = SystemClock().now_ms()
             if as_json:
-                print_json(_data(run, lag, kept_until, now_ms))
+                print_json(_data(run, lag, unknown, kept_until, now_ms))
             else:
-                _show(run, lag, kept_until, held_back(lag), now_ms)
+                _show(run, lag, unknown, kept_until, held_back(lag), now_ms)
                 if follow:
                     print_text("\n")
 
@@ -90,8 +94,8 @@ def latest_run(application: Application, log: Log) -> RunStatus:
     return run
 
 
-def _data(run: RunStatus, lag: list[PartitionLag], kept_until: int | None, now_ms: int) -> dict[str, Any]:
-    """Return everything for a program, with the lag of each task's partitions."""
+def _data(run: RunStatus, lag: list[PartitionLag], unknown: str, kept_until: int | None, now_ms: int) -> dict[str, Any]:
+    """Return everything for a program, with the lag of each task's partitions; `unknown`: why it is not known."""
     found = asdict(run)
     partitions: dict[str, list[dict[str, Any]]] = {}
     for each in lag:
@@ -102,25 +106,29 @@ def _data(run: RunStatus, lag: list[PartitionLag], kept_until: int | None, now_m
     tasks = [known.get(name, {"task": name}) for name in {**partitions, **known}]
     for task in tasks:
         task["partitions"] = partitions.get(task["task"], [])
-        task["lag"] = sum(each["lag"] for each in task["partitions"])
+        task["lag"] = None if unknown else sum(each["lag"] for each in task["partitions"])
     first = {
         "application_id": found.pop("application_id"),
         "state": run.state(now_ms),
         "phase": found.pop("phase"),
         "age_seconds": round(age(run.written_ms, now_ms), 3),
-        "lag": sum(each.lag for each in lag),
+        "lag": None if unknown else sum(each.lag for each in lag),
+        "lag_unknown": unknown or None,
         "commits_kept_until_ms": kept_until,
     }
     return {**first, **found, "tasks": tasks}
 
 
-def _show(run: RunStatus, lag: list[PartitionLag], kept_until: int | None, held: str, now_ms: int) -> None:
+def _show(
+    run: RunStatus, lag: list[PartitionLag], unknown: str, kept_until: int | None, held: str, now_ms: int
+) -> None:
     lags: dict[str, int] = {}
     for each in lag:
         lags[each.task] = lags.get(each.task, 0) + each.lag
     known = {each.task: each for each in run.tasks}
     is_running = run.state(now_ms) == "running"
-    lines = [*_sentences(run, sum(lags.values()), held, now_ms), _expiry(run, kept_until, now_ms)]
+    behind = "" if unknown else f"lag {sum(lags.values()):,}" + (f", {held}" if held else "")
+    lines = [*_sentences(run, behind, now_ms), unknown and f"lag unknown: {unknown}", _expiry(run, kept_until, now_ms)]
     print_text("\n".join(filter(None, lines)) + "\n\n")
     print_table(
         ["task", "slot", "where", "lag", "records/s", "in", "out", "dropped", "last commit", "restored", "opened"],
@@ -132,7 +140,7 @@ def _show(run: RunStatus, lag: list[PartitionLag], kept_until: int | None, held:
         print_table(["ago", "what happened"], [(ago(each.at_ms, now_ms), each.text) for each in run.events])
 
 
-def _sentences(run: RunStatus, lag: int, held: str, now_ms: int) -> list[str]:
+def _sentences(run: RunStatus, behind: str, now_ms: int) -> list[str]:
     state = run.state(now_ms)
     since = ago(run.written_ms, now_ms)
     first = {
@@ -147,7 +155,7 @@ def _sentences(run: RunStatus, lag: int, held: str, now_ms: int) -> list[str]:
         count(run.commits, "commit"),
         f"{run.restored:,} restored" if run.restored else "",
         f"{run.records_per_second:,.0f} records/s" if state == "running" else "",
-        f"lag {lag:,}" + (f", {held}" if held else ""),
+        behind,
     ]
     again = [f"{reason} {times}" for reason, times in run.openings.items() if reason != "first"]
     troubles = [

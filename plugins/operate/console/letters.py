@@ -17,6 +17,7 @@ from penstock.plugins.state.queries.http.refusals import Refused
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.settings.settings import HANDLERS
 
+from . import watch
 from .store_views import shown
 from .views import Context, Given, link, moment, number
 
@@ -32,7 +33,7 @@ class Letters:
     """Reads and replays the dead letters of an application. `hides`: records and messages are not shown."""
 
     def __init__(self, application: Application, *, hides: bool) -> None:
-        settings = application.settings
+        settings = application.with_settings(task_timeout=watch.LOG_TIMEOUT).settings
         self._application = application
         self._settings = settings
         self._hides = hides

@@ -24,7 +24,8 @@ INTERVAL_SECONDS = 5.0
 MOST_SAMPLES = 720
 """How many samples are kept: an hour of them at this interval."""
 _IDLE_SECONDS = 3_600.0
-_LOG_TIMEOUT = "10s"
+LOG_TIMEOUT = "10s"
+"""How long a page waits for the log. Tasks wait longer (`task_timeout`), but pages share a few threads."""
 NEVER_RAN = "never started"
 
 
@@ -215,8 +216,7 @@ class Watching:
     """
 
     def __init__(self, application: Application, interval: float = INTERVAL_SECONDS) -> None:
-        # A page does not wait for minutes, as tasks do.
-        self._application = application.with_settings(task_timeout=_LOG_TIMEOUT)
+        self._application = application.with_settings(task_timeout=LOG_TIMEOUT)
         self._interval = interval
         self._lock = threading.Lock()
         self._ending = threading.Event()

@@ -25,9 +25,10 @@ with needed("serde 'avro'", "avro"):
     from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
     from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
-    from .avro_schemas import RecordUnions, check_values, keep_ints, prepare_reader, prepare_schema
+    from .avro_schemas import check_values, keep_ints, prepare_reader, prepare_schema, read_texts_as_written
     from .base import RegistryOptions, RegistrySerde, declared_schema
     from .client import MockRegistryClient, RegistryClient
+    from .record_unions import RecordUnions
 
 from ..typed.shipped import classes_inside, prepare_classes, restore_fields
 
@@ -252,7 +253,7 @@ def reader_of(
         writer = read._get_parsed_schema(found) if found.references else _parsed(found.schema_str)
         if writer is None or writer == own:
             return None if writer is None else (writer, None)
-        return RecordUnions(writer).naming() if has_names else writer, other
+        return read_texts_as_written(RecordUnions(writer).naming() if has_names else writer), other
 
     def read_fast(data: bytes, context: Any) -> Any:
         prefix = data[:_PREFIX]

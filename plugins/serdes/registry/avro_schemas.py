@@ -5,7 +5,6 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, time
-from decimal import Decimal
 from numbers import Integral, Real
 from struct import Struct
 from typing import Any, NoReturn, cast
@@ -17,11 +16,12 @@ with needed("serde 'avro'", "avro"):
     from fastavro.read import LOGICAL_READERS
     from fastavro.write import LOGICAL_WRITERS
 
-_NO_INT, _CHECKED, _BESIDE_TEXT, _NAMING = "no-int", "checked", "beside-text", "naming"
+NO_INT, CHECKED, _BESIDE_TEXT, _READ = "no-int", "checked", "beside-text", "read"
 _FLOAT32 = Struct(">f")
 _FLOATS, _INTS, _BYTES = ("float", "double"), ("int", "long"), ("bytes", "fixed")
-_RECORDS = ("record", "error")
-_NAMED = (*_RECORDS, "enum", "fixed")
+_TEXTS = ("string", "bytes")
+RECORDS = ("record", "error")
+NAMED = (*RECORDS, "enum", "fixed")
 Reader = Callable[[Any, Any, Any], Any]
 
 
@@ -30,8 +30,8 @@ def prepare_schema(parsed: Any) -> Any:
 
     fastavro takes a default as the JSON has it: text for bytes, a number for a date.
     """
-    parts = list(_parts(keep_ints(parsed), set()))
-    named = {part["name"]: part for part in parts if isinstance(part, dict) and _kind(part) in _NAMED}
+    parts = list(parts_of(keep_ints(parsed), set()))
+    named = {part["name"]: part for part in parts if isinstance(part, dict) and kind_of(part) in NAMED}
     for part in parts:
         for field in part.get("fields", ()) if isinstance(part, dict) else ():
             if "default" in field:
@@ -44,11 +44,11 @@ def keep_ints(parsed: Any) -> Any:
 
     fastavro writes an int by the first branch that takes one, and a double loses digits.
     """
-    for part in list(_parts(parsed, set())):
-        kinds = [_kind(branch) for branch in part] if isinstance(part, list) else []
+    for part in list(parts_of(parsed, set())):
+        kinds = [kind_of(branch) for branch in part] if isinstance(part, list) else []
         if any(kind in _INTS for kind in kinds):
             part[:] = [
-                {"type": kind, "logicalType": _NO_INT} if kind in _FLOATS else branch
+                {"type": kind, "logicalType": NO_INT} if kind in _FLOATS else branch
                 for kind, branch in zip(kinds, part, strict=True)
             ]
     return parsed
@@ -60,9 +60,9 @@ def check_values(parsed: Any) -> Any:
     fastavro writes 1 for 1.5 where an int is declared, True for any text, infinity for a float that is too large, each
     letter of a text as an entry of an array, and a datetime without a time zone by the zone of this host.
     """
-    for part in list(_parts(parsed, set())):
+    for part in list(parts_of(parsed, set())):
         if isinstance(part, list):
-            has_text = any(_kind(each) in ("string", "enum") for each in part)
+            has_text = any(kind_of(each) in ("string", "enum") for each in part)
             part[:] = [_checked(each, beside_text=has_text) for each in part]
             continue
         for name in ("type", "items", "values"):
@@ -70,25 +70,25 @@ def check_values(parsed: Any) -> Any:
                 part[name] = _checked(part[name])
         for field in part.get("fields", ()):
             field["type"] = _checked(field["type"])
-            if _kind(field["type"]) in _FLOATS and "default" in field:
+            if kind_of(field["type"]) in _FLOATS and "default" in field:
                 field["default"] = float(field["default"])  # fastavro takes no int where the type is a dict
         if part["type"] == "array":
-            part["logicalType"] = _CHECKED
+            part["logicalType"] = CHECKED
     return _checked(parsed)
 
 
 def _checked(schema: Any, *, beside_text: bool = False) -> Any:
-    kind = _kind(schema)
+    kind = kind_of(schema)
     logical = schema.get("logicalType") if isinstance(schema, dict) else None
     if (
-        logical == _CHECKED
+        logical == CHECKED
         or not isinstance(kind, str)
         or kind not in _TYPES
         or (kind == "string" and logical != "uuid")
     ):
         return schema
     own = schema if isinstance(schema, dict) else {"type": kind}
-    return {**own, "logicalType": _CHECKED, _CHECKED: logical, _BESIDE_TEXT: beside_text}
+    return {**own, "logicalType": CHECKED, CHECKED: logical, _BESIDE_TEXT: beside_text}
 
 
 def prepare_reader(parsed: Any) -> Any:
@@ -97,13 +97,53 @@ def prepare_reader(parsed: Any) -> Any:
     fastavro reads a value as the first branch of a union that it can become. So integers come before floating point
     numbers: a long is not read as a double.
     """
-    for part in list(_parts(prepare_schema(parsed), set())):
+    for part in list(parts_of(prepare_schema(parsed), set())):
         if isinstance(part, list):
-            part.sort(key=lambda branch: _kind(branch) in _FLOATS)
+            part.sort(key=lambda branch: kind_of(branch) in _FLOATS)
+            if {"string", "bytes"} <= set(map(kind_of, part)):
+                part[:] = [{**_as_dict(each), _BESIDE_TEXT: True} if kind_of(each) in _TEXTS else each for each in part]
     return parsed
 
 
-def _parts(schema: Any, seen: set[int]) -> Iterator[Any]:
+def read_texts_as_written(parsed: Any) -> Any:
+    """Return a schema, changed in place, whose text and bytes are read as what they are by a union that has both.
+
+    fastavro reads both as the first of the two. It leaves values of a logical type alone.
+    """
+    for part in list(parts_of(parsed, set())):
+        if isinstance(part, list):
+            part[:] = map(_as_written, part)
+            continue
+        for name in ("type", "items", "values"):
+            if name in part and (name != "type" or not isinstance(part["type"], str)):
+                part[name] = _as_written(part[name])
+        for field in part.get("fields", ()):
+            field["type"] = _as_written(field["type"])
+    return _as_written(parsed)
+
+
+def _as_written(schema: Any) -> Any:
+    return {"logicalType": _READ, **_as_dict(schema)} if kind_of(schema) in _TEXTS else schema
+
+
+def _as_dict(schema: Any) -> dict[str, Any]:
+    return schema if isinstance(schema, dict) else {"type": schema}
+
+
+def _read_as_written(value: str | bytes, _: object, reader: Any) -> Any:
+    if reader is None or (isinstance(reader, dict) and _BESIDE_TEXT in reader):
+        return value
+    kind = kind_of(reader)
+    if kind == "bytes" and isinstance(value, str):
+        return value.encode()
+    return value.decode() if kind == "string" and isinstance(value, bytes) else value
+
+
+for _text in _TEXTS:
+    LOGICAL_READERS[f"{_text}-{_READ}"] = _read_as_written
+
+
+def parts_of(schema: Any, seen: set[int]) -> Iterator[Any]:
     """Yield each type in a schema that is a dict or a list, once, also those that only a name refers to."""
     if id(schema) in seen or not isinstance(schema, (dict, list)):
         return
@@ -116,7 +156,7 @@ def _parts(schema: Any, seen: set[int]) -> Iterator[Any]:
         inner += [schema["type"]] if not isinstance(schema["type"], str) else []
         inner += [field["type"] for field in schema.get("fields", ())]
     for each in inner:
-        yield from _parts(each, seen)
+        yield from parts_of(each, seen)
 
 
 def _no_int(value: Any, schema: Any) -> Any:
@@ -124,7 +164,7 @@ def _no_int(value: Any, schema: Any) -> Any:
 
 
 for _float in _FLOATS:
-    LOGICAL_WRITERS[f"{_float}-{_NO_INT}"] = _no_int
+    LOGICAL_WRITERS[f"{_float}-{NO_INT}"] = _no_int
 
 
 class _Unfit:
@@ -182,7 +222,7 @@ def _is_read_by(read: Callable[[str], object], text: str) -> bool:
 
 def _check(value: Any, schema: Any) -> Any:
     """Return a value as fastavro writes it by a schema that `check_values` has changed; an _Unfit for a wrong one."""
-    kind, logical = schema["type"], schema[_CHECKED]
+    kind, logical = schema["type"], schema[CHECKED]
     if logical is not None:
         declared, fits, expected = _LOGICAL.get(logical, ((), bool, ""))
         if isinstance(value, declared) and not fits(value):
@@ -195,7 +235,7 @@ def _check(value: Any, schema: Any) -> Any:
             return _Unfit(value, "a date without a time")
         if (prepare := LOGICAL_WRITERS.get(f"{kind}-{logical}")) is not None:
             plain = prepare(value, schema)
-            return plain if _TYPES[kind](plain) else _Unfit(value, logical if logical != _NO_INT else kind)
+            return plain if _TYPES[kind](plain) else _Unfit(value, logical if logical != NO_INT else kind)
     return value if _TYPES[kind](value) else _Unfit(value, f"Avro's {kind}")
 
 
@@ -206,16 +246,17 @@ def _check_array(value: Any, schema: Any) -> Any:
 
 def _quickly(exact: type) -> Callable[[Any, Any], Any]:
     """Return `_check`, faster for values of a type that needs no more than that."""
-    return lambda value, schema: value if type(value) is exact and schema[_CHECKED] is None else _check(value, schema)
+    return lambda value, schema: value if type(value) is exact and schema[CHECKED] is None else _check(value, schema)
 
 
 for _type in _TYPES:
-    LOGICAL_WRITERS[f"{_type}-{_CHECKED}"] = _check
-LOGICAL_WRITERS[f"boolean-{_CHECKED}"], LOGICAL_WRITERS[f"double-{_CHECKED}"] = _quickly(bool), _quickly(float)
-LOGICAL_WRITERS[f"array-{_CHECKED}"] = _check_array
+    LOGICAL_WRITERS[f"{_type}-{CHECKED}"] = _check
+LOGICAL_WRITERS[f"boolean-{CHECKED}"], LOGICAL_WRITERS[f"double-{CHECKED}"] = _quickly(bool), _quickly(float)
+LOGICAL_WRITERS[f"array-{CHECKED}"] = _check_array
 
 
-def _kind(schema: Any) -> Any:
+def kind_of(schema: Any) -> Any:
+    """Return the name of a schema's type, "union" for a union; a schema that is nested in another "type"."""
     if isinstance(schema, list):
         return "union"
     return schema["type"] if isinstance(schema, dict) else schema
@@ -224,7 +265,7 @@ def _kind(schema: Any) -> Any:
 def _value(schema: Any, default: Any, named: Mapping[str, Any]) -> Any:
     """Return the Python value of a default as the schema's JSON has it; one that is a value already is kept."""
     schema = named.get(schema, schema) if isinstance(schema, str) else schema
-    kind = _kind(schema)
+    kind = kind_of(schema)
     if isinstance(kind, (dict, list)) and kind is not schema:
         return _value(kind, default, named)
     if kind == "union":
@@ -233,7 +274,7 @@ def _value(schema: Any, default: Any, named: Mapping[str, Any]) -> Any:
         return [_value(schema["items"], each, named) for each in default]
     if kind == "map":
         return {name: _value(schema["values"], each, named) for name, each in default.items()}
-    if kind in _RECORDS:
+    if kind in RECORDS:
         found = {field["name"]: field["default"] for field in schema["fields"] if "default" in field} | default
         return {field["name"]: _value(field["type"], found[field["name"]], named) for field in schema["fields"]}
     if kind in _BYTES and isinstance(default, str):
@@ -242,7 +283,7 @@ def _value(schema: Any, default: Any, named: Mapping[str, Any]) -> Any:
         default = float(default)
     elif not isinstance(default, (int, str)):
         return default
-    logical = schema.get(_CHECKED, schema.get("logicalType")) if isinstance(schema, dict) else None
+    logical = schema.get(CHECKED, schema.get("logicalType")) if isinstance(schema, dict) else None
     read = cast(Reader | None, LOGICAL_READERS.get(f"{kind}-{logical}"))
     return default if read is None or not isinstance(default, (int, str, bytes)) else read(default, schema, None)
 
@@ -250,7 +291,7 @@ def _value(schema: Any, default: Any, named: Mapping[str, Any]) -> Any:
 def _fits(schema: Any, default: Any, named: Mapping[str, Any]) -> bool:
     """Return whether a default in JSON may be one of a branch of a union."""
     schema = named.get(schema, schema) if isinstance(schema, str) else schema
-    kind = _kind(schema)
+    kind = kind_of(schema)
     if default is None or isinstance(default, bool):
         return bool(kind == ("null" if default is None else "boolean"))
     if isinstance(default, (int, float)):
@@ -258,125 +299,3 @@ def _fits(schema: Any, default: Any, named: Mapping[str, Any]) -> bool:
     if isinstance(default, str):
         return kind in ("string", *_BYTES) or (kind == "enum" and default in schema["symbols"])
     return kind == "array" if isinstance(default, list) else kind in ("map", "record", "error")
-
-
-# ---------------------------------------------------------------- unions with several records
-
-
-_PYTHON: Mapping[str, type | tuple[type, ...]] = {
-    "null": type(None), "boolean": bool, "int": Integral, "long": Integral, "float": Real, "double": Real,
-    "bytes": (bytes, Decimal), "fixed": (bytes, Decimal), "string": str, "enum": str, "array": (list, tuple),
-    "map": Mapping, "record": tuple, "error": tuple,
-}  # fmt: skip
-"""The types of Python that may be of each type; of a record, beside dicts, a pair of its name and it."""
-_OfRecord = Callable[[Mapping[str, Any], list[str], Any], Any]
-"""Takes the records of a union, the names of those that fit, and a record."""
-
-
-class RecordUnions:
-    """The unions with several records in a parsed schema: values there are pairs, of the record's full name and it.
-
-    fastavro reads such a record without its name, and writes it as the first one that it fits, which may be another.
-    """
-
-    def __init__(self, parsed: Any) -> None:
-        self.parsed = parsed
-        parts = list(_parts(parsed, set()))
-        self._named = {part["name"]: part for part in parts if isinstance(part, dict) and _kind(part) in _NAMED}
-        self.are_there = any(isinstance(part, list) and len(self._records(part)) > 1 for part in parts)
-
-    def checked(self, value: Any, _: object) -> Any:
-        """Return the value. Raises TypeError for a record without a name that may be one of several."""
-        if self.are_there:
-            self._walk(self.parsed, value, self._check)
-        return value
-
-    def named(self, value: Any) -> Any:
-        """Return a value that `naming` has read, with the names of records in these unions only."""
-        return self._walk(self.parsed, value, self._keep_name)
-
-    def naming(self) -> Any:
-        """Return the schema, changed in place: each record is read as a pair of its name (the reader's) and it."""
-        for part in _parts(self.parsed, set()):
-            if isinstance(part, dict) and _kind(part) in _RECORDS:
-                part["logicalType"] = _NAMING
-        return self.parsed
-
-    def _records(self, union: list[Any]) -> dict[str, Any]:
-        found = [self._resolved(each) for each in union]
-        return {each["name"]: each for each in found if _kind(each) in _RECORDS}
-
-    def _resolved(self, schema: Any) -> Any:
-        schema = self._named.get(schema, schema) if isinstance(schema, str) else schema
-        while isinstance(schema, dict) and isinstance(schema["type"], (dict, list)):
-            schema = schema["type"]
-        return schema
-
-    def _walk(self, schema: Any, value: Any, of_record: _OfRecord) -> Any:
-        schema = self._resolved(schema)
-        kind = _kind(schema)
-        if kind == "union":
-            records = self._records(schema)
-            if isinstance(value, tuple) and len(value) == 2 and value[0] in records:
-                return of_record(records, [value[0]], value[1])
-            fitting = [name for name, each in records.items() if self._fits(each, value)]
-            if isinstance(value, Mapping) and fitting:
-                return of_record(records, fitting, value)
-            kinds = ("map",) if isinstance(value, Mapping) else ("array",) if isinstance(value, list) else ()
-            branch = next((each for each in map(self._resolved, schema) if _kind(each) in kinds), None)
-            return value if branch is None else self._walk(branch, value, of_record)
-        if kind in _RECORDS:
-            value = value[1] if isinstance(value, tuple) and len(value) == 2 else value
-            return self._fields(schema, value, of_record) if isinstance(value, Mapping) else value
-        if kind == "array" and isinstance(value, list):
-            return [self._walk(schema["items"], each, of_record) for each in value]
-        if kind == "map" and isinstance(value, Mapping):
-            return {name: self._walk(schema["values"], each, of_record) for name, each in value.items()}
-        return value
-
-    def _fits(self, schema: Any, value: Any) -> bool:
-        """Return whether a value may be of a type, by its own type; a record by its fields."""
-        schema = self._resolved(schema)
-        kind = _kind(schema)
-        if kind == "union":
-            return any(self._fits(each, value) for each in schema)
-        if kind in _RECORDS and isinstance(value, Mapping):
-            types = {field["name"]: field["type"] for field in schema["fields"]}
-            needed_fields = {field["name"] for field in schema["fields"] if "default" not in field}
-            fits = needed_fields <= value.keys() <= types.keys()
-            return fits and all(self._fits(types[name], each) for name, each in value.items())
-        if isinstance(schema, dict) and schema.get(_CHECKED, schema.get("logicalType")) not in (
-            None,
-            _NO_INT,
-            _CHECKED,
-        ):
-            return True
-        return isinstance(value, _PYTHON[kind]) and (kind == "boolean" or not isinstance(value, bool))
-
-    def _fields(self, schema: Any, value: Any, of_record: _OfRecord) -> Any:
-        types = {field["name"]: field["type"] for field in schema["fields"]}
-        return {
-            name: self._walk(types[name], each, of_record) if name in types else each for name, each in value.items()
-        }
-
-    def _check(self, records: Mapping[str, Any], names: list[str], value: Any) -> None:
-        if len(names) > 1:
-            raise TypeError(
-                f"{reprlib.repr(value)} may be a {' or a '.join(names)}: give a pair of the name and the record, "
-                f"({names[0]!r}, {{...}}), as such a record is read"
-            )
-        self._fields(records[names[0]], value, self._check)
-
-    def _keep_name(self, records: Mapping[str, Any], names: list[str], value: Any) -> Any:
-        # Only a default has no name: it is of the first branch.
-        found = self._fields(records[names[0]], value, self._keep_name)
-        return (names[0], found) if len(records) > 1 else found
-
-
-def _with_name(value: Any, writer: Any, reader: Any) -> Any:
-    """Return a record with its name in the reader's schema."""
-    return (reader["name"] if isinstance(reader, dict) else reader or writer["name"]), value
-
-
-for _record in _RECORDS:
-    LOGICAL_READERS[f"{_record}-{_NAMING}"] = _with_name

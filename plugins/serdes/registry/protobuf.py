@@ -134,7 +134,8 @@ class ProtobufSerde(RegistrySerde[M]):
 
 
 def _bytes(message: Message) -> bytes:
-    return message.SerializeToString(deterministic=True)
+    written: bytes = message.SerializeToString(deterministic=True)
+    return written
 
 
 def _base64(message: Message) -> str:

@@ -22,7 +22,7 @@ Record = tuple[str, str, int]
 
 
 def joined(one: str, other: str | None) -> str:
-    if one == BAD:
+    if BAD in (one, other):
         raise ValueError(one)
     return f"{one}|{other}"
 
@@ -118,3 +118,14 @@ def test_a_record_that_waited_fails_alone(
     expected = [(key, f"{value}|None", at) for key, value, at in records if value != BAD]
     assert sorted(each for each in found if each[0] != "z") == sorted(expected)
     assert skipped == len(records) - len(expected)
+
+
+def test_a_record_whose_match_failed_still_waits() -> None:
+    builder = StreamsBuilder()
+    with_a_stream("left_join")(builder).to("out", value_serde="str")
+    application = Application("app", builder, key_serde="str", value_serde="str", processing_handler=skip)
+    with TopologyTestDriver(application) as driver:
+        driver.pipe("in", "a", "x", timestamp=10)
+        driver.pipe("right", "a", BAD, timestamp=11)
+        driver.pipe("in", "z", "x", timestamp=100)
+        assert driver.read_values("out") == ["x|None"]

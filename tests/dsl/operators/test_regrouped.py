@@ -97,3 +97,22 @@ def without(found: list[Any], row: Any) -> list[Any]:
     """Return the rows of a group without one, which fails if that is not there."""
     found.remove(row)
     return found
+
+
+def test_an_aggregate_that_is_older_than_its_deletion_is_in_no_group() -> None:
+    builder = StreamsBuilder()
+    store = versioned_store("n", history_retention="1d", value_serde="str")
+    table = (
+        builder.stream("in", value_serde="str")
+        .group_by_key()
+        .aggregate(str, lambda found, value: None if value == "delete" else found + value, store)
+    )
+    groups = table.group_by(lambda _: "all", name="groups")
+    groups.aggregate(list, lambda found, row: [*found, row], without, "of-all").to_stream().to(
+        "groups", value_serde="json"
+    )
+    with TopologyTestDriver(builder) as driver:
+        for value, timestamp in (("a", 1), ("delete", 10), ("b", 5), ("c", 12)):
+            driver.pipe("in", "k", value, timestamp=timestamp)
+        assert driver.store("n").get("k").value == "c"
+        assert driver.read_values("groups")[-1] == ["c"]

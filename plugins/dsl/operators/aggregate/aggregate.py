@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock import NOT_PUT, Change, ProcessorContext, Record, ValueAndTimestamp, VersionedKeyValueStore
+from penstock import (
+    NOT_PUT,
+    VALID_TO_UNDEFINED,
+    Change,
+    ProcessorContext,
+    Record,
+    ValueAndTimestamp,
+    VersionedKeyValueStore,
+)
 from penstock.operator import Run, new
 from penstock.support.own_copy import IMMUTABLE, own_copy
 
+from ..table_store import NotLatest
 from ..updates import NULL_KEY, NULL_VALUE, UpdatingOperator
 from .folds import Counting, Fold
 
@@ -98,7 +107,10 @@ class Aggregate(UpdatingOperator):
                 old, timestamp = entry.value, max(timestamp, entry.timestamp)
                 before = own_copy(old) if sends_old else None
             aggregate = take(key, value, old)
-            if store.put(key, aggregate, timestamp) != NOT_PUT:
-                forward((key, new(Change, (aggregate, before)), timestamp, headers))
+            valid_to = store.put(key, aggregate, timestamp)
+            if valid_to != NOT_PUT:
+                # It is not the latest version where a later one deleted the row.
+                kind = Change if valid_to == VALID_TO_UNDEFINED else NotLatest
+                forward((key, new(kind, (aggregate, before)), timestamp, headers))
 
         return run

@@ -75,8 +75,9 @@ class StreamStreamOuterJoin(StreamStreamJoin):
                 is_unmatched = False
                 if not is_own:  # it is in several results
                     key, value = own_copy(record[0]), own_copy(record[1])
-                delete((time, not is_left, key))
-                forward((key, join(key, value, other), time if time > timestamp else timestamp, headers))
+                result = join(key, value, other)  # if that fails, the other record still waits
+                delete((time, not is_left, record[0]))
+                forward((key, result, time if time > timestamp else timestamp, headers))
             if is_unmatched:
                 if latest < stream_time:
                     forward((key, join(key, value, None), timestamp, headers))
