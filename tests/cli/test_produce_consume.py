@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Serde, SerdeError
-from penstock.plugins.cli import produce
-from penstock.plugins.cli.line_reader import parse_timestamp
-from penstock.plugins.cli.text import TextSerde, headers_from_json, headers_to_json
+from penstock.plugins.operate.cli import produce
+from penstock.plugins.operate.cli.line_reader import parse_timestamp
+from penstock.plugins.operate.cli.text import TextSerde, headers_from_json, headers_to_json
 from penstock.plugins.serdes.json_text import dump_json
 
 from .console import Console

@@ -28,9 +28,9 @@ from penstock import (
     run,
 )
 from penstock.console import console_app
-from penstock.plugins.console import watch
-from penstock.plugins.console.pages import pages
-from penstock.plugins.console.rights import Right, Rights
+from penstock.plugins.operate.console import watch
+from penstock.plugins.operate.console.pages import pages
+from penstock.plugins.operate.console.rights import Right, Rights
 from penstock.queries import Queries
 
 from ..queries.served import served

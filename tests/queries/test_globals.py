@@ -11,10 +11,10 @@ import pytest
 
 from penstock import Application, ConfigError, LogError, OutputBatch, StoreUnavailableError, TopicPartition, World
 from penstock.client import Client
+from penstock.plugins.engine.task.local_state.global_stores import GlobalStores
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.queries.copies import Bounds
-from penstock.plugins.queries.global_copies import GlobalCopies
-from penstock.plugins.runtime.local_state.global_stores import GlobalStores
+from penstock.plugins.state.queries.copies import Bounds
+from penstock.plugins.state.queries.global_copies import GlobalCopies
 from penstock.queries import Queries
 
 from ..reshard.growing import grow

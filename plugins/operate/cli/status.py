@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock import PenstockError, SystemClock, TopicPartition, TopologyError, UnknownTopicError
-from penstock.plugins.console.wording import age, ago, length, opening, visiting
+from penstock.plugins.operate.console.wording import age, ago, length, opening, visiting
 
 from .checkpoint_status import show_checkpoint
 from .command import verb
