@@ -90,6 +90,10 @@ class Serde(ABC, Generic[T]):
         """Return the serde to use for keys or values of one topic; registries look schemas up here."""
         return self
 
+    def for_values(self) -> Serde[T]:
+        """Return the serde to use for the values of a store, whose bytes nothing compares."""
+        return self
+
     def prepare(self, *, writes: bool) -> None:
         """Check at a start what the serde needs from outside, and whether its schema fits what is there.
 

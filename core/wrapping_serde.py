@@ -37,6 +37,10 @@ class WrappingSerde(Serde[T]):
         """Return a copy with the serdes for one topic inside."""
         return self._with(lambda inner: inner.bind(topic, is_key=is_key))
 
+    def for_values(self) -> Serde[T]:
+        """Return a copy with the serdes for values inside."""
+        return self._with(lambda inner: inner.for_values())
+
     def _with(self, change: Callable[[Serde[Any]], Serde[Any]]) -> Serde[T]:
         made = copy(self)
         for name, inner in self._inner():

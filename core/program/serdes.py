@@ -162,6 +162,9 @@ class _CheckedSerde(Serde[T]):
     def bind(self, topic: str, *, is_key: bool) -> Serde[T]:
         return checked(self._serde.bind(topic, is_key=is_key))
 
+    def for_values(self) -> Serde[T]:
+        return checked(self._serde.for_values())
+
     def prepare(self, *, writes: bool) -> None:
         self._serde.prepare(writes=writes)
 

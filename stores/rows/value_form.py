@@ -30,6 +30,7 @@ class ValueForm:
     """
 
     def __init__(self, store: str, serde: Serde[Any]) -> None:
+        serde = serde.for_values()
         sized = frozenset({str, bytes})
         faithful = serde.immutable_types | serde.checked_types
         self._store = store

@@ -352,9 +352,9 @@ def test_a_model_of_pydantic_1_is_refused() -> None:
 
 def test_a_struct_that_travels_without_its_fields_is_refused() -> None:
     """As a class of a script does: cloudpickle sends it by value, and msgspec's fields are not part of it."""
-    make, (made_by, kind, refuses, _) = pickle.loads(pickle.dumps(of(Refund))).__reduce__()
+    make, (made_by, kind, refuses, _, is_for_values) = pickle.loads(pickle.dumps(of(Refund))).__reduce__()
     with pytest.raises(ConfigError, match="Make it a dataclass, or put it into a package"):
-        make(made_by, kind, refuses, of(Payment).written_form())
+        make(made_by, kind, refuses, of(Payment).written_form(), is_for_values)
 
 
 # ---------------------------------------------------------------- changed types

@@ -37,16 +37,28 @@ class TypedSerde(Serde[T], Generic[T]):
         # The class of a NamedTuple, an Enum or a model is exact; a subclass would come back as its base.
         self._exact = kind if _is_class(kind) and not is_typeddict(kind) else None
         self._equality_is_exact = equality_is_exact(kind)
+        self._is_for_values = False
         self._writes_equal_values_differently = self._has_other_bytes_of_equals()
         self._written = of_written(self._essence(), ints_become_numbers=self._writes_equal_values_differently)
         self._form = f"{_FORM}({json.dumps(self._written, separators=(',', ':'), sort_keys=True)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _sent, (type(self), self.value_type, self.refuses_extra, self._form)
+        return _sent, (type(self), self.value_type, self.refuses_extra, self._form, self._is_for_values)
 
     def __deepcopy__(self, memo: object) -> TypedSerde[T]:
         """Return the serde itself: several threads may use one, and to make another takes milliseconds."""
         return self
+
+    def bind(self, topic: str, *, is_key: bool) -> Serde[T]:
+        return self if is_key else self.for_values()
+
+    def for_values(self) -> TypedSerde[T]:
+        """Return the serde that writes a value once: an int in place of a float or a Decimal stays an int."""
+        if self._is_for_values or not self._writes_equal_values_differently:
+            return self
+        made: TypedSerde[T] = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, _is_for_values=True)
+        return made
 
     def serialize(self, value: T) -> bytes:
         """Return `value` as JSON. Raises SerdeError for another type, and with the path of a wrong field."""
@@ -60,7 +72,7 @@ class TypedSerde(Serde[T], Generic[T]):
             again = self._read_again(data, value)
             if not (self._equality_is_exact and again == value):
                 check_same(value, again)
-            if self._writes_equal_values_differently:
+            if self._writes_equal_values_differently and not self._is_for_values:
                 data = self._write(again)
         except Exception as error:
             raise SerdeError(
@@ -200,7 +212,9 @@ def _is_class(kind: Any) -> bool:
     return isinstance(kind, type) and not hasattr(kind, "__args__")  # list[int] is a type, too
 
 
-def _sent(made_by: type[TypedSerde[Any]], kind: Any, refuses_extra: bool, form: str) -> TypedSerde[Any]:
+def _sent(
+    made_by: type[TypedSerde[Any]], kind: Any, refuses_extra: bool, form: str, is_for_values: bool
+) -> TypedSerde[Any]:
     """Make a serde again in another process. Raises ConfigError if its class arrived there without its fields."""
     restore_fields(classes_inside(kind))
     made = made_by(kind, refuses_extra=refuses_extra)
@@ -210,4 +224,4 @@ def _sent(made_by: type[TypedSerde[Any]], kind: Any, refuses_extra: bool, form: 
             "of a script is sent: a msgspec.Struct cannot be sent so. Make it a dataclass, or put it into a package "
             "that is installed on every host"
         )
-    return made
+    return made.for_values() if is_for_values else made
