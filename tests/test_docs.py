@@ -32,6 +32,7 @@ from click.testing import CliRunner
 
 import penstock
 import penstock.errors
+from bench.__main__ import BENCHMARKS
 from penstock.hooks import KINDS, Hooks
 from penstock.plugins.operate.cli.group import penstock as program
 from penstock.settings.settings import Settings
@@ -44,6 +45,7 @@ PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts),
     *sorted(page for folder in ("contrib", "examples", "bench") for page in (ROOT / folder).rglob("*.md")),
+    ROOT / "tests" / "README.md",
 ]
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PLAIN = re.compile(r"(?:([^|;]+) \| )?penstock ([^|;&<>$*]+)(?: \| (.+))?")
@@ -216,14 +218,44 @@ def test_links_have_words(page: Path) -> None:
     assert not lines, f"{page.relative_to(ROOT)}, lines {lines}: write the words of the link"
 
 
-def test_the_source_reads_in_nine_files_or_fewer_among_them_the_commit() -> None:
-    way = section(ROOT / "CONTRIBUTING.md", "Reading the source").split("Around this way:")[0]
-    files = re.findall(r"^\d\. \[([^]]+)\]\(\1\)", way, re.MULTILINE)
-    assert 0 < len(files) <= 9
+TRIPS = {
+    "A record": 9,
+    "A commit": 8,
+    "A store kind": 6,
+    "A join": 4,
+    "A query by HTTP": 5,
+    "A closing window": 4,
+}
+"""Trips through the source, and the most files that each links to."""
+
+
+def steps_of_trip(trip: str) -> list[list[str]]:
+    """The files that each number of a trip links to."""
+    steps = re.findall(r"^\d\. .*\n(?:   .*\n)*", section(ROOT / "CONTRIBUTING.md", trip), re.MULTILINE)
+    return [re.findall(r"\]\(([^)]+\.py)\)", step) for step in steps]
+
+
+@pytest.mark.parametrize("trip", TRIPS)
+def test_a_trip_through_the_source_is_short(trip: str) -> None:
+    steps = steps_of_trip(trip)
+    assert len(steps) > 2 and all(steps)
+    assert len({file for step in steps for file in step}) <= TRIPS[trip]
+
+
+def test_the_files_on_a_records_way_say_what_comes_in_and_goes_out() -> None:
+    files = [step[0] for step in steps_of_trip("A record")]
     assert "plugins/engine/task/commit.py" in files
     for file in files:
         docstring = (ROOT / file).read_text().split('"""')[1]
         assert "Comes in: " in docstring and "Goes out: " in docstring, file
+
+
+def test_the_tests_to_run_after_a_change_are_there() -> None:
+    rows = section(ROOT / "CONTRIBUTING.md", "Changed X, run Y")
+    named = re.findall(r"[` ]((?:core|stores|plugins|contrib|doors|tests)/[^`\s{]*)(?:\{([^}]+)\})?", rows)
+    paths = [folder + name for folder, names in named for name in names.split(",")]
+    assert "tests/upgrades" in paths and "tests/changelogs" in paths
+    assert not [path for path in paths if path != "tests/..." and not (ROOT / path).exists()]
 
 
 def prose(text: str) -> list[tuple[int, str]]:
@@ -261,6 +293,11 @@ def test_every_hook_and_its_arguments_are_documented(hook: str) -> None:
 
 def test_no_hook_is_documented_that_is_not_there() -> None:
     assert set(re.findall(r"^#+ `(penstock_\w+)`", (DOCS / "plugins.md").read_text(), re.MULTILINE)) == set(HOOKS)
+
+
+def test_every_benchmark_is_on_its_page() -> None:
+    listed = re.findall(r"^\|( `[^|]+` )\|", (ROOT / "bench" / "README.md").read_text(), re.MULTILINE)
+    assert sorted(re.findall(r"`([^`]+)`", "".join(listed))) == sorted(BENCHMARKS)
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
