@@ -35,6 +35,7 @@ from penstock.plugins.engine.task.report import TaskReport
 from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.local.committer import LocalCommitter
 from penstock.plugins.spark.batches.executor import saved_after
+from penstock.plugins.state.copies.companions import HostStandbys
 from penstock.plugins.testing.contracts.child import answer, forked
 from penstock.record import OutputBatch, TopicPartition
 from penstock.stores.lmdb.backend import LmdbBackend
@@ -62,7 +63,9 @@ class World:
         self.tasks = self.prepared.tasks()
 
     def engine(self, reason: str = "first") -> ApplicationEngine:
-        cargo = SlotCargo(ApplicationEngine, self.prepared.application, self.tasks, "/nowhere", 30)
+        cargo = SlotCargo(
+            ApplicationEngine, self.prepared.application, self.tasks, "/nowhere", 30, companions=(HostStandbys,)
+        )
         made = cargo.engine(HostInfo("token", 0, "", reason, Meter(), self.outside))
         assert isinstance(made, ApplicationEngine)
         self.stack.callback(made.close)
