@@ -43,7 +43,7 @@ class DirectoryChangelog(DeltaChangelog):
     A delta makes the file `VERSION.PREVIOUS.BYTES.delta` (PREVIOUS is `-` for the first version). On a disk, further
     deltas that this object writes are appended to it, up to about `segment_bytes` or a snapshot; elsewhere each has a
     file of its own. A snapshot is `VERSION.snapshot`; a file being written ends in `.tmp`. `file_format` describes what
-    is in them, docs/decisions/changelog_segments.md why.
+    is in them, docs/decisions/changelogs.md why.
 
     A snapshot is restored in steps of about `chunk_bytes`. The version after each but the last of them is
     `restoring:...`, which no chain contains: a copy that crashed between them is restored afresh.
