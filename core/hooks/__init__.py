@@ -1,8 +1,9 @@
 """Plugins: every hook, and the look-up of what installed plugins bring."""
 
+from .manager import PluginManager
 from .registry import (
+    OF_THIS_PROCESS,
     Component,
-    PluginManager,
     Registry,
     plugin_manager,
     plugins_in_use,
@@ -16,6 +17,7 @@ __all__ = [
     "GROUP",
     "KINDS",
     "MARK",
+    "OF_THIS_PROCESS",
     "Component",
     "Components",
     "Hooks",

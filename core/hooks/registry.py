@@ -14,12 +14,11 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-import pluggy
-
 from ..errors import MissingPackageError, PluginError
 from ..support.packages import DISTRIBUTION
-from .rules import checked_components, has_prefix, normal_name, prefixes_of, wants, wrong_hooks
-from .specs import GROUP, KINDS, MARK, Hooks
+from .manager import PluginManager, SentPlugin
+from .rules import checked_components, has_prefix, prefixes_of, wrong_hooks
+from .specs import GROUP, KINDS, MARK
 
 OF_THIS_PROCESS = "of this process"
 """Stands for the version of a plugin that comes from no package."""
@@ -70,75 +69,6 @@ class Component:
         """The component's name in messages."""
         source = "plugin" if self.package_version == OF_THIS_PROCESS else "package"
         return f"{self.kind} {self.name!r} of {source} {self.package} {self.package_version}"
-
-
-class PluginManager(pluggy.PluginManager):
-    """The plugins of a process, as pluggy knows them. `penstock.plugin_manager()` returns the one that is in use.
-
-    The plugins of installed packages are registered by the names of their packages and entry points. What it does is
-    traced in log lines of `penstock.hooks` at DEBUG, and by `penstock plugins --trace`.
-    """
-
-    def __init__(self, registry: Registry, trace: Callable[[str], object]) -> None:
-        super().__init__(GROUP)
-        self._registry = registry
-        self.add_hookspecs(Hooks)
-        self.trace.root.setwriter(lambda text: trace(text.rstrip()))
-
-    def register(self, plugin: object, name: str | None = None) -> str | None:
-        """Add a plugin that no installed package has: an object or a module, with functions marked by `@hookimpl`.
-
-        `name`: what the names of its components begin with, as those of a package; None: its class or module. It goes
-        along with an application to the processes of its tasks. Returns the name. Raises PluginError for what a package
-        is told by `penstock plugins`: nothing of the plugin is added then.
-        """
-        name = normal_name(name or getattr(plugin, "__name__", type(plugin).__name__).rpartition(".")[2])
-        if self.has_plugin(name) or self.is_registered(plugin):
-            raise PluginError(f"plugin {name!r} is registered already: unregister it first, or give another name")
-        wrong = self._registry.add_of_this_process(name, plugin)
-        if wrong:
-            self.unregister(plugin)
-            raise PluginError(f"plugin {name!r}: {'; '.join(wrong)}")
-        return name
-
-    def unregister(self, plugin: object | None = None, name: str | None = None) -> Any:
-        """Remove a plugin, and what it gives."""
-        name = name or self.get_name(plugin)
-        removed = super().unregister(plugin, name)
-        self._registry.forget(str(name))
-        return removed
-
-    def take(self, plugin: object, name: str) -> dict[str, str]:
-        """Register a plugin with pluggy; return why some of its hooks, by name, are left out."""
-        super().register(plugin, name)
-        self.trace("registered", name)
-        found = {hook: getattr(plugin, hook, None) for hook in KINDS.values()}
-        lacking = {hook: wants(made) for hook, made in found.items() if hasattr(made, MARK)}
-        return {hook: f"{hook} takes no arguments, this one does: {why}" for hook, why in lacking.items() if why}
-
-    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
-        """Leave out what is no hook of ours, or takes arguments: a wrong one drops itself only."""
-        options = super().parse_hookimpl_opts(plugin, name)
-        return options if name in KINDS.values() and not wants(getattr(plugin, name)) else None
-
-    def hooks_of(self, name: str) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-        """Yield (kind, hook, function) for each right hook of a plugin."""
-        for kind, hook in KINDS.items():
-            for found in getattr(self.hook, hook).get_hookimpls():
-                if found.plugin_name == name:
-                    yield kind, hook, found.function
-
-    def of_this_process(self) -> list[tuple[str, SentPlugin]]:
-        """Return the plugins that were registered by a call of `register`, with their names, as they are sent."""
-        names = (name for name, _ in self.list_name_plugin() if self._registry.is_of_this_process(name))
-        return [(name, SentPlugin({hook: made for _, hook, made in self.hooks_of(name)})) for name in names]
-
-
-class SentPlugin:
-    """The hooks of a plugin that was sent to another process."""
-
-    def __init__(self, hooks: dict[str, Callable[[], Any]]) -> None:
-        vars(self).update(hooks)
 
 
 class Registry:
@@ -194,16 +124,23 @@ class Registry:
         return [why for where, why in self.broken.items() if where.startswith(f"{name} {OF_THIS_PROCESS} (")]
 
     def forget(self, name: str) -> None:
-        """Remove what a plugin that was registered by `PluginManager.register` gives."""
+        """Remove what a plugin that was registered by `PluginManager.register` gives, and what is wrong with it."""
         where = f"{name} {OF_THIS_PROCESS}"
-        gone = (name, OF_THIS_PROCESS)
-        for key in [key for key, each in self.components.items() if (each.package, each.package_version) == gone]:
+        for key in [key for key, each in self.components.items() if _is_of(each, name)]:
             del self.components[key]
         for each in [each for each in self.broken if each.startswith(f"{where} (")]:
             del self.broken[each]
         for known in (self._ambiguous, self._refused):
-            for key in [key for key, why in known.items() if key[1].startswith(f"{name}.") or where in why]:
+            for key in [key for key, why in known.items() if where in why]:
                 del known[key]
+
+    def given_by(self, name: str) -> dict[str, dict[str, Any]]:
+        """Return, by hook, the components by name of a plugin that was registered by `PluginManager.register`."""
+        given: dict[str, dict[str, Any]] = {}
+        for each in list(self.components.values()):
+            if _is_of(each, name):
+                given.setdefault(KINDS[each.kind], {})[each.name] = each.target
+        return given
 
     def is_of_this_process(self, name: str) -> bool:
         """Return whether a plugin was registered by `PluginManager.register`, and comes from no installed package."""
@@ -219,7 +156,8 @@ class Registry:
             self.broken[f"{where}{hook})"] = _said(error)
             return
         for name, why in wrong.items():
-            self.broken[f"{where}{kind} {name})"] = self._refused[kind, str(name)] = why
+            self.broken[f"{where}{kind} {name})"] = why
+            self._refused[kind, str(name)] = f"{package} {version}: {why}"
         self.manager.trace(f"{package}: {hook} gives", sorted(given))
         for name, target in given.items():
             self._add(Component(kind, name, target, point, package, version))
@@ -241,7 +179,7 @@ class Registry:
         elif other is not None:
             self._ambiguous[key] = why = (
                 f"{component.kind} {component.name!r} comes from two packages, "
-                f"{other.package} and {component.package}: uninstall one of them"
+                f"{_package(other)} and {_package(component)}: uninstall one of them"
             )
         else:
             self.components[key] = component
@@ -251,7 +189,7 @@ class Registry:
 
     def names(self, kind: str) -> list[str]:
         """Return the names of all components of a kind, sorted."""
-        return sorted(name for of, name in self.components if of == kind)
+        return sorted(name for of, name in list(self.components) if of == kind)
 
     def find(self, kind: str, name: str) -> Component:
         """Return a component. Raises PluginError when no package brings it, or two do."""
@@ -292,12 +230,25 @@ def plugin_manager() -> PluginManager:
     return registry().manager
 
 
-def register_sent(plugins: Sequence[tuple[str, object]]) -> None:
-    """Register what another process sent (`PluginManager.of_this_process`), unless it is registered here."""
+def register_sent(plugins: Sequence[tuple[str, SentPlugin]]) -> None:
+    """Register what another process sent, in place of what was sent before, unless this process has its own."""
     manager = plugin_manager()
+    for name, plugin in manager.list_name_plugin():
+        if isinstance(plugin, SentPlugin):
+            manager.unregister(name=name)
     for name, plugin in plugins:
         if not manager.has_plugin(name):
             manager.register(plugin, name)
+
+
+def _is_of(component: Component, name: str) -> bool:
+    return (component.package, component.package_version) == (name, OF_THIS_PROCESS)
+
+
+def _package(component: Component) -> str:
+    """Return the package of a component as it is named in messages about two of them."""
+    is_of_this_process = component.package_version == OF_THIS_PROCESS
+    return f"{component.package} {OF_THIS_PROCESS}" if is_of_this_process else component.package
 
 
 _in_use: list[Registry] = []

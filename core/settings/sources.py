@@ -181,10 +181,14 @@ def _setting(spelled: str) -> str | None:
     return _names_of_vocabularies().get(spelled)
 
 
-@cache
 def _own_names() -> dict[str, str]:
     """Return our own names by how a variable spells them, in lower case."""
-    return {flat(name): name for name in (*EXTRA, *Settings.names())}
+    return _by_spelling((*EXTRA, *Settings.names()))
+
+
+@cache
+def _by_spelling(names: tuple[str, ...]) -> dict[str, str]:
+    return {flat(name): name for name in names}
 
 
 @cache

@@ -15,6 +15,8 @@ import pytest
 
 from penstock import ConfigError, PluginError, Processor, Record, Topology, hookimpl, plugin_manager
 from penstock.hooks import Components, registry
+from penstock.plugins.engine.task.shipping import pack
+from penstock.plugins.engine.task.unpacking import Arrived
 from penstock.testing import TopologyTestDriver, own_plugins
 
 
@@ -53,7 +55,7 @@ def test_an_object_is_a_plugin_until_it_is_unregistered() -> None:
         )
         with pytest.raises(PluginError, match="plugin 'shop' is registered already: unregister it first"):
             manager.register(Shop())
-        with pytest.raises(PluginError, match="plugin 'other' is registered already"):
+        with pytest.raises(PluginError, match="plugin 'other' is registered already, as 'shop': unregister it first"):
             manager.register(shop, "other")
     finally:
         manager.unregister(shop)
@@ -147,18 +149,96 @@ def test_it_reaches_task_hosts(tmp_path: Path) -> None:
     assert found.stdout.split() == ["2", "2"], found.stderr
 
 
+def sent(*plugins: object) -> bytes:
+    """Return a cargo with plugins, as another process makes it."""
+    with own_plugins(*plugins):
+        return pack("cargo")
+
+
+def answer() -> Any:
+    return registry().load("processor", "shop.upper")
+
+
+def test_what_is_sent_again_takes_the_place_of_what_was_sent_before() -> None:
+    """Workers of Spark run one program after another."""
+    first, second = sent(Shop()), sent(Shop(**{"shop.upper": Shout, "shop.lower": Upper}))
+    with own_plugins():
+        assert Arrived(first).cargo == "cargo" and answer().__name__ == "Upper"
+        assert Arrived(second).cargo == "cargo" and answer().__name__ == "Shout"
+        assert Arrived(first).cargo == "cargo" and answer().__name__ == "Upper"
+        assert registry().names("processor").count("shop.lower") == 0
+    with own_plugins(Shop(**{"shop.upper": Shout})):
+        Arrived(first)
+        assert answer() is Shout, "this process has its own"
+
+
+def test_what_was_sent_gives_way_to_the_module_that_brings_it() -> None:
+    cargo = sent(Shop())
+    with own_plugins() as manager:
+        Arrived(cargo)
+        own = Shop(**{"shop.upper": Shout})
+        assert manager.register(own) == "shop" and answer() is Shout
+
+
+def test_hooks_are_called_where_they_are_registered_only() -> None:
+    called: list[int] = []
+
+    class Counted:
+        @hookimpl
+        def penstock_processors(self) -> Components:
+            called.append(1)
+            return {"counted.upper": Upper}
+
+    cargo = sent(Counted())
+    with own_plugins():
+        Arrived(cargo)
+        assert registry().load("processor", "counted.upper").__name__ == "Upper"
+    assert called == [1]
+
+
+@pytest.mark.parametrize("name", ["acme:x", "penstock-streams", "__main__", "shop upper"])
+def test_a_wrong_name_is_refused(name: str) -> None:
+    with pytest.raises(PluginError, match="give it a name of letters, digits and dashes"):
+        plugin_manager().register(Shop(), name)
+
+
+def test_it_is_unregistered_by_its_name_and_those_of_packages_stay() -> None:
+    with own_plugins() as manager:
+        manager.register(Shop(), "Shop")
+        manager.unregister(name="Shop")
+        assert not manager.has_plugin("shop") and "shop.upper" not in registry().names("processor")
+        with pytest.raises(PluginError, match="comes from an installed package: uninstall that package"):
+            manager.unregister(name="penstock-streams:contrib-dedupe")
+        assert "contrib.dedupe" in registry().names("processor")
+
+
+def test_one_that_pluggy_refuses_leaves_nothing() -> None:
+    class Wrapping:
+        @hookimpl(wrapper=True)
+        def penstock_processors(self) -> Components:
+            return {}
+
+    for wrong in (Wrapping(), None):
+        with pytest.raises(PluginError, match="plugin '(wrapping|nonetype)'"):
+            plugin_manager().register(wrong)
+    assert not registry().broken
+
+
 def test_what_cannot_be_sent_is_refused_at_the_start() -> None:
-    with (
-        own_plugins(Locked()),
-        pytest.raises(ConfigError, match="cannot be sent to its task hosts \\(plugin 'locked' > penstock_processors"),
-    ):
+    refused = pytest.raises(ConfigError, match="cannot be sent to its task hosts \\(plugin 'shop' > .*lock")
+    with own_plugins(Shop(**{"shop.locked": Locked(threading.Lock())})), refused:
         TopologyTestDriver(Topology().add_source("in", "in"))
 
 
 class Locked:
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
+    """Makes processors, and has a lock that they share."""
 
-    @hookimpl
-    def penstock_processors(self) -> Components:
-        return {"locked.upper": Upper}
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+
+    def __call__(self) -> Processor:
+        return Upper()
+
+
+class Shout(Upper):
+    pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 from penstock import Application, ConfigError, PluginError, Processor, Record, Setting, Settings, Topology
 from penstock.hooks import Component, registry
 from penstock.plugins.testing import TopologyTestDriver
-from penstock.settings import sources
 from penstock.settings.layers import Layer
 from penstock.settings.sources import environment_layer, file_layer, options_layer
 from penstock.settings.types import FLAG, optional, whole_number
@@ -22,7 +21,7 @@ LOUD = Setting("acme.loud", FLAG, False, "Whether it says so.")
 
 
 @pytest.fixture(autouse=True)
-def acme(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def acme(monkeypatch: pytest.MonkeyPatch) -> None:
     """A package with two settings, one that cannot be loaded, and one that is none."""
     given = {"acme.limit": LIMIT, "acme.loud": LOUD, "acme.gone": "no_such_module:GONE", "acme.wrong": "a text"}
     for name, target in given.items():
@@ -30,9 +29,6 @@ def acme(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if name == "acme.wrong":
             made = Component("setting", name, LIMIT, "acme", "penstock-acme", "1")
         monkeypatch.setitem(registry().components, ("setting", name), made)
-    sources._own_names.cache_clear()
-    yield
-    sources._own_names.cache_clear()
 
 
 class Limited(Processor):

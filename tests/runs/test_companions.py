@@ -71,12 +71,12 @@ class Broken(Companion):
         yield
 
 
-def install(monkeypatch: pytest.MonkeyPatch, name: str, target: object, *, first: bool = False) -> None:
-    """Add a companion, as an installed package does; `first`: before ours, as none can."""
+def install(monkeypatch: pytest.MonkeyPatch, name: str, target: object) -> None:
+    """Add a companion, as an installed package does."""
     component = Component("companion", name, target, "acme", "acme", "1.0")
     known = dict(registry().components)
     added = {("companion", name): component}
-    monkeypatch.setattr(registry(), "components", {**added, **known} if first else {**known, **added})
+    monkeypatch.setattr(registry(), "components", known | added)
     Noting.calls = []
 
 
@@ -100,6 +100,23 @@ def test_what_one_raises_ends_the_run_and_is_in_its_status(
     assert status is not None and status.error == "setting 'acme.port': it is in use"
 
 
+class FailsAtTheEnd(Companion):
+    @contextmanager
+    def beside(self, running: OpenApplication) -> Iterator[None]:
+        yield
+        raise ConfigError("the audit is not written")
+
+
+def test_what_one_raises_at_the_end_is_in_the_status(
+    surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, "acme.fails", FailsAtTheEnd)
+    with pytest.raises(ConfigError, match="the audit is not written"):
+        run(surroundings.application("app", apps.count(), engine="embedded"))
+    status = StatusTopic(surroundings.log, "app").read()
+    assert status is not None and status.error == "the audit is not written"
+
+
 def test_one_that_cannot_be_loaded_is_left_out(
     surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -111,8 +128,10 @@ def test_one_that_cannot_be_loaded_is_left_out(
     assert "companion 'acme.function' of package acme 1.0 is left out: expected a class of Companion" in caplog.text
 
 
-def test_the_first_that_answers_queries_does_so(surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, "acme.noting", Noting, first=True)
+def test_one_of_another_package_answers_queries_before_ours(
+    surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, "acme.noting", Noting)
     with surroundings.application("app", apps.count(), engine="embedded").start("0s") as running:
         assert running.store("counts") == "the store counts"
         wait_until(lambda: running.state == "running", "the tasks run")

@@ -12,7 +12,7 @@ from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import ProcessResources
 
 from .claims import Claims, SlotLayout
-from .companion import OpensCompanion
+from .companion import HostCompanion, OpensCompanion
 from .engine import Cargo, Engine, HostInfo
 from .log_lines import HostLogHandler, OwnLogLines, log_to_driver
 from .plan import SlotPlan
@@ -76,11 +76,17 @@ class SlotEngine(Engine):
         self._logs: HostLogHandler | OwnLogLines = OwnLogLines()
         if cargo.log_directory:
             self._logs = log_to_driver(Path(cargo.log_directory), cargo.log_level)
-        self._companions = [each(cargo.application, host) for each in cargo.companions]
-        if cargo.log_directory and cargo.gives_way:
-            # After the thread that starts the server, which keeps its priority.
-            give_way(host.world)
-        self._log: Log = open_log(cargo.application.settings, sends_at_once=self.sends_at_once)
+        self._companions: list[HostCompanion] = []
+        try:
+            for each in cargo.companions:
+                self._companions.append(each(cargo.application, host))
+            if cargo.log_directory and cargo.gives_way:
+                # After the thread that starts the server, which keeps its priority.
+                give_way(host.world)
+            self._log: Log = open_log(cargo.application.settings, sends_at_once=self.sends_at_once)
+        except BaseException:
+            self._close_companions()
+            raise
         self._claims = None if cargo.layout is None else Claims(self._log, self._application.id, cargo.layout)
         self._has_claimed = False
 
@@ -94,6 +100,10 @@ class SlotEngine(Engine):
         for each in self._companions:
             each.take(plan)
 
+    def _close_companions(self) -> None:
+        for each in self._companions:
+            each.close()
+
     def _server_url(self, most_seconds: float = 0.0) -> str:
         """Return the URL of the machine's server of queries; "" if there is none."""
         return next((url for each in self._companions if (url := each.url(most_seconds))), "")
@@ -103,7 +113,6 @@ class SlotEngine(Engine):
 
     def close(self) -> None:
         """Close what tasks share, and the log."""
-        for each in self._companions:
-            each.close()
+        self._close_companions()
         self._resources.close()
         self._log.close()

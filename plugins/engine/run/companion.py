@@ -68,11 +68,12 @@ class Companion:
 def companions() -> list[type[Companion]]:
     """Return the companions of the installed plugins, ours first. One that cannot be loaded is logged and left out."""
     found: list[type[Companion]] = []
-    for (kind, _), component in registry().components.items():
+    for kind, name in list(registry().components):
         if kind != "companion":
             continue
+        component = registry().components[kind, name]
         try:
-            loaded = component.load()
+            loaded = registry().find(kind, name).load()
             if not (isinstance(loaded, type) and issubclass(loaded, Companion)):
                 raise PluginError(f"expected a class of Companion ({__name__}), found {loaded!r}")
             found.append(loaded)

@@ -94,15 +94,15 @@ def _surroundings(
         running = stack.enter_context(opened(is_wanted))
         statistics.begin()  # from now on the time of the run counts
         with ExitStack() as within:
-            try:
-                for each in beside:
-                    within.enter_context(each.beside(running))
-                with StopRequest.listening(order.stop) as stop:
-                    yield running, stop
-            except BaseException as error:
-                statistics.end(error)
-                raise
-            statistics.end(None)
+            within.push(_end(statistics))
+            for each in beside:
+                within.enter_context(each.beside(running))
+                within.push(_end(statistics))  # the status that is left next says how those behind it have ended
+            yield running, within.enter_context(StopRequest.listening(order.stop))
+
+
+def _end(statistics: RunStatistics) -> Callable[[type | None, BaseException | None, object], None]:
+    return lambda kind, error, trace: statistics.end(error)
 
 
 class RunLoop(ABC):

@@ -127,7 +127,7 @@ class StartedRun:
                     f"application {self._run.application_id!r} does not run any more: its stores cannot be asked"
                 )
             if self._queries is None:
-                opened = (each.queries(self.application) for each in companions())
+                opened = (each.queries(self.application) for each in reversed(companions()))  # ours last
                 self._queries = next((each for each in opened if each is not None), None)
                 if self._queries is None:
                     raise ConfigError("no installed companion answers queries: `penstock plugins` lists companions")

@@ -20,7 +20,7 @@ from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from penstock import Application, ConfigError, RuntimeUnavailableError, plugin_manager
-from penstock.hooks import register_sent, registry
+from penstock.hooks import OF_THIS_PROCESS, register_sent, registry
 from penstock.program.checks import kind_of
 from penstock.support.packages import DISTRIBUTION, installed_version
 
@@ -112,11 +112,11 @@ def packages_of(packed: bytes) -> dict[str, str]:
     named = {argument for _, argument, _ in genops(packed) if isinstance(argument, str)}
     tops = {each.partition(".")[0] for each in named if each in sys.modules}
     packages = {DISTRIBUTION}
-    for component in registry().components.values():
+    for component in list(registry().components.values()):
         target = component.target
         module = target.partition(":")[0] if isinstance(target, str) else getattr(target, "__module__", "")
         if component.name in named or module.partition(".")[0] in tops:
-            packages.add(component.package)
+            packages.add(component.package if component.package_version != OF_THIS_PROCESS else DISTRIBUTION)
     return {package: version for package in sorted(packages) if (version := installed_version(package))}
 
 

@@ -121,7 +121,8 @@ def find_application(target: str, **where: Any) -> Application:
     """Return the application that MODULE:ATTR and the options of `find_layer` name, as `penstock run` would run it."""
     from .target import load_application
 
-    return load_application(target, settings=find_layer(**where))
+    # Its module may register a plugin, and with it settings.
+    return load_application(target, settings=lambda: find_layer(**where))
 
 
 def find_settings(log: str | None, data_dir: str | None, app: str | None) -> Settings:

@@ -7,7 +7,7 @@ import os
 import pkgutil
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -23,25 +23,28 @@ from .failures import ApplicationError
 EXPECTED = "an Application, a Topology, a StreamsBuilder, or a function without arguments that returns one"
 
 
-def load_application(target: str, settings: Mapping[str, Any] | Layer | None = None) -> Application:
+def load_application(target: str, settings: Mapping[str, Any] | Callable[[], Layer] | None = None) -> Application:
     """Return the application that `target` ("MODULE:ATTR" or "FILE.py:ATTR") names, with `settings` over its own.
 
+    A function that returns them is called when the module of the target is imported.
     Their `application_id` names a Topology, which has no id of its own, or renames an Application.
     Raises ApplicationError, and what the program itself raises on purpose (TopologyError, ConfigError).
     """
     from penstock import Application, Settings
 
     found = load(target)
-    if not isinstance(settings, Layer):
-        settings = Layer.read(((name, value, CODE) for name, value in (settings or {}).items()), Settings.names())
+    if callable(settings):
+        layer = settings()
+    else:
+        layer = Layer.read(((name, value, CODE) for name, value in (settings or {}).items()), Settings.names())
     if isinstance(found, Application):
-        return found.under(settings)
-    if "application_id" not in settings.values:
+        return found.under(layer)
+    if "application_id" not in layer.values:
         raise ApplicationError(
             f"{target} is a {type(found).__name__}, which has no id: add --application-id ID (it names the application's positions, "
             "internal topics and state in the log), or make it an Application"
         )
-    return Application(settings.values["application_id"], found).under(settings)
+    return Application(layer.values["application_id"], found).under(layer)
 
 
 def load_program(target: str) -> Program:

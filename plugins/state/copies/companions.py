@@ -66,6 +66,8 @@ class WaitingStandbys(Companion):
         standbys, self._standbys = self._standbys, None
         log, self._log = self._log, None
         if standbys is None or log is None:
+            if log is not None:
+                log.close()
             return
         for each in standbys.status():
             _log.info("standby of task %s: %s, at version %s", each.task, each.state, each.version)

@@ -90,7 +90,7 @@ def server_options(application: Application) -> ServerOptions | None:
         excluded=store_names(QUERIES_EXCLUDED, settings),
         masked=store_names(QUERIES_MASKED, settings),
         actions_token=checked_token(_actions_token(settings), "setting 'queries_actions_token'"),
-        pages=next((found for each in companions() if (found := each.pages(application)) is not None), None),
+        pages=next((found for each in reversed(companions()) if (found := each.pages(application)) is not None), None),
     )
     options.names(Queries.stores_of(application))
     return options

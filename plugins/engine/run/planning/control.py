@@ -173,8 +173,9 @@ class LogFile:
 
     def take(self) -> Settings:
         """Return the settings that were written; delete the file: if the runner is killed, no password stays behind."""
-        settings: Settings = Arrived(self._path.read_bytes()).cargo
+        packed = self._path.read_bytes()
         self._path.unlink(missing_ok=True)
+        settings: Settings = Arrived(packed).cargo
         return settings
 
 
