@@ -26,8 +26,8 @@ class Failure:
 
     `raw_key`, `raw_value` and `headers` are the source record's; inside a punctuator there is none, and they, `topic`,
     `partition` and `offset` are None. So they are for a record that a join had kept back (`had_waited`): where it was
-    read is not known any more. Of an update that a record cache held back it is the last one that made it. `attempt`
-    counts from 1.
+    read is not known any more, and `timestamp` is its own. Of an update that a record cache held back it is the last
+    one that made it. `attempt` counts from 1.
     """
 
     stage: Stage

@@ -347,6 +347,15 @@ class BoolSerde(_StructSerde[bool]):
         raise self._unreadable(data)
 
 
+def __getattr__(name: str) -> Any:
+    """Keep the documented import path of `WrappingSerde`."""
+    if name == "WrappingSerde":
+        from .wrapping_serde import WrappingSerde
+
+        return WrappingSerde
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 _FITTING = {str: "str", bytes: "bytes", int: "int", float: "float", bool: "bool", dict: "json", list: "json"}
 
 

@@ -18,7 +18,8 @@ _SECRET_NAME = re.compile(
 )
 _SECRET_VALUE = re.compile(r"-----BEGIN|://[^/\s@]*@|(?i:passw|secret|token|credential)\w*\s*[=:]")
 _IN_A_PLACE = re.compile(
-    r"(?<=://)[^/\s@]*(?=@)|(?i:(?<=[?&;])([\w.-]*(?:key|secret|passw|token|credential)[^=&;]*=)[^&;]*)"
+    r"(?<=://)[^/\s@]*(?=@)|(?<=\w:)[^/\s@:]+(?:|:[^/\s@]*)(?=@)"
+    r"|(?i:(?<=[?&;,])([\w.-]*(?:key|secret|passw|token|credential)[^=&;,]*=)[^&;,]*)"
 )
 
 

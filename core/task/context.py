@@ -45,7 +45,7 @@ class Shared:
     takes_commit_requests: bool
     timers: Timers
     values: SavedValues
-    failed_late: Callable[[str, Exception | SystemExit], None]
+    failed_late: Callable[[str, int, Exception | SystemExit], None]
 
 
 class TransformerContext:
@@ -161,7 +161,7 @@ class NodeContext(TransformerContext):
             try:
                 run(record)
             except RECORD_ERRORS as error:
-                failed(node, error)
+                failed(node, record[2], error)
 
         return guarded
 

@@ -44,7 +44,7 @@ SKIPPED = "skipped"
 """Why a record is dropped that a node failed for."""
 EXPECTED_RECORD = "expected a Record, for instance record.with_value(...)"
 
-FailureKey = tuple[Stage, str, str | None, int | None, int | None]
+FailureKey = tuple[Stage, str, str | None, int | None, int | None, int]
 """Which failure: stage, node, and topic, partition and offset of the source record."""
 
 
@@ -137,11 +137,12 @@ class Failures:
         """Ask about an exception that `node` raised in a punctuator, a timer or a visitor."""
         self._processing(node, _NO_RECORD, error)
 
-    def late(self, node: str, error: Exception | SystemExit) -> None:
+    def late(self, node: str, timestamp: int, error: Exception | SystemExit) -> None:
         """Ask about an exception that `node` raised for a record that it had kept back; where that was read is gone."""
         if isinstance(error, (RetryRequested, Decided)):
             raise error
-        failure = replace(self._failure(Stage.PROCESSING, node, _as_exception(error), None), had_waited=True)
+        failure = self._failure(Stage.PROCESSING, node, _as_exception(error), None)
+        failure = replace(failure, timestamp=timestamp, had_waited=True)
         self._decide(failure, self._settings.processing_handler, SKIPPED)
 
     def _processing(self, node: str, record: object, error: Exception | SystemExit) -> None:
@@ -220,7 +221,8 @@ class Failures:
 
 def key_of(failure: Failure) -> FailureKey:
     """Return the key of a failure, the same in all attempts."""
-    return failure.stage, failure.node, failure.topic, failure.partition, failure.offset
+    place = failure.stage, failure.node, failure.topic, failure.partition, failure.offset
+    return *place, failure.timestamp if failure.had_waited else -1
 
 
 def _fail(failure: Failure, what: str) -> NoReturn:

@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -168,6 +169,13 @@ EITHER = [IN, OUT]
 NUMBER = record("Number", "cents")
 SUM = record("Sum", field("left", ["shop.Sum", NUMBER]), field("right", ["null", "shop.Number", "shop.Sum"]))
 ONE: dict[str, Any] = {"cents": 1}
+COLOR = {"type": "enum", "name": "shop.Color", "symbols": ["RED", "BLUE"]}
+FOUR = {"type": "fixed", "name": "shop.Four", "size": 4}
+BY_NAME = record(
+    "Event", field("in", IN), field("color", COLOR), field("four", FOUR),
+    field("of", {"type": "array", "items": ["null", "shop.In", "shop.Color", "shop.Four"]}),
+)  # fmt: skip
+"""A union that names one record, an enum and a fixed type."""
 
 
 @pytest.mark.parametrize(
@@ -182,6 +190,7 @@ ONE: dict[str, Any] = {"cents": 1}
             record("Event", field("a", IN), field("b", OUT), field("of", ["shop.In", "null", "shop.Out"])),
             {"a": ONE, "b": ONE, "of": ("shop.Out", ONE)},
         ),
+        (BY_NAME, {"in": ONE, "color": "RED", "four": b"1234", "of": [None, ONE, "BLUE", b"4321"]}),
         (SUM, {"left": ("shop.Sum", {"left": ("shop.Number", ONE), "right": None}), "right": ("shop.Number", ONE)}),
     ],
     ids=str,
@@ -209,6 +218,33 @@ def test_a_record_that_may_be_several_is_refused() -> None:
             assert serde.deserialize(each.serialize({"euros": 1})) == ("shop.Else", {"euros": 1})
             assert serde.deserialize(each.serialize({"cents": "1"})) == ("shop.Text", {"cents": "1"})
     assert serde.deserialize(serde.serialize(("shop.Out", ONE))) == ("shop.Out", ONE)
+
+
+class Deposit(msgspec.Struct, tag=True):
+    cents: int
+
+
+class Withdrawal(msgspec.Struct, tag=True):
+    cents: int
+
+
+class Moved(msgspec.Struct):
+    of: Deposit | Withdrawal
+
+
+def test_values_of_a_type_are_told_apart_by_their_fields() -> None:
+    """They have no names, and are not asked for one."""
+    tagged = [
+        record(name, field("type", {"type": "enum", "name": f"shop.Is{name}", "symbols": [name]}), "cents")
+        for name in ("Deposit", "Withdrawal")
+    ]
+    schema = record("Moved", field("of", tagged))
+    serde = AvroSerde(json.dumps(schema), Moved, registry=registry_of(schema), subject="events")
+    plain: AvroSerde[Any] = AvroSerde(json.dumps(schema), registry=registry_of(schema), subject="events")
+    for each in (Moved(Deposit(1)), Moved(Withdrawal(2))):
+        for _ in range(2):
+            assert serde.deserialize(serde.serialize(each)) == each
+    assert plain.deserialize(plain.serialize({"of": {"type": "Withdrawal", "cents": 2}}))["of"][0] == "shop.Withdrawal"
 
 
 NAMED_IN = {"of": ("shop.In", ONE)}

@@ -114,7 +114,7 @@ SAVED: list[tuple[Any, str, bool]] = [
         '"number"},{"type":"null"}],"title":"y"}],"type":"array"}},"$ref":"#/$defs/Place"}',
         True,
     ),
-    (Decimal, '{"$patterns":true,"format":"decimal","type":"string"}', True),
+    (Decimal, '{"$patterns":true,"format":"decimal","type":"string"}', False),
     (
         dict[float, int],
         '{"$keys":{"(keys)":{"type":"number"}},"additionalProperties":{"type":"integer"},"type":"object"}',

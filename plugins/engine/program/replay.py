@@ -96,8 +96,8 @@ class Replayed:
         if len(data) > _STATE_BYTES:
             raise ConfigError(
                 f"letters of {len(self.kinds)} kinds (exception and source topic) and {len(self.stretches)} stretches "
-                "of offsets were replayed apart from the others, and no more can be remembered: replay all kinds at "
-                "once, and letters that cannot go back to another topic (--to TOPIC)"
+                "of offsets were replayed apart from the others, and no more can be remembered: send letters that "
+                "cannot go back, or that their topic refuses, to another topic (--to TOPIC); replay all others at once"
             )
         return data
 

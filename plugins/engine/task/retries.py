@@ -62,7 +62,7 @@ class Retries:
         Records of other partitions are read while the task is opened, so they are done, too.
         """
         for key, failed in list(self._failed.items()):
-            _, _, topic, partition, offset = key
+            _, _, topic, partition, offset, _ = key
             if topic is None or partition is None or offset is None:
                 is_done = failed.stream_time <= stream_time and failed.wall_clock <= wall_clock
             else:

@@ -55,7 +55,7 @@ _CONSUMER = {
     "queued.max.messages.kbytes": 8 * 1024,
     "queued.min.messages": 100_000,
 }
-_SERVER = re.compile(r"(\w+://)?[^\s/?@#]+")
+_SERVER = re.compile(r"(\w+://)?[^\s/?@#=&;]+")
 """A broker's address, with or without a security protocol, which librdkafka takes, too."""
 _BATCH_BYTES = 1_000_000
 _LINGER_MS, _TRANSACTION_LINGER_MS = 5, 200

@@ -25,7 +25,14 @@ with needed("serde 'avro'", "avro"):
     from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
     from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
-    from .avro_schemas import check_values, keep_ints, prepare_reader, prepare_schema, read_texts_as_written
+    from .avro_schemas import (
+        check_values,
+        keep_ints,
+        prepare_reader,
+        prepare_schema,
+        read_texts_as_written,
+        reads_text_beside_bytes,
+    )
     from .base import RegistryOptions, RegistrySerde, declared_schema
     from .client import MockRegistryClient, RegistryClient
     from .record_unions import RecordUnions
@@ -42,6 +49,7 @@ _NATURAL = (bytes, date, datetime, time, Decimal, UUID)
 class _Serializer(AvroSerializer):
     """Confluent's, for the newest schema of a subject, too."""
 
+    has_type = False
     _unions: RecordUnions | None = None
 
     def _get_parsed_schema(self, schema: Schema) -> Any:
@@ -54,6 +62,8 @@ class _Serializer(AvroSerializer):
     def _execute_rules(self, *given: Any) -> Any:
         # Called with the newest schema, and the value that is written by it.
         value, parsed = super()._execute_rules(*given), self._get_parsed_schema(given[4])
+        if self.has_type:
+            return value
         if self._unions is None or self._unions.parsed is not parsed:
             self._unions = RecordUnions(parsed)
         return self._unions.checked(value, None)
@@ -137,9 +147,11 @@ class AvroSerde(RegistrySerde[T]):
         if kind is None:
             to_plain, of_plain = None if unions is None or not unions.are_there else unions.checked, None
         else:
-            to_plain = lambda value, _: _plain(value, unions)  # noqa: E731
+            # Values of a type have no names: what tells them apart is in their fields.
+            to_plain = lambda value, _: msgspec.to_builtins(value, builtin_types=_NATURAL)  # noqa: E731
             of_plain = lambda value, _: msgspec.convert(value, kind, builtin_types=_NATURAL)  # noqa: E731
         write = _Serializer(self.client, self._as_schema() if self.schema else None, to_plain, {**writing, **_STRICT})
+        write.has_type = kind is not None
         if self.schema is not None:
             write._parsed_schema = check_values(prepare_schema(write._parsed_schema))
         read = AvroDeserializer(self.client, self.schema, of_plain, conf=reading)
@@ -159,11 +171,6 @@ class AvroSerde(RegistrySerde[T]):
         places = sorted({_path(declared, location.split("/")) for location in found.locations})
         said = sorted(each if " " in each else f"{each!r} is new and has no default" for each in found.messages)
         return f"{', '.join(filter(None, places)) or 'the value'}: {'; '.join(said)}"
-
-
-def _plain(value: Any, unions: RecordUnions | None) -> Any:
-    plain = msgspec.to_builtins(value, builtin_types=_NATURAL)
-    return plain if unions is None else unions.checked(plain, None)
 
 
 def _schema_of(text: str | None) -> Schema:
@@ -241,19 +248,26 @@ def reader_of(
     other = None if own is None or schema is None else prepare_reader(parse_schema(json.loads(schema)))
     unions = None if own is None or of_plain is not None else RecordUnions(own)
     has_names = unions is not None and unions.are_there
-    known: dict[bytes, tuple[Any, Any] | None] = {}
+    has_texts = other is not None and reads_text_beside_bytes(other)
+    known: dict[bytes, tuple[Any, Any, RecordUnions | None] | None] = {}
 
-    def schemas(data: bytes) -> tuple[Any, Any] | None:
-        """Return the schemas to read a value with: the writer's, and None or the reader's."""
+    def schemas(data: bytes) -> tuple[Any, Any, RecordUnions | None] | None:
+        """Return the schemas to read a value with: the writer's, None or the reader's, and what takes names away."""
         if schema is not None and own is None:
             return None
         found = client.get_schema(int.from_bytes(data[1:_PREFIX], "big"))
         if found.rule_set is not None or not found.schema_str:
             return None
         writer = read._get_parsed_schema(found) if found.references else _parsed(found.schema_str)
-        if writer is None or writer == own:
-            return None if writer is None else (writer, None)
-        return read_texts_as_written(RecordUnions(writer).naming() if has_names else writer), other
+        if writer is None:
+            return None
+        if own is None or writer == own:
+            # fastavro's own names are also those of enums and fixed types that a union has by name.
+            written = None if of_plain is not None else RecordUnions(writer)
+            is_named = written is not None and written.are_there
+            return (written.naming(), None, written) if written is not None and is_named else (writer, None, None)
+        writer = RecordUnions(writer).naming() if has_names else writer
+        return read_texts_as_written(writer) if has_texts else writer, other, unions if has_names else None
 
     def read_fast(data: bytes, context: Any) -> Any:
         prefix = data[:_PREFIX]
@@ -263,14 +277,12 @@ def reader_of(
                 pair = known[prefix] = schemas(data)
             if pair is None:
                 return read(data, context)
-        writer, reader = pair
-        names = of_plain is None and reader is None
-        plain = schemaless_reader(
-            BytesIO(data[_PREFIX:]), writer, reader, return_record_name=names, return_record_name_override=names
-        )
+        writer, reader, named = pair
+        plain = schemaless_reader(BytesIO(data[_PREFIX:]), writer, reader)
         if reader is not None:
             plain = own_copy(plain)  # a default is one object for all values
-            plain = unions.named(plain) if unions is not None and has_names else plain
+        if named is not None:
+            plain = named.named(plain)
         return plain if of_plain is None else of_plain(plain, context)
 
     return read_fast

@@ -105,6 +105,12 @@ def prepare_reader(parsed: Any) -> Any:
     return parsed
 
 
+def reads_text_beside_bytes(prepared: Any) -> bool:
+    """Return whether a schema that `prepare_reader` has changed has a union of text and bytes."""
+    unions = [part for part in parts_of(prepared, set()) if isinstance(part, list)]
+    return any({"string", "bytes"} <= set(map(kind_of, each)) for each in unions)
+
+
 def read_texts_as_written(parsed: Any) -> Any:
     """Return a schema, changed in place, whose text and bytes are read as what they are by a union that has both.
 

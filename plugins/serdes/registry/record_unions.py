@@ -104,6 +104,10 @@ class RecordUnions:
             CHECKED,
         ):
             return True
+        if kind == "enum":
+            return isinstance(value, str) and value in schema["symbols"]
+        if kind == "fixed":
+            return isinstance(value, bytes) and len(value) == schema["size"]
         return isinstance(value, _PYTHON[kind]) and (kind == "boolean" or not isinstance(value, bool))
 
     def _fields(self, schema: Any, value: Any, of_record: _OfRecord) -> Any:

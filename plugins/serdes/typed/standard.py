@@ -120,8 +120,10 @@ class StandardSerde(TypedSerde[T]):
         return f"{path}: {message}" if path else message
 
     def _has_other_bytes_of_equals(self) -> bool:
-        # An int where a float or a Decimal is declared is written as an int, and read as what is declared.
-        return any(isinstance(each, inspect.FloatType | inspect.DecimalType) for each in _inside(self._info, set()))
+        # An int where a float or a Decimal is declared is written as an int, and read as what is declared. `float` and
+        # `Decimal` alone take no int.
+        inside = (each for each in _inside(self._info, set()) if each is not self._info)
+        return any(isinstance(each, inspect.FloatType | inspect.DecimalType) for each in inside)
 
     def _essence(self) -> dict[str, Any]:
         return self._essence_with_defaults(lambda part: isinstance(part, inspect.StructType) and _omits_defaults(part))

@@ -195,6 +195,8 @@ class HandlerContract:
                             yield replace(first, headers=headers)
                     if stage is not Stage.DESERIALIZATION:  # of a punctuator
                         yield Failure(stage, error, "count", "0_3", None, None, None, attempt=attempt)
+                        of_join = Failure(stage, error, "join", "0_3", None, None, None, attempt=attempt)
+                        yield replace(of_join, timestamp=1_700_000_000_000, had_waited=True)
 
     def _without_arguments(self) -> Iterator[Exception]:
         """Return an error without a message for each type that has arguments: `raise ValueError` is one."""

@@ -33,10 +33,15 @@ def added(aggregate: str, value: str) -> str:
     return aggregate + value
 
 
-def by_windows(windows: Any, *merger: Any) -> Callable[[StreamsBuilder], Any]:
+def mistyped(aggregate: str, value: str) -> Any:
+    """Return an aggregate that its store refuses."""
+    return 0 if value == BAD else aggregate + value
+
+
+def by_windows(windows: Any, *merger: Any, fold: Callable[[str, str], Any] = added) -> Callable[[StreamsBuilder], Any]:
     def write(builder: StreamsBuilder) -> Any:
         grouped = builder.stream("in").group_by_key().windowed_by(windows)
-        table = grouped.aggregate(str, added, *merger, "n", value_serde="str")
+        table = grouped.aggregate(str, fold, *merger, "n", value_serde="str")
         return table.to_stream(lambda window, _: f"{window.key} {window.start} {window.end}", with_key=True)
 
     return write
@@ -49,6 +54,7 @@ AGGREGATIONS: dict[str, Callable[[StreamsBuilder], Any]] = {
     "hopping": by_windows(hopping("6ms", every="3ms", grace="1d")),
     "sliding": by_windows(sliding("4ms", grace="1d")),
     "sessions": by_windows(sessions("3ms", grace="1d"), lambda one, other: one + other),
+    "mistyped": by_windows(sessions("3ms", grace="1d"), lambda one, other: one + other, fold=mistyped),
 }
 
 

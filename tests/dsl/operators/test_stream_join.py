@@ -88,19 +88,20 @@ STEPS = st.lists(st.tuples(st.sampled_from(["left", "right"]), st.integers(0, 6)
 
 
 @pytest.mark.parametrize("kind", ["inner", "left", "outer"])
-@given(steps=STEPS, lengths=LENGTHS, grace=st.integers(0, 4))
-@example([(side, 1, 0) for _ in range(15) for side in ("right", "left")], (10, -5), 0)
-@example([(side, 1, 0) for _ in range(15) for side in ("right", "left")], (10, 0), 0)
+@given(steps=STEPS, lengths=LENGTHS, grace=st.integers(0, 4), retains=st.booleans())
+@example([(side, 1, 0) for _ in range(15) for side in ("right", "left")], (10, -5), 0, False)
+@example([(side, 1, 0) for _ in range(15) for side in ("right", "left")], (10, 0), 0, True)
 @settings(max_examples=examples(40), deadline=None)
 def test_no_pair_within_the_grace_is_lost(
-    kind: str, steps: list[tuple[str, int, int]], lengths: tuple[int, int], grace: int
+    kind: str, steps: list[tuple[str, int, int]], lengths: tuple[int, int], grace: int, retains: bool
 ) -> None:
-    """The stores keep what may still be joined, and are not kept for longer by a long grace."""
+    """The stores keep what may still be joined, also with the shortest `retention` that is taken."""
     windows, now, inputs = JoinWindows(*lengths, grace), 15, []
     for side, later, late in steps:
         now += later
         inputs.append((side, "a", now - min(late, grace)))
-    found = results(joined(kind, windows), inputs)
+    options = {"retention": f"{windows.retention_ms}ms"} if retains else {}
+    found = results(joined(kind, windows, **options), inputs)
     assert Counter(found) == expected(kind, windows, inputs)
 
 

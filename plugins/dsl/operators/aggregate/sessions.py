@@ -49,7 +49,8 @@ class SessionAggregate(WindowedOperator):
             start = end = timestamp
             aggregate = fold.initial()
             with find(key, timestamp - gap, timestamp + gap) as rows:
-                found = [(each, entry[0] if keeps_headers else entry) for each, entry in rows]
+                stored = list(rows)
+            found = [(each, entry[0]) for each, entry in stored] if keeps_headers else stored
             for (_, one_start, one_end), entry in found:
                 aggregate = fold.merged(key, aggregate, own_copy(entry))  # `entry` is the old value
                 start = one_start if one_start < start else start
@@ -60,16 +61,25 @@ class SessionAggregate(WindowedOperator):
             # Before a session is removed: a record that fails here is skipped, and the sessions stay.
             aggregate = take_value(key, value, aggregate)
             before = None
-            if start != end or end != timestamp:
-                for session, entry in found:
-                    remove(session)
-                    update(own_copy(key), session[1], session[2], None, entry, session[2], headers)
-            elif found:  # the session of one time, which stays
-                before = found[0][1]
             kept = aggregate
             if keeps_headers and aggregate is not None:
                 kept = new(ValueTimestampHeaders, (aggregate, end, headers))
-            put(new(Windowed, (key, start, end)), kept)
+            grows = start != end or end != timestamp
+            if grows:
+                for session, _ in found:
+                    remove(session)
+            elif found:  # the session of one time, which stays
+                before = found[0][1]
+            try:
+                put(new(Windowed, (key, start, end)), kept)
+            except Exception:  # the serde refuses the aggregate: the sessions stay here, too
+                if grows:
+                    for session, entry in stored:
+                        put(session, entry)
+                raise
+            if grows:
+                for session, entry in found:
+                    update(own_copy(key), session[1], session[2], None, entry, session[2], headers)
             if on_close and (kept is None or len(found) != 1 or found[0][0][1] != start):
                 raw = key_bytes(key)
                 merged = [(session[1], raw) for session, _ in found]

@@ -58,7 +58,8 @@ class JoinStore:
         """Return the declared store, once the settings are known."""
         key, value = key_of_store(self.serdes.key, writer.settings), value_of_store(self.serdes.value, writer.settings)
         if self.given is not None:
-            return dataclasses.replace(self.given, key_serde=key, value_serde=value, cached=False)
+            kept = max(self.given.retention_ms, self.windows.kept_ms)
+            return dataclasses.replace(self.given, key_serde=key, value_serde=value, cached=False, retention_ms=kept)
         return window_store(
             self.name,
             retention=f"{self.retention_ms}ms",
@@ -123,6 +124,6 @@ def _retention(verb: str, windows: JoinWindows, options: StreamJoinOptions) -> i
     kept = duration_ms(options["retention"], f"{verb}: retention")
     if kept < windows.retention_ms:
         raise TopologyError(
-            f"{verb}: retention is {kept} ms, and the window with its grace takes {windows.retention_ms} ms"
+            f"{verb}: retention is {kept} ms, and its records are joined for up to {windows.retention_ms} ms"
         )
-    return kept
+    return max(kept, windows.kept_ms)  # with the window and its grace alone, a pair at the earliest end is lost
