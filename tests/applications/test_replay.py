@@ -456,7 +456,7 @@ def test_more_kinds_than_can_be_remembered_are_an_error_that_says_what_to_do() -
         error = type(f"Error{number}", (Exception,), {})("no")
         letter(log, number, 0, "a", error)
     letter(log, 200, 0, "b", ERRORS[0])
-    with pytest.raises(ConfigError, match="200 kinds .* replay all kinds at once"):
+    with pytest.raises(ConfigError, match="200 kinds .* replay all others at once"):
         replay(log, "dead", Selection(sources=("a",)))
     assert values(log, "a") == []
     replay(log, "dead", Selection())
