@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from hashlib import sha256
+from importlib import import_module
 from typing import Any, ClassVar, Generic, TypeVar
 
 from .errors import SerdeError
@@ -350,9 +351,7 @@ class BoolSerde(_StructSerde[bool]):
 def __getattr__(name: str) -> Any:
     """Keep the documented import path of `WrappingSerde`."""
     if name == "WrappingSerde":
-        from .wrapping_serde import WrappingSerde
-
-        return WrappingSerde
+        return import_module("..wrapping_serde", __name__).WrappingSerde  # it derives from a class of this module
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
