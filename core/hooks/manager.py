@@ -105,7 +105,7 @@ class PluginManager(pluggy.PluginManager):
     def of_this_process(self) -> list[tuple[str, SentPlugin]]:
         """Return what the plugins that `register` has added gave, with their names, to be sent."""
         names = (name for name, _ in self.list_name_plugin() if self._registry.is_of_this_process(name))
-        return [(name, SentPlugin(self._registry.given_by(name))) for name in names]
+        return [(name, SentPlugin(given)) for name in names if (given := self._registry.given_by(name))]
 
 
 class SentPlugin:

@@ -196,6 +196,17 @@ def test_hooks_are_called_where_they_are_registered_only() -> None:
     assert called == [1]
 
 
+def test_one_that_gives_nothing_is_not_sent() -> None:
+    class Empty:
+        @hookimpl
+        def penstock_processors(self) -> Components:
+            return {}
+
+    cargo = sent(Empty())
+    with own_plugins() as manager:
+        assert Arrived(cargo).cargo == "cargo" and not manager.has_plugin("empty")
+
+
 @pytest.mark.parametrize("name", ["acme:x", "penstock-streams", "__main__", "shop upper"])
 def test_a_wrong_name_is_refused(name: str) -> None:
     with pytest.raises(PluginError, match="give it a name of letters, digits and dashes"):
