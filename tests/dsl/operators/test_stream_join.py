@@ -90,7 +90,8 @@ STEPS = st.lists(st.tuples(st.sampled_from(["left", "right"]), st.integers(0, 6)
 @pytest.mark.parametrize("kind", ["inner", "left", "outer"])
 @given(steps=STEPS, lengths=LENGTHS, grace=st.integers(0, 4), retains=st.booleans())
 @example([(side, 1, 0) for _ in range(15) for side in ("right", "left")], (10, -5), 0, False)
-@example([(side, 1, 0) for _ in range(15) for side in ("right", "left")], (10, 0), 0, True)
+@example([(side, 1, 0) for _ in range(15) for side in ("right", "left")], (10, 0), 0, False)
+@example([step for _ in range(15) for step in (("right", 1, 0), ("left", 0, 0))], (10, 0), 0, True)
 @settings(max_examples=examples(40), deadline=None)
 def test_no_pair_within_the_grace_is_lost(
     kind: str, steps: list[tuple[str, int, int]], lengths: tuple[int, int], grace: int, retains: bool
