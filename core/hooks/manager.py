@@ -14,7 +14,7 @@ from .rules import normal_name, wants
 from .specs import GROUP, KINDS, MARK, Components, Hooks, hookimpl
 
 
-class Reads(Protocol):
+class PluginReader(Protocol):
     """What a manager asks of the registry that reads its plugins."""
 
     def add_of_this_process(self, name: str, plugin: Any) -> list[str]:
@@ -37,7 +37,7 @@ class PluginManager(pluggy.PluginManager):
     traced in log lines of `penstock.hooks` at DEBUG, and by `penstock plugins --trace`.
     """
 
-    def __init__(self, registry: Reads, trace: Callable[[str], object]) -> None:
+    def __init__(self, registry: PluginReader, trace: Callable[[str], object]) -> None:
         super().__init__(GROUP)
         self._registry = registry
         self.add_hookspecs(Hooks)

@@ -65,6 +65,13 @@ class Companion:
         return None
 
 
+def not_a_companion(found: Any) -> str | None:
+    """Return why something is no class of companions; None if it is one."""
+    if isinstance(found, type) and issubclass(found, Companion):
+        return None
+    return f"expected a class of Companion (`{Companion.__module__}`), found {found!r}"
+
+
 def companions() -> list[type[Companion]]:
     """Return the companions of the installed plugins, ours first. One that cannot be loaded is logged and left out."""
     found: list[type[Companion]] = []
@@ -74,8 +81,8 @@ def companions() -> list[type[Companion]]:
         component = registry().components[kind, name]
         try:
             loaded = registry().find(kind, name).load()
-            if not (isinstance(loaded, type) and issubclass(loaded, Companion)):
-                raise PluginError(f"expected a class of Companion ({__name__}), found {loaded!r}")
+            if why := not_a_companion(loaded):
+                raise PluginError(why)
             found.append(loaded)
         except PenstockError as error:
             _log.warning("%s is left out: %s", component.title, error)

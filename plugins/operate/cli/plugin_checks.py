@@ -38,7 +38,7 @@ from penstock import (
 from penstock.hooks import GROUP, KINDS, MARK, Component
 from penstock.hooks.registry import plugin_code
 from penstock.hooks.rules import normal_name
-from penstock.plugins.engine.run.companion import Companion
+from penstock.plugins.engine.run.companion import not_a_companion
 from penstock.plugins.engine.run.engine import Engine
 from penstock.program.checks import OF_NODES, check_builder, check_class, try_supplier
 from penstock.program.provided import check_provider, provided_stores
@@ -250,9 +250,7 @@ def _engine(found: Any) -> str | None:
 
 
 def _companion(found: Any) -> str | None:
-    if not (inspect.isclass(found) and issubclass(found, Companion)):
-        return f"expected a class of Companion (`{Companion.__module__}`), found {found!r}"
-    return _takes(found, "run")
+    return not_a_companion(found) or _takes(found, "run")
 
 
 def _vocabulary(found: Any) -> str | None:
