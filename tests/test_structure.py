@@ -107,17 +107,12 @@ def test_public_names_are_imported_from_penstock() -> None:
     assert not [way for each in outside_core for way in private_ways(each)]
 
 
-MOST_LINES = {"plugins/testing/contracts/": 600, "": 400}
-"""By the beginning of a file's name; the first that fits counts."""
-
-
-def most_lines(name: str) -> int:
-    return next(limit for folder, limit in MOST_LINES.items() if name.startswith(folder))
+MOST_LINES = 600
 
 
 def test_no_file_is_too_large() -> None:
     sizes = {str(source.relative_to(ROOT)): len(source.read_text().splitlines()) for source in MODULES.values()}
-    assert not {name: size for name, size in sizes.items() if size > most_lines(name)}
+    assert not {name: size for name, size in sizes.items() if size > MOST_LINES}
 
 
 CLOCKS = {
