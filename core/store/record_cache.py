@@ -46,12 +46,16 @@ class Forwarding:
 
     The store has been written by then, so a node that the update reaches on two ways finds the new row before it got
     the update on both. Here it finds the old one.
+
+    `is_sent`, if not None: whether the row of a key was sent already. Others are not in the table that the nodes below
+    know: those of windows that are open, and are sent when they close.
     """
 
-    __slots__ = ("before",)
+    __slots__ = ("before", "is_sent")
 
     def __init__(self) -> None:
         self.before: tuple[Any, Any] | None = None
+        self.is_sent: Callable[[Any], bool] | None = None
 
     def announcing(self, send: Callable[[Any], Any]) -> Callable[[Any], None]:
         """Return `send` for the store's processor, whose records have Changes with old values; it sets `before`.

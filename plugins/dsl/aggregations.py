@@ -88,7 +88,7 @@ class Aggregations(Verbs, Generic[R]):
         step = aggregation_step(step_name, fold, made, serdes, windows, self._emit)
         source.recorder.add(step, parent)
         last = step if self._emit.late is None else self._split(fold, step, sources, made)
-        table = table_source(made, windows, step)
+        table = table_source(made, windows, step, emit=self._emit)
         found: KTable[R, Any] = table_of(source, last, sources, table_serdes(serdes, windows), table, made)
         return found
 

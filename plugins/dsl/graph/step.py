@@ -70,7 +70,10 @@ class ProcessorStep(Step):
 
     `stores` and `late`, more options, are asked for when it is written, since a table may get its store only from a
     later verb. `saved_as`: under which names the engine saves what it keeps for the processor, see `Topology.save_as`.
+    `keeps_closed_windows`: its store keeps windows that have closed, because a verb reads them by key.
     """
+
+    keeps_closed_windows = False
 
     def __init__(
         self,

@@ -42,9 +42,7 @@ class RowsBefore:
 
     def of_store(self, store: StateStore, get: Get) -> Get:
         """Return the `get` of a store, which this switches."""
-        if store.forwarding is None:
-            store.forwarding = Forwarding()
-        forwarding = store.forwarding
+        forwarding = forwarding_of(store)
         self._forwardings.append(forwarding)
 
         def switched(key: Any) -> ValueAndTimestamp | None:
@@ -54,6 +52,13 @@ class RowsBefore:
             return None if before[1] is None else ValueAndTimestamp(own_copy(before[1]), -1)
 
         return switched
+
+
+def forwarding_of(store: StateStore) -> Forwarding:
+    """Return what a store's processor and the nodes below share; it exists from now on."""
+    if store.forwarding is None:
+        store.forwarding = Forwarding()
+    return store.forwarding
 
 
 class ValueGetter(ABC):
@@ -239,6 +244,24 @@ class WindowGetter(ValueGetter):
             fetch = store.fetch
             read = (lambda windowed: fetch(windowed[0], windowed[1])) if cache is None else cache.sent
         return read if before is None else before.of_store(store, read)
+
+
+@dataclass(eq=False)
+class ClosedWindowGetter(WindowGetter):
+    """Reads the windows that have closed, of a table that sends each window when it closes.
+
+    Kafka Streams' joins see the open ones of such a table, too, and so count rows that were never sent.
+    """
+
+    def open(self, context: ProcessorContext, *, sent: bool = False, before: RowsBefore | None = None) -> Get:
+        # A window that has closed does not change: what waits in a record cache was sent as well.
+        read, forwarding = super().open(context, before=before), forwarding_of(context.get_store(self.store))
+
+        def closed(windowed: Any) -> ValueAndTimestamp | None:
+            is_sent = forwarding.is_sent
+            return read(windowed) if is_sent is None or is_sent(windowed) else None
+
+        return closed
 
 
 def _session(find: Callable[[Any], Any]) -> Get:

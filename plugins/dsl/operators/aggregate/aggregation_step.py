@@ -13,7 +13,7 @@ from ...graph.materialized import Materialized, TableStoreSpec
 from ...graph.serdes import Serdes, WindowedKey
 from ...graph.step import ProcessorStep
 from ...graph.writer import Writer
-from ..reading import StoreGetter, WindowGetter, WrittenTable
+from ..reading import ClosedWindowGetter, StoreGetter, ValueGetter, WindowGetter, WrittenTable
 from ..updates import updating_step
 from .aggregate import Aggregate
 from .folds import Fold
@@ -88,10 +88,27 @@ def check_store(made: Materialized, least_ms: int, size_ms: int | None) -> None:
         )
 
 
-def table_source(made: Materialized, windows: AnyWindows | None, *steps: ProcessorStep) -> WrittenTable:
+class ClosedTable(WrittenTable):
+    """A table of windows that are sent when they close.
+
+    A window's row may expire as soon as it was sent. In a table that is read by key, it stays for twice its time.
+    """
+
+    def getter(self) -> ValueGetter:
+        for step in self._steps:
+            step.keeps_closed_windows = True
+        return self._getter
+
+
+def table_source(
+    made: Materialized, windows: AnyWindows | None, *steps: ProcessorStep, emit: Emit | None = None
+) -> WrittenTable:
     """Return the source of a table of aggregates, which `steps` write."""
-    getter = StoreGetter(made.name, made.history_ms) if windows is None else WindowGetter(made.name)
-    return WrittenTable(getter, made, *steps)
+    if windows is None:
+        return WrittenTable(StoreGetter(made.name, made.history_ms), made, *steps)
+    if emit is not None and emit.on_close:
+        return ClosedTable(ClosedWindowGetter(made.name), made, *steps)
+    return WrittenTable(WindowGetter(made.name), made, *steps)
 
 
 def aggregation_step(
@@ -109,7 +126,7 @@ def aggregation_step(
         check_store(made, windows.retention_ms, None)
 
         def declare(writer: Writer) -> TableStoreSpec:
-            return made.session(writer, serdes, least, windows.form)
+            return made.session(writer, serdes, least * (1 + step.keeps_closed_windows), windows.form)
     else:
         is_sliding = isinstance(windows, SlidingWindows)
         supplier = SlidingAggregate if is_sliding else WindowAggregate
@@ -118,7 +135,7 @@ def aggregation_step(
         check_store(made, kept, size)
 
         def declare(writer: Writer) -> TableStoreSpec:
-            store = made.window(writer, serdes, kept, size, windows.form)
+            store = made.window(writer, serdes, kept * (1 + step.keeps_closed_windows), size, windows.form)
             return replace(store, division=Division(window_end=windows.end_of))
 
     step = updating_step(

@@ -13,6 +13,7 @@ from penstock.operator import Operator, Run, new
 from penstock.program.serdes import SerdeLike, resolve_serde
 
 from ..own_time import IdleClock, WindowTime, forget_idle_time
+from ..reading import forwarding_of
 from ..updates import NULL_KEY, NULL_VALUE, UpdatingOperator
 from .folds import Fold
 from .open_windows import Note, OpenWindows
@@ -77,6 +78,8 @@ class WindowedOperator(UpdatingOperator):
         on_close = self.on_close
         open_windows = OpenWindows(context, time, partial(self._read_open, context), on_close=on_close)
         take, send = self._bind_windows(context, time, open_windows)
+        if on_close:
+            forwarding_of(context.get_store(self.store)).is_sent = lambda windowed: windowed[2] <= time.closed
 
         def close(headers: Headers) -> None:
             if time.closed >= open_windows.next_end:
