@@ -169,10 +169,9 @@ OF_THIS_MACHINE = {
     "plugins/engine/host/claims.py": "a Spark worker that waits for another executor",
     "plugins/engine/host/client.py": "starts processes and waits for their sockets",
     "plugins/engine/host/continuous_engine.py": "the thread that turns a TaskLoop",
-    "plugins/engine/host/life.py": "how long a process lives",
-    "plugins/engine/host/place.py": "sockets and locks of a process",
+    "plugins/engine/host/place.py": "sockets and locks of a process, and how long it lives",
     "plugins/engine/host/process.py": "a process, its sockets and its signals",
-    "plugins/engine/host/status.py": "memory and CPU of a process",
+    "plugins/engine/host/reports.py": "memory and CPU of a process",
 }
 """Files of these rooms that a simulated world does not run, with the reason."""
 

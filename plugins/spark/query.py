@@ -15,14 +15,12 @@ from penstock.plugins.engine.host import claims
 from penstock.plugins.engine.host.application_engine import ApplicationEngine
 from penstock.plugins.engine.host.claims import Claims, SlotLayout
 from penstock.plugins.engine.host.client import end_hosts
-from penstock.plugins.engine.host.companion import OpensCompanion
 from penstock.plugins.engine.host.continuous_engine import ContinuousEngine
 from penstock.plugins.engine.host.executor_identity import find_identity, system_processes
-from penstock.plugins.engine.host.life import LEASE_SECONDS
 from penstock.plugins.engine.host.log_lines import HostLogReader, level_here
-from penstock.plugins.engine.host.place import digest_of
+from penstock.plugins.engine.host.place import LEASE_SECONDS, digest_of
 from penstock.plugins.engine.host.reports import SlotMessage, TaskFailure
-from penstock.plugins.engine.host.slot_engine import SlotCargo
+from penstock.plugins.engine.host.slot_engine import OpensCompanion, SlotCargo
 from penstock.plugins.engine.program.preparation import Prepared
 from penstock.plugins.engine.run.host_messages import HostMessages
 from penstock.plugins.engine.run.order import Trigger

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.plugins.engine.host.engine import Cargo, Engine, HostInfo
+from penstock.plugins.engine.host.slot_engine import Cargo, Engine, HostInfo
 
 
 class UnpicklableError(Exception):

@@ -24,11 +24,8 @@ from penstock.clock import ManualClock
 from penstock.log import Commit, TaskCommitter
 from penstock.plugins.engine.host import application_engine as application_module
 from penstock.plugins.engine.host.application_engine import ApplicationEngine
-from penstock.plugins.engine.host.engine import HostInfo
-from penstock.plugins.engine.host.plan import SlotPlan
-from penstock.plugins.engine.host.reports import Observed, SlotMessage, TaskResult
-from penstock.plugins.engine.host.slot_engine import SlotCargo, SlotRequest
-from penstock.plugins.engine.host.status import Meter
+from penstock.plugins.engine.host.reports import Meter, Observed, SlotMessage, SlotPlan, TaskResult
+from penstock.plugins.engine.host.slot_engine import HostInfo, SlotCargo, SlotRequest
 from penstock.plugins.engine.program import open_files as open_files_module
 from penstock.plugins.engine.program.preparation import prepare
 from penstock.plugins.engine.task.report import TaskReport

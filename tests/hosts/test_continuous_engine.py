@@ -14,13 +14,9 @@ import pytest
 
 from penstock import LogError, OutputBatch, RuntimeUnavailableError, Topology
 from penstock.plugins.engine.host import continuous_engine
-from penstock.plugins.engine.host.continuous_engine import ContinuousEngine
-from penstock.plugins.engine.host.engine import HostInfo
-from penstock.plugins.engine.host.heartbeats import HeartbeatReader
-from penstock.plugins.engine.host.plan import SlotPlan
-from penstock.plugins.engine.host.reports import SlotMessage, TaskFailure
-from penstock.plugins.engine.host.slot_engine import SlotCargo, SlotRequest
-from penstock.plugins.engine.host.status import Meter
+from penstock.plugins.engine.host.continuous_engine import ContinuousEngine, HeartbeatReader
+from penstock.plugins.engine.host.reports import Meter, SlotMessage, SlotPlan, TaskFailure
+from penstock.plugins.engine.host.slot_engine import HostInfo, SlotCargo, SlotRequest
 from penstock.plugins.engine.program.own_topics import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.engine.program.preparation import prepare
 from penstock.plugins.engine.task.retries import is_taken_over

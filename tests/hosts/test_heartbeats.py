@@ -10,8 +10,8 @@ import pytest
 
 from penstock import LogError, OutputBatch, Settings, World
 from penstock.log import Log
-from penstock.plugins.engine.host import heartbeats
-from penstock.plugins.engine.host.heartbeats import HeartbeatReader, HeartbeatSender
+from penstock.plugins.engine.host import continuous_engine
+from penstock.plugins.engine.host.continuous_engine import HeartbeatReader, HeartbeatSender
 from penstock.plugins.engine.host.reports import SlotMessage
 from penstock.plugins.engine.program.own_topics import heartbeat_topic
 from penstock.plugins.engine.task.locations import open_log
@@ -28,7 +28,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 @pytest.mark.parametrize("error", [LogError("away"), ValueError("of a library")])
 def test_a_heartbeat_that_fails(log: Log, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    monkeypatch.setattr(heartbeats, "_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(continuous_engine, "_INTERVAL_SECONDS", 0.01)
     given_back: list[SlotMessage] = []
     reader, fails = HeartbeatReader(log, "app", "run"), [error]
     append = log.append

@@ -13,8 +13,7 @@ import pytest
 from penstock import ProcessingError, Processor, Record, TopicPartition
 from penstock.errors import PenstockError
 from penstock.plugins.engine.host.log_lines import HostLogHandler, HostLogReader, forward, log_to_driver
-from penstock.plugins.engine.host.reports import SlotMessage, TaskFailure, TaskResult
-from penstock.plugins.engine.host.status import HostStatus, Loss
+from penstock.plugins.engine.host.reports import HostStatus, Loss, SlotMessage, TaskFailure, TaskResult
 from penstock.plugins.engine.task.report import TaskReport
 
 LINE = {

@@ -18,14 +18,11 @@ import psutil
 import pytest
 
 from penstock import TopicPartition, run
-from penstock.plugins.engine.host import priority
+from penstock.plugins.engine.host import slot_engine
 from penstock.plugins.engine.host.application_engine import ApplicationEngine
-from penstock.plugins.engine.host.engine import HostInfo
-from penstock.plugins.engine.host.life import Process, started_at
-from penstock.plugins.engine.host.plan import SlotPlan
-from penstock.plugins.engine.host.reports import SlotMessage
-from penstock.plugins.engine.host.slot_engine import SlotCargo, SlotRequest
-from penstock.plugins.engine.host.status import Meter
+from penstock.plugins.engine.host.place import Process, started_at
+from penstock.plugins.engine.host.reports import Meter, SlotMessage, SlotPlan
+from penstock.plugins.engine.host.slot_engine import HostInfo, SlotCargo, SlotRequest
 from penstock.plugins.engine.run.slots import Slots
 from penstock.plugins.spark.watching.noted_servers import NotedServers
 from penstock.plugins.state.queries import machine_server
@@ -150,7 +147,7 @@ def test_tasks_give_way_and_the_server_keeps_its_priority(
     surroundings: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = tmp_path / "autogroup"  # not that of the tests
-    monkeypatch.setattr(priority, "_AUTOGROUP", session)
+    monkeypatch.setattr(slot_engine, "_AUTOGROUP", session)
     application = surroundings.application("app", apps.count(), engine="embedded", queries="127.0.0.1:0")
     run(surroundings.application("app", apps.count(), engine="embedded"))
     cargo = pickle.dumps(MachineServerCargo(application, ServerOptions(Address("127.0.0.1", 0))))
@@ -170,5 +167,5 @@ def test_tasks_give_way_and_the_server_keeps_its_priority(
 
     with ThreadPoolExecutor(1) as of_host:  # priorities are those of threads
         own = os.getpriority(os.PRIO_PROCESS, 0)
-        assert of_host.submit(serve).result() == (own + priority.NICE, own)
-    wait_until(lambda: session.exists() and session.read_text() == str(priority.NICE))
+        assert of_host.submit(serve).result() == (own + slot_engine.NICE, own)
+    wait_until(lambda: session.exists() and session.read_text() == str(slot_engine.NICE))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.plugins.engine.host.memory import memory_kills
+from penstock.plugins.engine.host.client import memory_kills
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {}\noom_group_kill 0\n"
 CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"

@@ -25,13 +25,9 @@ import pytest
 
 from penstock.errors import ConfigError, PenstockError, RuntimeUnavailableError
 from penstock.plugins.engine.host import client as client_module
-from penstock.plugins.engine.host import life as life_module
 from penstock.plugins.engine.host import place as place_module
-from penstock.plugins.engine.host.client import Client, HostSpec, end_hosts
-from penstock.plugins.engine.host.life import Life, Process, started_at
-from penstock.plugins.engine.host.place import Place
-from penstock.plugins.engine.host.process import BOOTSTRAP
-from penstock.plugins.engine.host.wire import Busy, receive, send
+from penstock.plugins.engine.host.client import BOOTSTRAP, Busy, Client, HostSpec, end_hosts, receive, send
+from penstock.plugins.engine.host.place import Life, Place, Process, started_at
 from penstock.plugins.engine.task.temporary import remove_abandoned
 from tests.waiting import wait_until
 
@@ -276,9 +272,9 @@ def test_a_host_does_not_take_a_later_process_for_its_owner() -> None:
 
 
 def test_a_host_that_is_never_used_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(life_module, "UNUSED_SECONDS", 0.01)
+    monkeypatch.setattr(place_module, "UNUSED_SECONDS", 0.01)
     me, reasons = Process(os.getpid(), started_at(os.getpid())), SimpleQueue[str]()
-    monkeypatch.setattr(life_module, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(place_module, "_LOOK_SECONDS", 0.01)
     was_used = threading.Event()
     used = Life([me], reasons.put, 60.0, has_place=was_used.wait)  # does not look before it was used
     used.begin_request()

@@ -19,7 +19,7 @@ import pytest
 from penstock import ConfigError, Record, StoreUnavailableError, TopicPartition, Topology, key_value_store, run
 from penstock.client import Client, QueryError
 from penstock.errors import RuntimeUnavailableError
-from penstock.plugins.engine.host.priority import NICE
+from penstock.plugins.engine.host.slot_engine import NICE
 from penstock.plugins.engine.program.status_topic import StatusTopic
 from penstock.plugins.state.queries.run_server import _Server
 from penstock.queries import Queries

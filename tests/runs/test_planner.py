@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Commit, ManualClock, OutputBatch, RuntimeUnavailableError, TopicPartition
-from penstock.plugins.engine.host.plan import SlotPlan
+from penstock.plugins.engine.host.reports import SlotPlan
 from penstock.plugins.engine.run.planning.control import Control, ControlFile, OwnOrders
 from penstock.plugins.engine.run.planning.planner import RENEWAL_SECONDS, BatchPlanner, Offset, _limit
 from penstock.plugins.engine.run.planning.run_plan import Plan

@@ -10,9 +10,7 @@ import pytest
 
 from penstock import ManualClock, OutputBatch
 from penstock.plugins.engine.host.claims import SlotLayout
-from penstock.plugins.engine.host.plan import SILENT, STUCK, STUCK_SECONDS, SlotPlan
-from penstock.plugins.engine.host.reports import SlotMessage
-from penstock.plugins.engine.host.status import HostStatus
+from penstock.plugins.engine.host.reports import SILENT, STUCK, STUCK_SECONDS, HostStatus, SlotMessage, SlotPlan
 from penstock.plugins.engine.program.own_topics import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.engine.run.planning.control import Control, ControlFile
 from penstock.plugins.engine.run.planning.planner import Offset

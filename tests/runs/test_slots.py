@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.plugins.engine.host.reports import SlotMessage, TaskFailure, TaskResult
-from penstock.plugins.engine.host.status import HostStatus, Loss
+from penstock.plugins.engine.host.reports import HostStatus, Loss, SlotMessage, TaskFailure, TaskResult
 from penstock.plugins.engine.run.slots import Slots
 from penstock.plugins.engine.task.report import DetailedCounts, TaskReport
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import ManualClock
-from penstock.plugins.engine.host.reports import SlotMessage, TaskResult
-from penstock.plugins.engine.host.status import HostStatus
+from penstock.plugins.engine.host.reports import HostStatus, SlotMessage, TaskResult
 from penstock.plugins.engine.program.run_status import RunStatus, VisitOfRun
 from penstock.plugins.engine.run.order import REBALANCING, RUNNING, Lifecycle
 from penstock.plugins.engine.run.progress import EndedBatch

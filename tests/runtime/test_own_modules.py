@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock import Application, run
-from penstock.plugins.engine.host.wire import Answer
+from penstock.plugins.engine.host.client import Answer
 from penstock.plugins.engine.task.shipping import pack
 from penstock.plugins.engine.task.unpacking import Arrived
 from penstock.testing import TopologyTestDriver

@@ -37,8 +37,8 @@ from penstock import (
 from penstock.errors import ChangelogError, ConfigError, IncompatibleStateError, ProcessingError
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.dsl import StreamsBuilder, tumbling
-from penstock.plugins.engine.host.engine import HostInfo
-from penstock.plugins.engine.host.status import Meter
+from penstock.plugins.engine.host.reports import Meter
+from penstock.plugins.engine.host.slot_engine import HostInfo
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.report import DetailedCounts
 from penstock.plugins.spark.dataframe.packing import Packer, Rows

@@ -15,10 +15,8 @@ from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.task.failures import RetryRequested
 from penstock.task.visits import Visit
 
-from .engine import HostInfo
-from .plan import SlotPlan
-from .reports import SlotMessage, TaskResult
-from .slot_engine import SERVER_SECONDS, SlotCargo, SlotEngine, SlotRequest
+from .reports import SlotMessage, SlotPlan, TaskResult
+from .slot_engine import SERVER_SECONDS, HostInfo, SlotCargo, SlotEngine, SlotRequest
 
 _OPENING_THREADS = 16
 _RESTORING_THREADS = 4

@@ -1,4 +1,4 @@
-"""The proxy's side: finds the task host of a slot, or starts it, and hands it requests."""
+"""The proxy's side: finds the task host of a slot, or starts it, and sends it requests; the protocol between them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,155 @@ import pickle
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from penstock import RuntimeUnavailableError
+from penstock import PenstockError, RuntimeUnavailableError
 
-from .life import LEASE_SECONDS, Process, clock, cpu_seconds
-from .memory import memory_kills
-from .place import Place, check_peer
-from .plan import STUCK_SECONDS
-from .process import BOOTSTRAP
-from .status import Loss
-from .wire import END, PROTOCOL, Answer, Busy, ClosedError, SilentError, receive, receive_line, send, send_line
+from ..task.unpacking import is_sent
+from .place import LEASE_SECONDS, Place, Process, check_peer, clock, cpu_seconds
+from .reports import STUCK_SECONDS, Loss
 
+PROTOCOL = "penstock-host/1"
+_LENGTH = struct.Struct("!Q")
+_LONGEST_LINE = 1024
+END = "end"
+"""The second word of a greeting that asks a host to end; after it comes the reason."""
+_CHUNK = 1 << 20
+
+
+class ClosedError(Exception):
+    """The other end has closed the connection, or has ended."""
+
+
+class SilentError(Exception):
+    """The other end has sent nothing for too long, not even that it is busy."""
+
+
+@dataclass(frozen=True)
+class Busy:
+    """The host's sign of life while it works on a request."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The host's answer: a value, or the error that its engine raised."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+    @classmethod
+    def of_error(cls, error: BaseException) -> Answer:
+        """Return an error as an answer; its traceback goes along as a note."""
+        note = f"In the task host:\n{''.join(traceback.format_exception(error))}"
+        try:
+            if is_sent(type(error)):
+                raise TypeError("the proxy may not have its class")
+            portable: BaseException = pickle.loads(pickle.dumps(error))
+        except Exception:
+            portable = PenstockError(f"{type(error).__name__}: {error}")
+        portable.add_note(note)
+        return cls(error=portable)
+
+
+def send_line(connection: socket.socket, *words: str) -> None:
+    """Send the words of a greeting, as plain text: both ends must be able to read it whatever their release."""
+    try:
+        connection.sendall((" ".join(words) + "\n").encode())
+    except OSError as error:
+        raise ClosedError(str(error)) from error
+
+
+def receive_line(connection: socket.socket) -> list[str]:
+    """Return the words of a greeting."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
+        line += bytes(_exactly(connection, 1))
+    return line.decode(errors="replace").split()
+
+
+def send(connection: socket.socket, message: Any) -> None:
+    """Send one message."""
+    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    try:
+        connection.sendall(_LENGTH.pack(len(data)))
+        connection.sendall(data)
+    except TimeoutError as error:
+        raise SilentError("it does not read what it is sent") from error
+    except OSError as error:
+        raise ClosedError(str(error)) from error
+
+
+def receive(connection: socket.socket) -> Any:
+    """Return one message. Call it only after `check_peer`: unpickling runs code of the sender."""
+    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+    return pickle.loads(_exactly(connection, length))
+
+
+def _exactly(connection: socket.socket, count: int) -> bytearray:
+    data = bytearray(count)
+    view, done = memoryview(data), 0
+    while done < count:
+        try:
+            received = connection.recv_into(view[done:], min(count - done, _CHUNK))
+        except TimeoutError as error:
+            raise SilentError("it sends nothing") from error
+        except OSError as error:
+            raise ClosedError(str(error)) from error
+        if not received:
+            raise ClosedError("it has closed the connection")
+        done += received
+    return data
+
+
+_ROOT = Path("/sys/fs/cgroup")
+
+
+def memory_kills(root: Path = _ROOT, own: Path = Path("/proc/self/cgroup")) -> int:
+    """Return the kernel's count for this process's control group, of version 2 or 1; 0 where there is none."""
+    try:
+        groups = own.read_text().splitlines()
+    except OSError:
+        return 0
+    for file in _files(root, groups):
+        try:
+            counts = dict(line.split() for line in file.read_text().splitlines())
+            return int(counts["oom_kill"])
+        except (OSError, ValueError, KeyError):
+            continue
+    return 0
+
+
+def _files(root: Path, groups: list[str]) -> Iterator[Path]:
+    """Yield the files that may have the count. Lines of `groups` are "NUMBER:CONTROLLERS:PATH"."""
+    for group in groups:
+        _, controllers, path = group.split(":", 2)
+        if controllers == "":
+            directory, name = root, "memory.events"
+        elif "memory" in controllers.split(","):
+            directory, name = root / "memory", "memory.oom_control"
+        else:
+            continue
+        yield directory / path.lstrip("/") / name
+        # A container may see its own group as the root, but its path as the machine knows it.
+        yield directory / name
+
+
+BOOTSTRAP = (
+    "import json,os,sys;os.fork() and os._exit(0);start=json.loads(sys.stdin.buffer.readline());"
+    "sys.path[:]=start['path'];from penstock.plugins.engine.host.process import main;main(start)"
+)
+"""The program of a host's interpreter: it must find modules where the process that starts it does.
+
+The fork lets the process that started it go: a host that ends is then no zombie of a Spark worker.
+"""
 _START_SECONDS = 120.0
 _SILENT_SECONDS = 60.0
 """A host that works says so every five seconds. One that is silent for so long, and computes nothing, is frozen, and is

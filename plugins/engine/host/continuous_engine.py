@@ -7,24 +7,107 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from penstock import Commit, RuntimeUnavailableError
-from penstock.plugins.engine.program.open_files import check_open_files_of_process
-from penstock.plugins.engine.task.logged_task import FIRST
-from penstock.plugins.engine.task.loop.task_loop import TaskLoop
-from penstock.plugins.engine.task.report import DetailedCounts
+from penstock import (
+    Commit,
+    Log,
+    OffsetOutOfRangeError,
+    OutputBatch,
+    PenstockError,
+    RuntimeUnavailableError,
+    TopicPartition,
+    World,
+)
 
-from .engine import HostInfo
-from .heartbeats import HeartbeatSender
+from ..program.open_files import check_open_files_of_process
+from ..program.own_topics import heartbeat_topic
+from ..task.logged_task import FIRST
+from ..task.loop.task_loop import TaskLoop
+from ..task.reading import read_up_to
+from ..task.report import DetailedCounts
 from .log_lines import running_node
-from .plan import STUCK_SECONDS, Offsets, SlotPlan
-from .reports import Observed, SlotMessage, TaskFailure, TaskResult
-from .slot_engine import SlotCargo, SlotEngine, SlotRequest
+from .reports import STUCK_SECONDS, Observed, Offsets, SlotMessage, SlotPlan, TaskFailure, TaskResult
+from .slot_engine import HostInfo, SlotCargo, SlotEngine, SlotRequest
+
+_INTERVAL_SECONDS = 1.0
+
+_log = logging.getLogger("penstock.hosts")
+
+
+class HeartbeatSender:
+    """Sends a heartbeat once a second, in a thread of its own, whatever the host's tasks do.
+
+    `make` returns the next one. `give_back` gets one that could not be sent: what it reports goes with the next.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        application_id: str,
+        make: Callable[[], SlotMessage],
+        give_back: Callable[[SlotMessage], None],
+        world: World,
+    ) -> None:
+        self._log = log
+        self._topic = heartbeat_topic(application_id)
+        self._make = make
+        self._give_back = give_back
+        self._ticker = world.ticker("penstock-heartbeats", _INTERVAL_SECONDS, self._send)
+
+    def _send(self) -> None:
+        message = self._make()
+        try:
+            self._log.append(OutputBatch(self._topic, [str(message.slot).encode()], [message.to_json().encode()], [0]))
+        except Exception as error:
+            self._give_back(message)
+            if not isinstance(error, PenstockError):
+                raise  # its ticker logs it
+            _log.debug("a heartbeat could not be sent: %s", error)
+
+    def close(self) -> None:
+        """Send no more; what was not sent stays with its maker."""
+        self._ticker.close()
+
+
+class HeartbeatReader:
+    """The driver's end: reads the heartbeats of one run, from now on."""
+
+    def __init__(self, log: Log, application_id: str, run: str) -> None:
+        self._log = log
+        self._partition = TopicPartition(heartbeat_topic(application_id), 0)
+        self._run = run
+        self._next = log.end_offsets([self._partition])[self._partition]
+
+    def poll(self) -> list[SlotMessage]:
+        """Return the heartbeats that came since the last call.
+
+        Those that the log has deleted are left out, and those of another form: another release may have sent them.
+        """
+        end = self._log.end_offsets([self._partition])[self._partition]
+        if end < self._next:
+            self._next = 0  # the topic was made again
+        found: list[SlotMessage] = []
+        with suppress(OffsetOutOfRangeError):  # it was made again meanwhile: the next call sees that
+            for batch in read_up_to(self._log, self._partition, self._next, end):
+                self._next = batch.next_offset
+                found += [each for value in batch.values if value and (each := _read(value)) and each.run == self._run]
+            self._next = end
+        return found
+
+
+def _read(value: bytes) -> SlotMessage | None:
+    try:
+        return SlotMessage.from_json(value.decode())
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        _log.debug("a message among the heartbeats is none: %s: %s", type(error).__name__, error)
+        return None
+
 
 _LOOK_SECONDS = 1.0
 """How often a thread that waits for a command looks whether the tasks are stuck."""
@@ -35,9 +118,6 @@ _MOMENT_SECONDS = 1.0
 _SAY_SECONDS = 30.0
 """A stop that takes longer says what it waits for."""
 _CLOSE_SECONDS, _STEP_SECONDS = 30.0, 120.0
-
-
-_log = logging.getLogger("penstock.hosts")
 
 
 class ContinuousEngine(SlotEngine):

@@ -20,11 +20,10 @@ from penstock import RuntimeUnavailableError
 from penstock.plugins.engine.task.process_resources import tune_garbage_collector
 from penstock.plugins.engine.task.unpacking import unpack
 
-from .engine import Cargo, Engine, HostInfo
-from .life import Life, Process
-from .place import Place, check_peer
-from .status import Meter
-from .wire import END, PROTOCOL, Answer, Busy, ClosedError, SilentError, receive, receive_line, send, send_line
+from .client import END, PROTOCOL, Answer, Busy, ClosedError, SilentError, receive, receive_line, send, send_line
+from .place import Life, Place, Process, check_peer
+from .reports import Meter
+from .slot_engine import Cargo, Engine, HostInfo
 
 _BUSY_SECONDS = 5.0
 _SIGNAL_SECONDS = 1.0
@@ -33,15 +32,6 @@ _CLOSING_SECONDS = 10.0
 """Seconds that an ending host gives its engine; what is not committed then does not count, as after a crash."""
 
 _log = logging.getLogger("penstock.hosts")
-
-BOOTSTRAP = (
-    "import json,os,sys;os.fork() and os._exit(0);start=json.loads(sys.stdin.buffer.readline());"
-    "sys.path[:]=start['path'];from penstock.plugins.engine.host.process import main;main(start)"
-)
-"""The program of a host's interpreter: it must find modules where the process that starts it does.
-
-The fork lets the process that started it go: a host that ends is then no zombie of a Spark worker.
-"""
 
 
 class HostProcess:

@@ -1,20 +1,104 @@
-"""SlotMessage: what the tasks of a slot did, sent through Spark or the log to the driver as a line of JSON."""
+"""What the driver and the task host of a slot send each other: SlotPlan, SlotMessage, HostStatus, Loss."""
 
 from __future__ import annotations
 
 import json
+import os
+import resource
+import sys
+import threading
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from penstock import Commit, PenstockError, errors
-from penstock.plugins.engine.task.local_state.restoring import RestoreProgress
-from penstock.plugins.engine.task.report import DetailedCounts, TaskReport
+from penstock import Commit, PenstockError, TopicPartition, errors
 from penstock.support.system_errors import what_to_do
+from penstock.task.progress import Front
+from penstock.task.visits import Visit
 
-from .plan import SlotPlan, offsets_from_json, offsets_to_json
-from .status import HostStatus, Loss
+from ..task.fronts import UNKNOWN
+from ..task.local_state.restoring import RestoreProgress
+from ..task.report import DetailedCounts, TaskReport
+
+_REFRESH_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class HostStatus:
+    """A task host as of its last answer.
+
+    `token` is new for each host process. `open_tasks`: how many tasks it has open. `rss_bytes`: its memory.
+    `cpu_seconds`: its CPU time since it started. `descriptors` and `threads` are -1 where the system does not say.
+    """
+
+    token: str
+    slot: int
+    process: int
+    open_tasks: int = 0
+    rss_bytes: int = 0
+    cpu_seconds: float = 0.0
+    descriptors: int = -1
+    threads: int = -1
+
+
+class Meter:
+    """Measures this process; what is expensive to measure is up to two seconds old."""
+
+    def __init__(self) -> None:
+        self._measured_at = -_REFRESH_SECONDS
+        self._counts = (-1, -1)
+
+    def status(self, token: str, slot: int, open_tasks: int) -> HostStatus:
+        """Return the status now."""
+        now = time.monotonic()
+        if now >= self._measured_at + _REFRESH_SECONDS:
+            self._measured_at = now
+            self._counts = _descriptors(), _threads()
+        used = os.times()
+        return HostStatus(token, slot, os.getpid(), open_tasks, _rss(), used.user + used.system, *self._counts)
+
+
+def _rss() -> int:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+    return pages * resource.getpagesize()
+
+
+def _descriptors() -> int:
+    for directory in ("/proc/self/fd", "/dev/fd"):
+        try:
+            return len(os.listdir(directory)) - 1
+        except OSError:
+            continue
+    return -1
+
+
+def _threads() -> int:
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return threading.active_count()
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A lost host, in words. `process`: its number, 0 for one that never listened.
+
+    Several proxies may meet the loss of one host: each of Spark's workers has a connection of its own.
+    """
+
+    text: str
+    process: int = 0
+
+    def __str__(self) -> str:
+        return self.text
+
 
 _SLOT = "slot "
 
@@ -204,3 +288,90 @@ class SlotMessage:
             int(number): [TaskResult.from_data(each) for each in results] for number, results in data["kept"].items()
         }
         return cls(**data)
+
+
+Offsets = Mapping[TopicPartition, int]
+
+SILENT, STUCK = "silent", "stuck"
+"""Why a host seems to be dead: it sends no heartbeats, or its tasks make no turn; then with its process behind it."""
+STUCK_SECONDS = 300.0
+"""A host whose tasks made no turn for so long counts as dead, as Kafka's `max.poll.interval.ms`."""
+
+
+@dataclass(frozen=True)
+class SlotPlan:
+    """A batch of one slot.
+
+    `owner` is the identity of the executor that has the slot; "" lets any executor take it. `clock_ms` is the batch's
+    wall clock. `ends` has, for each task with work, the offsets up to which it reads its input partitions.
+    `global_ends` has those of the topics of global stores, and `topic_ids` the ids of these topics. The host also runs
+    open tasks that are not in `ends` if a wall-clock punctuator is due, or if their commit expires.
+
+    In continuous mode a batch is a renewal, and `ends` only names the tasks. `step`: a test's step, -1 without steps;
+    then `ends` has offsets there, too. `stopping`: commit and close all tasks. `suspect`: why the host seems to be
+    dead (`SILENT`, or `STUCK` and the number of its process, "stuck 123"); "" if it does not. `seconds`: for how long
+    the tasks read together; what is left then is for the next batch. None: up to the ends. `restore_seconds`: for
+    how long the batch waits for tasks whose state is restored; None: until that is done, because no batch may follow.
+    `is_settled`: every task of the application is open, so that local state which nobody uses belongs to tasks that
+    have moved away. `standbys`: the tasks of other slots of which the host keeps warm copies.
+    `paused`: the sub-topologies whose tasks are opened and commit, but process no records and call no punctuators.
+    `left`: how many records of the slot's tasks were left behind `ends` when the batch was planned. `starts`: where the
+    batch begins to read partitions of tasks that were not open, or have not committed.
+    `visits`: the visits that were asked for. `fronts`: by sub-topology, or by task where it is another one than that
+    of the sub-topology, how far everything in front of the task is read once it has read up to `ends` (`Front`).
+    """
+
+    slot: int
+    owner: str
+    clock_ms: int
+    ends: Mapping[str, Offsets] = field(default_factory=dict)
+    global_ends: Offsets = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    step: int = -1
+    left: int = 0
+    starts: Offsets = field(default_factory=dict)
+    stopping: bool = False
+    suspect: str = ""
+    seconds: float | None = None
+    restore_seconds: float | None = None
+    is_settled: bool = False
+    standbys: Sequence[str] = ()
+    paused: Sequence[int] = ()
+    visits: Sequence[Visit] = ()
+    fronts: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def front_of(self, task: str) -> Front:
+        """Return how far everything in front of a task is read once it has read up to `ends`."""
+        time, read, is_last = (*self.fronts.get(task, self.fronts.get(task.partition("_")[0], UNKNOWN)), 0, 0)[:3]
+        return Front(time, read, bool(is_last))
+
+    def to_json(self) -> str:
+        """Return this as text."""
+        data = {
+            **vars(self),
+            "ends": {task: offsets_to_json(ends) for task, ends in self.ends.items()},
+            "global_ends": offsets_to_json(self.global_ends),
+            "starts": offsets_to_json(self.starts),
+            "topic_ids": dict(self.topic_ids),
+        }
+        return json.dumps(data, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> SlotPlan:
+        """Return the plan that `to_json` wrote."""
+        data = json.loads(text)
+        data["ends"] = {task: offsets_from_json(ends) for task, ends in data["ends"].items()}
+        data["global_ends"] = offsets_from_json(data["global_ends"])
+        data["starts"] = offsets_from_json(data["starts"])
+        data["visits"] = tuple(Visit(*each) for each in data["visits"])
+        return cls(**data)
+
+
+def offsets_to_json(offsets: Offsets) -> list[list[Any]]:
+    """Return offsets as data for JSON."""
+    return [[topic, partition, offset] for (topic, partition), offset in offsets.items()]
+
+
+def offsets_from_json(data: list[list[Any]]) -> dict[TopicPartition, int]:
+    """Return the offsets that `offsets_to_json` made."""
+    return {TopicPartition(topic, partition): offset for topic, partition, offset in data}

@@ -1,23 +1,96 @@
-"""SlotEngine: what the engines of an application have in common: its log, the claim of the slot, log lines."""
+"""Engine: what a task host runs. SlotEngine: an engine with a log, the claim of a slot, and log lines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from penstock import Application, Commit, Log, TopicPartition
-from penstock.plugins.engine.task.locations import open_log
-from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock import Application, Commit, Log, TopicPartition, World
 
+from ..task.locations import open_log
+from ..task.process_resources import ProcessResources
 from .claims import Claims, SlotLayout
-from .companion import HostCompanion, OpensCompanion
-from .engine import Cargo, Engine, HostInfo
 from .log_lines import HostLogHandler, OwnLogLines, log_to_driver
-from .plan import SlotPlan
-from .priority import give_way
-from .reports import TaskFailure, TaskResult
+from .place import Process
+from .reports import HostStatus, Meter, SlotPlan, TaskFailure, TaskResult
+
+
+@dataclass(frozen=True)
+class HostInfo:
+    """The host that runs an engine.
+
+    `scope` tells hosts of the same slot apart, where the cargo does not. `reason` says why the host was started, for
+    the report of each task that it opens. `world` is what its tasks take from outside. `watched`: processes that the
+    host does not outlive.
+    """
+
+    token: str
+    slot: int
+    scope: str
+    reason: str
+    meter: Meter
+    world: World = field(default_factory=World)
+    watched: Sequence[Process] = ()
+
+    def status(self, open_tasks: int) -> HostStatus:
+        """Return the memory, CPU time and files that the host uses now."""
+        return self.meter.status(self.token, self.slot, open_tasks)
+
+
+class Engine(ABC):
+    """The tasks that a host has open. Called from one thread."""
+
+    @abstractmethod
+    def handle(self, request: Any) -> Any:
+        """Serve a proxy's request, and return the answer. An error goes to the proxy, and the engine can be used on."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close every task."""
+
+
+class Cargo(ABC):
+    """Makes an engine; pickled on the driver, with code and settings."""
+
+    @abstractmethod
+    def engine(self, host: HostInfo) -> Engine:
+        """Return a new engine."""
+
+
+NICE = 5
+"""How much nicer than other processes: of a processor that another one wants, too, tasks get a quarter."""
+_AUTOGROUP = Path("/proc/self/autogroup")
+_TRIES, _AGAIN_SECONDS = 120, 0.25
+
+
+def give_way(world: World) -> None:
+    """Lower the priority of this thread, of those that it starts from now on, and of the session of this process.
+
+    Other threads, and the processes that they start, keep theirs. Only a process that is alone in its session may call
+    this.
+    """
+    os.nice(NICE)
+    pool = world.threads(1, "penstock-priority")
+    pool.submit(_lower_session, world)
+    pool.shutdown(wait=False)
+
+
+def _lower_session(world: World) -> None:
+    # Linux may divide the processors among sessions first. It lets one process of all users change the share of its
+    # session in a tenth of a second.
+    with suppress(OSError):
+        for _ in range(_TRIES):
+            try:
+                _AUTOGROUP.write_text(str(NICE))
+                return
+            except BlockingIOError:
+                world.sleep(_AGAIN_SECONDS)
+
 
 SERVER_SECONDS = 5.0
 """How long the first batch waits for the URL of the machine's server, which starts beside the tasks."""
@@ -116,3 +189,21 @@ class SlotEngine(Engine):
         self._close_companions()
         self._resources.close()
         self._log.close()
+
+
+class HostCompanion:
+    """What a task host has beside its tasks, from its start to `close`. The host's one thread calls all methods."""
+
+    def take(self, plan: SlotPlan) -> None:
+        """Do what a plan says, before its tasks work."""
+
+    def url(self, most_seconds: float) -> str:
+        """Return the URL of the server of queries, "" for none; wait up to so many seconds until it is known."""
+        return ""
+
+    def close(self) -> None:
+        """End it."""
+
+
+OpensCompanion = Callable[[Application, HostInfo], HostCompanion]
+"""Opens a companion in a host. It is pickled by name, so the hosts that have none import none."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock import TopicPartition
-from penstock.plugins.engine.host.status import HostStatus
+from penstock.plugins.engine.host.reports import HostStatus
 from penstock.plugins.engine.task.local_state.restoring import RestoreProgress
 from penstock.plugins.engine.task.report import DetailedCounts, TaskReport
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TypeVar
 
 from penstock import Application, LeaseTakenError, SystemClock, TaskId, TopicPartition, TopologyError
-from penstock.plugins.engine.host.status import HostStatus
+from penstock.plugins.engine.host.reports import HostStatus
 from penstock.plugins.engine.program.lag import HeldBack, PartitionLag, find_lag
 from penstock.plugins.engine.program.pausing import read_paused
 from penstock.plugins.engine.program.preparation import resolve

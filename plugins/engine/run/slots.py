@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from penstock import TaskId
-from penstock.plugins.engine.host.reports import SlotMessage, TaskFailure, TaskResult
-from penstock.plugins.engine.host.status import HostStatus
+from penstock.plugins.engine.host.reports import HostStatus, SlotMessage, TaskFailure, TaskResult
 from penstock.plugins.engine.task.local_state.restoring import RestoreProgress
 from penstock.plugins.engine.task.logged_task import FIRST
 from penstock.plugins.engine.task.report import TaskReport

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from penstock import Clock, SystemClock
 from penstock.plugins.engine.host.executor_identity import host_name
-from penstock.plugins.engine.host.status import HostStatus
+from penstock.plugins.engine.host.reports import HostStatus
 from penstock.plugins.engine.program.lag import PartitionLag
 from penstock.plugins.engine.program.lease import driver_name
 from penstock.plugins.engine.program.run_status import Event, RunStatus, SlotHost, TaskStatus, VisitOfRun

@@ -15,8 +15,15 @@ from penstock.plugins.engine.host.claims import Claims, SlotLayout, owner_elsewh
 from penstock.plugins.engine.host.client import Client, end_hosts
 from penstock.plugins.engine.host.executor_identity import LOCAL_EXECUTOR, executor_identity
 from penstock.plugins.engine.host.log_lines import log_to_driver
-from penstock.plugins.engine.host.plan import STUCK, SlotPlan, offsets_from_json, offsets_to_json
-from penstock.plugins.engine.host.reports import Observed, SlotMessage, TaskFailure
+from penstock.plugins.engine.host.reports import (
+    STUCK,
+    Observed,
+    SlotMessage,
+    SlotPlan,
+    TaskFailure,
+    offsets_from_json,
+    offsets_to_json,
+)
 from penstock.plugins.engine.host.slot_engine import SlotCargo, SlotRequest
 from penstock.plugins.engine.task.locations import open_log
 

@@ -9,8 +9,7 @@ from functools import partial
 
 from penstock.plugins.engine.host.client import Client, HostSpec, nothing
 from penstock.plugins.engine.host.executor_identity import ExecutorIdentity, describe
-from penstock.plugins.engine.host.life import LEASE_SECONDS, Process, started_at
-from penstock.plugins.engine.host.place import digest_of
+from penstock.plugins.engine.host.place import LEASE_SECONDS, Process, digest_of, started_at
 from penstock.plugins.engine.task.shipping import check_packages, packages_of
 
 _clients: dict[tuple[str, str], Client] = {}

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import Application, ConfigError, TaskId, TopicPartition
 from penstock.plugins.engine.host.client import Client
-from penstock.plugins.engine.host.engine import Cargo as HostCargo
-from penstock.plugins.engine.host.engine import Engine, HostInfo
 from penstock.plugins.engine.host.executor_identity import executor_identity
 from penstock.plugins.engine.host.log_lines import log_to_stderr
+from penstock.plugins.engine.host.slot_engine import Cargo as HostCargo
+from penstock.plugins.engine.host.slot_engine import Engine, HostInfo
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.plugins.engine.task.unpacking import Arrived

@@ -9,9 +9,8 @@ from math import inf
 
 from penstock import Log
 from penstock.plugins.engine.host.claims import SlotLayout
-from penstock.plugins.engine.host.heartbeats import HeartbeatReader
-from penstock.plugins.engine.host.plan import SILENT, STUCK, STUCK_SECONDS
-from penstock.plugins.engine.host.reports import SlotMessage
+from penstock.plugins.engine.host.continuous_engine import HeartbeatReader
+from penstock.plugins.engine.host.reports import SILENT, STUCK, STUCK_SECONDS, SlotMessage
 from penstock.plugins.engine.program.own_topics import make_heartbeat_topic
 from penstock.support.repeats import Repeats
 

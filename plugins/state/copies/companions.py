@@ -9,9 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from penstock import Application, Log, World
-from penstock.plugins.engine.host.companion import HostCompanion
-from penstock.plugins.engine.host.engine import HostInfo
-from penstock.plugins.engine.host.plan import SlotPlan
+from penstock.plugins.engine.host.reports import SlotPlan
+from penstock.plugins.engine.host.slot_engine import HostCompanion, HostInfo
 from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.engine.run.companion import Companion, RunView
 from penstock.plugins.engine.run.open_application import OpenApplication

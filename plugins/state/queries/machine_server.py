@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from penstock import Application, ConfigError
 from penstock.plugins.engine.host.client import Client, HostSpec
-from penstock.plugins.engine.host.companion import HostCompanion
-from penstock.plugins.engine.host.engine import Cargo, Engine, HostInfo
 from penstock.plugins.engine.host.executor_identity import reachable_name
 from penstock.plugins.engine.host.place import digest_of
+from penstock.plugins.engine.host.slot_engine import Cargo, Engine, HostCompanion, HostInfo
 from penstock.plugins.engine.task.locations import state_directory
 from penstock.plugins.engine.task.process_resources import tune_garbage_collector_to_answer
 from penstock.support.repeats import Repeats

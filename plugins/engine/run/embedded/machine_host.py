@@ -7,11 +7,9 @@ from dataclasses import replace
 
 from penstock import RuntimeUnavailableError, World
 from penstock.plugins.engine.host.client import Client, HostSpec, end_hosts
-from penstock.plugins.engine.host.engine import HostInfo
-from penstock.plugins.engine.host.life import Process, started_at
-from penstock.plugins.engine.host.reports import SlotMessage, TaskFailure
-from penstock.plugins.engine.host.slot_engine import SlotCargo, SlotEngine, SlotRequest
-from penstock.plugins.engine.host.status import Meter
+from penstock.plugins.engine.host.place import Process, started_at
+from penstock.plugins.engine.host.reports import Meter, SlotMessage, TaskFailure
+from penstock.plugins.engine.host.slot_engine import HostInfo, SlotCargo, SlotEngine, SlotRequest
 
 _SILENT_SECONDS = 12.0
 """Seconds without a sign, and without processor time, after which a host is frozen; one that works gives a sign every

@@ -18,8 +18,7 @@ from penstock.plugins.engine.host.client import HostSpec
 from penstock.plugins.engine.host.continuous_engine import ContinuousEngine
 from penstock.plugins.engine.host.executor_identity import ExecutorIdentity
 from penstock.plugins.engine.host.log_lines import HostLogReader
-from penstock.plugins.engine.host.plan import STUCK_SECONDS, SlotPlan
-from penstock.plugins.engine.host.reports import SlotMessage, TaskFailure
+from penstock.plugins.engine.host.reports import STUCK_SECONDS, SlotMessage, SlotPlan, TaskFailure
 from penstock.plugins.engine.host.slot_engine import SlotCargo, SlotEngine, SlotRequest
 from penstock.plugins.engine.task.shipping import pack
 from penstock.plugins.engine.task.temporary import TemporaryDirectory

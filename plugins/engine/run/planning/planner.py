@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock import Clock, Log, SystemClock, TaskId, TopicPartition, UnknownTopicError
-from penstock.plugins.engine.host.plan import SlotPlan
+from penstock.plugins.engine.host.reports import SlotPlan
 from penstock.plugins.engine.task.fronts import Fronts
 from penstock.plugins.engine.task.pause_requests import PauseWatch
 from penstock.plugins.engine.task.topic_ids import EVERY_SECONDS

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from penstock import Clock, SystemClock
-from penstock.plugins.engine.host.plan import SlotPlan
+from penstock.plugins.engine.host.reports import SlotPlan
 
 from ..slots import slots
 from .control import Control, ControlFile
