@@ -22,13 +22,12 @@ from penstock.plugins.engine.host.place import LEASE_SECONDS, digest_of
 from penstock.plugins.engine.host.reports import SlotMessage, TaskFailure
 from penstock.plugins.engine.host.slot_engine import OpensCompanion, SlotCargo
 from penstock.plugins.engine.program.preparation import Prepared
-from penstock.plugins.engine.run.host_messages import HostMessages
 from penstock.plugins.engine.run.order import Trigger
 from penstock.plugins.engine.run.planning import renewals
 from penstock.plugins.engine.run.planning.control import Control, ControlFile, LogFile
 from penstock.plugins.engine.run.planning.run_plan import Plan
 from penstock.plugins.engine.run.progress import EndedBatch
-from penstock.plugins.engine.run.query import Query
+from penstock.plugins.engine.run.query import HostMessages, Query
 from penstock.plugins.engine.run.settings import UNCAUGHT_EXCEPTION_HANDLER
 from penstock.plugins.engine.run.slots import Slots, slots
 from penstock.plugins.engine.task.shipping import pack

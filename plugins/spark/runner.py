@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from penstock import Application, Clock, ConfigError, RuntimeUnavailableError
 from penstock.plugins.engine.run.order import RunOrder, Trigger
 from penstock.plugins.engine.run.progress import EndedBatch, RunProgress, RunSummary
-from penstock.plugins.engine.run.run_loop import RunLoop, begun
+from penstock.plugins.engine.run.run_loop import RunLoop, StopRequest, begun
 from penstock.plugins.engine.run.statistics import RunStatistics
-from penstock.plugins.engine.run.stop_request import StopRequest
 
 from .query import ApplicationQuery
 from .running import RunningApplication

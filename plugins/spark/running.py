@@ -12,7 +12,7 @@ from penstock.plugins.engine.program.lease import LeaseKeeper
 from penstock.plugins.engine.program.open_files import check_open_files
 from penstock.plugins.engine.program.preparation import Prepared
 from penstock.plugins.engine.run.open_application import OpenApplication, prepared_application
-from penstock.plugins.engine.run.stepping import SteppingDriver, stepping
+from penstock.plugins.engine.run.query import SteppingDriver, stepping
 
 from .placement.executors import LateExecutors, wait_for_executors
 from .query import ApplicationQuery

@@ -10,8 +10,8 @@ from typing import Any
 
 from penstock import Application, Record
 from penstock.log import Log
-from penstock.plugins.engine.run.embedded.engine import stepping_embedded
-from penstock.plugins.engine.run.stepping import SteppingDriver
+from penstock.plugins.engine.run.embedded import stepping_embedded
+from penstock.plugins.engine.run.query import SteppingDriver
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.plugins.engine.run.embedded.engine import stepping_embedded
+from penstock.plugins.engine.run.embedded import stepping_embedded
 
 from .comparing import BEHIND_PROCESS, ORDER, REFUSED, SEGMENTS, STALE_ANSWERS, compared
 from .differences import DeletedSelfJoins, OptimisedSelfJoins, RowsSentBefore

@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 
 from penstock import Clock, ManualClock, Processor, Record, Topology
-from penstock.plugins.engine.run.embedded.engine import EmbeddedEngine, stepping_embedded
+from penstock.plugins.engine.run.embedded import EmbeddedEngine, stepping_embedded
 from penstock.plugins.engine.run.order import RunOrder, Trigger
 from penstock.plugins.engine.run.planning.planner import RENEWAL_SECONDS
 

@@ -38,8 +38,7 @@ from penstock.plugins.engine.program.lease import LeaseKeeper
 from penstock.plugins.engine.program.preparation import resolve
 from penstock.plugins.engine.program.run_status import RunStatus
 from penstock.plugins.engine.program.status_topic import StatusTopic
-from penstock.plugins.engine.run import run_loop
-from penstock.plugins.engine.run.embedded import query
+from penstock.plugins.engine.run import embedded, run_loop
 from penstock.plugins.engine.run.progress import RunProgress
 
 from ..spark import apps
@@ -387,7 +386,7 @@ def test_a_topic_counts_as_gone_when_two_lists_lack_it(
 
 
 def test_a_processor_that_does_not_return_is_named(surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query, "STUCK_SECONDS", 1.5)
+    monkeypatch.setattr(embedded, "STUCK_SECONDS", 1.5)
     monkeypatch.setattr(continuous_engine, "_CLOSE_SECONDS", 0.1)
     released = threading.Event()
 

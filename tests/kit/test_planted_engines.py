@@ -12,7 +12,7 @@ import pytest
 from penstock import Application
 from penstock.clock import SystemClock
 from penstock.errors import PenstockError
-from penstock.plugins.engine.run.embedded.engine import EmbeddedEngine
+from penstock.plugins.engine.run.embedded import EmbeddedEngine
 from penstock.plugins.engine.run.engine import Engine
 from penstock.plugins.engine.run.order import RunOrder
 from penstock.plugins.engine.run.progress import RunSummary

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Commit, OutputBatch, TopicPartition
-from penstock.plugins.engine.run.planning import lags
-from penstock.plugins.engine.run.planning.lags import Lags
+from penstock.plugins.engine.run.planning import planner
+from penstock.plugins.engine.run.planning.planner import Lags
 from penstock.plugins.logs.memory import MemoryLog
 
 PARTITIONS = [TopicPartition("in", number) for number in range(4)]
@@ -47,7 +47,7 @@ class Stage:
 
 @pytest.fixture(autouse=True)
 def none_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lags, "_FEW", 0)
+    monkeypatch.setattr(planner, "_FEW", 0)
 
 
 STEPS = st.lists(st.tuples(st.sampled_from(["put", "process", "look", "wait"]), st.integers(0, 3)), max_size=40)

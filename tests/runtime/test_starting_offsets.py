@@ -15,7 +15,7 @@ from penstock import Application, OutputBatch, TaskId, Topology
 from penstock.log import Log
 from penstock.plugins.engine.program.lag import find_lag, offset_resets
 from penstock.plugins.engine.program.preparation import resolve
-from penstock.plugins.engine.run.planning.lags import Lags
+from penstock.plugins.engine.run.planning.planner import Lags
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker

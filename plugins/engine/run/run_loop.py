@@ -3,31 +3,98 @@
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TypeVar
+from types import FrameType
+from typing import Any, TypeVar
 
 from penstock import Application, LeaseTakenError, SystemClock, TaskId, TopicPartition, TopologyError
-from penstock.plugins.engine.host.reports import HostStatus
-from penstock.plugins.engine.program.lag import HeldBack, PartitionLag, find_lag
-from penstock.plugins.engine.program.pausing import read_paused
-from penstock.plugins.engine.program.preparation import resolve
-from penstock.plugins.engine.program.visits import asked_visits
-from penstock.plugins.engine.task.report import TaskReport
 
+from ..host.reports import HostStatus
+from ..program.lag import HeldBack, PartitionLag, find_lag
+from ..program.pausing import read_paused
+from ..program.preparation import resolve
+from ..program.visits import asked_visits
+from ..task.report import TaskReport
 from .companion import Companion, RunView, companions
-from .metrics.settings import METRICS_PORT, METRICS_REPORTERS
 from .open_application import OpenApplication
 from .order import FAILED, REBALANCING, RUNNING, STOPPED, STOPPING, RunOrder
-from .planning.rests import rest_seconds
+from .planning.run_plan import rest_seconds
 from .progress import BatchRates, EndedBatch, RecentRates, RunProgress, RunSummary
 from .query import Query
-from .settings import STATE_LISTENER
+from .settings import METRICS_PORT, METRICS_REPORTERS, STATE_LISTENER
 from .statistics import RunStatistics
-from .stop_request import StopRequest
+
+_TURN_SECONDS = 0.05
+
+
+class StopRequest:
+    """The reason why the run should end: a signal, or the caller's event."""
+
+    def __init__(self, event: threading.Event | None) -> None:
+        self._event = event
+        self._signalled = threading.Event()
+        self._signal: str | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    @classmethod
+    @contextmanager
+    def listening(cls, event: threading.Event | None) -> Iterator[StopRequest]:
+        """Handle SIGTERM and SIGINT while the block runs; a second one of either has its usual effect."""
+        request = cls(event)
+        if threading.current_thread() is not threading.main_thread():
+            yield request
+            return
+        before = {number: signal.signal(number, request._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        request._before = before
+        try:
+            yield request
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._signal is not None:
+            handler = self._before[signal.Signals(number)]
+            signal.signal(number, handler)
+            if callable(handler):
+                handler(number, frame)
+            return
+        self._signal = signal.Signals(number).name
+        self._signalled.set()
+
+    def ask(self, name: str) -> None:
+        """Take note of a signal that another process got; any thread may call it."""
+        if self._signal is None:
+            self._signal = name
+            self._signalled.set()
+
+    @property
+    def reason(self) -> str | None:
+        """The signal's name, "stop" for the caller's event, or None."""
+        if self._signal is not None:
+            return self._signal
+        return "stop" if self._event is not None and self._event.is_set() else None
+
+    def wait(self, seconds: float) -> None:
+        """Wait, at most until there is a reason; when there is one already, for a moment."""
+        if self.reason is not None:
+            seconds = 0.001
+        if self._event is None:
+            self._signalled.wait(seconds)
+            return
+        # A signal does not end a wait for the caller's event, and this must not set that: look at both in turns.
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not (
+            self._event.wait(min(left, _TURN_SECONDS)) or self._signalled.is_set()
+        ):
+            pass
+
 
 _POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.05, 1.0
 _LAG_SECONDS, _LONGEST_LAG_SECONDS = 0.5, 5.0

@@ -1,4 +1,4 @@
-"""The settings of a run: its engine, its listener, what an uncaught error does, and the sizes of batches."""
+"""The settings of a run: its engine, listener, metrics, sizes of batches, and the answer to an uncaught error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from penstock import ConfigError, MissingPackageError, PenstockError, PluginError, Setting
 from penstock.hooks import registry
-from penstock.settings.types import DURATION, SettingType, function, optional, whole_number
+from penstock.settings.types import DURATION, SettingType, function, optional, text, whole_number
+from penstock.support.packages import check_installed
 
 STOP, REPLACE_TASK = "stop", "replace_task"
 
@@ -40,7 +41,7 @@ def replaces(handler: UncaughtExceptionHandler, error: PenstockError) -> bool:
     return answer == REPLACE_TASK
 
 
-def _installed(setting: str, value: Any) -> str:
+def _installed_engine(setting: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{setting}: expected the name of an installed engine, found {value!r}")
     try:
@@ -52,7 +53,7 @@ def _installed(setting: str, value: Any) -> str:
 
 ENGINE = Setting(
     "engine",
-    SettingType(_installed),
+    SettingType(_installed_engine),
     "spark",
     "What runs the application: `spark`, `embedded` (in one process of this machine, or in several), or an engine that "
     "another package brings.",
@@ -83,4 +84,61 @@ PUNCTUATION_INTERVAL = Setting(
     DURATION,
     "1s",
     "How often the wall clock ticks when there is no data; only applications with wall-clock punctuators notice.",
+)
+
+
+def reporter_names(text: str) -> list[str]:
+    """Return the names of reporters in the text of the setting `metrics_reporters`."""
+    return [name for each in text.split(",") if (name := each.strip())]
+
+
+def _installed_reporters(setting: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{setting}: expected names of metrics reporters with commas between, found {value!r}")
+    for name in reporter_names(value):
+        try:
+            registry().find("metrics reporter", name)
+        except PluginError as error:
+            raise PluginError(f"{setting}: {error}") from error
+    return value
+
+
+def _needs_prometheus(port: int | None) -> None:
+    if port:
+        check_installed("setting 'metrics_port'", "metrics", "prometheus_client")
+
+
+def _needs_reporters(names: str) -> None:
+    for name in reporter_names(names):
+        registry().load("metrics reporter", name)
+
+
+METRICS_PORT = Setting(
+    "metrics_port",
+    optional(whole_number(0, 65_535, "a port, or 0 or None for none")),
+    None,
+    "The port on which the driver of a run serves its counts to Prometheus; None or 0: it does not.",
+    _needs_prometheus,
+)
+METRICS_HOST = Setting(
+    "metrics_host",
+    text("a host's name or address"),
+    "127.0.0.1",
+    "The address that `metrics_port` is opened on; `0.0.0.0` for all of the host's.",
+)
+METRICS_REPORTERS = Setting(
+    "metrics_reporters",
+    SettingType(_installed_reporters),
+    "",
+    "Names of installed reporters that get the metrics of a run, with commas between.",
+    _needs_reporters,
+)
+METRICS_INTERVAL = Setting("metrics_interval", DURATION, "10s", "The time between two reports of `metrics_reporters`.")
+
+
+PROCESSES = Setting(
+    "processes",
+    whole_number(0, expected="a number of processes, or 0 for none beside the engine's own"),
+    0,
+    "With the engine `embedded`: in how many task hosts the tasks run; 0: in the process of the engine.",
 )

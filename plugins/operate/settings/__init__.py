@@ -8,14 +8,14 @@ from penstock import Components, hookimpl
 @hookimpl
 def penstock_settings() -> Components:
     """Return the settings that one of our plugins alone reads; each is declared in that plugin."""
-    planning, metrics = "penstock.plugins.engine.run.settings", "penstock.plugins.engine.run.metrics.settings"
+    planning, metrics = "penstock.plugins.engine.run.settings", "penstock.plugins.engine.run.settings"
     registry = "penstock.plugins.serdes.registry.settings"
     queries = "penstock.plugins.state.queries.settings"
     return {
         "engine": "penstock.plugins.engine.run.settings:ENGINE",
         "state_listener": "penstock.plugins.engine.run.settings:STATE_LISTENER",
         "uncaught_exception_handler": "penstock.plugins.engine.run.settings:UNCAUGHT_EXCEPTION_HANDLER",
-        "processes": "penstock.plugins.engine.run.embedded.settings:PROCESSES",
+        "processes": "penstock.plugins.engine.run.settings:PROCESSES",
         "standby_listener": "penstock.plugins.state.copies.settings:STANDBY_LISTENER",
         "schema_registry": f"{registry}:SCHEMA_REGISTRY",
         "schema_registry_user_info": f"{registry}:SCHEMA_REGISTRY_USER_INFO",
@@ -44,7 +44,7 @@ def penstock_settings() -> Components:
 def penstock_engines() -> Components:
     """Return the engines for the setting `engine`."""
     return {
-        "embedded": "penstock.plugins.engine.run.embedded.engine:EmbeddedEngine",
+        "embedded": "penstock.plugins.engine.run.embedded:EmbeddedEngine",
         "spark": "penstock.plugins.spark.engine:SparkEngine",
     }
 

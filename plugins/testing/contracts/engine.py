@@ -29,10 +29,9 @@ from penstock import (
     TopologyError,
     key_value_store,
 )
-from penstock.plugins.engine.run.engine import Engine
+from penstock.plugins.engine.run.engine import Engine, StartedRun
 from penstock.plugins.engine.run.order import RunOrder, Trigger
 from penstock.plugins.engine.run.progress import RunProgress, RunSummary
-from penstock.plugins.engine.run.started_run import StartedRun
 from penstock.plugins.engine.task.locations import open_log
 
 from .expectations import expect
@@ -90,7 +89,7 @@ def counting(processor: type[Processor] = _Count) -> Topology:
 class EngineContract:
     """The contract of an engine, as tests; run them in a test class of yours.
 
-    >>> from penstock.plugins.engine.run.embedded.engine import EmbeddedEngine
+    >>> from penstock.plugins.engine.run.embedded import EmbeddedEngine
     >>> class TestEmbedded(EngineContract):
     ...     engine = EmbeddedEngine
 

@@ -19,7 +19,7 @@ from penstock.plugins.engine.program.run_status import RunStatus
 from penstock.support.packages import needed
 
 from ..companion import Companion
-from .settings import METRICS_HOST, METRICS_PORT
+from ..settings import METRICS_HOST, METRICS_PORT
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment

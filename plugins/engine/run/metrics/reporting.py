@@ -14,8 +14,8 @@ from penstock.plugins.engine.program.run_status import RunStatus
 from penstock.support.repeats import Repeats
 
 from ..companion import Companion
+from ..settings import METRICS_INTERVAL, METRICS_REPORTERS, reporter_names
 from .measures import measures_of
-from .settings import METRICS_INTERVAL, METRICS_REPORTERS, reporter_names
 
 _LAST_SECONDS = 10.0
 

@@ -11,8 +11,7 @@ from penstock.plugins.engine.host.reports import SlotPlan
 from ..slots import slots
 from .control import Control, ControlFile
 from .planner import Offset
-from .rests import LONGEST_REST, Rests
-from .run_plan import Plan
+from .run_plan import LONGEST_REST, Plan, Rests
 
 RENEWAL_SECONDS = 20.0
 """Seconds between two batches. Each costs the tail of the latency a little."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Application, PluginError
-from penstock.plugins.engine.run.embedded.engine import EmbeddedEngine
+from penstock.plugins.engine.run.embedded import EmbeddedEngine
 from penstock.plugins.engine.run.engine import Engine
 from penstock.plugins.engine.run.order import RunOrder
 from penstock.plugins.engine.run.progress import RunSummary

@@ -1,4 +1,4 @@
-"""EmbeddedQuery: the tasks of an application on this machine; a thread of its own stands where Spark's query does."""
+"""EmbeddedEngine: runs an application on this machine, without Spark and Java. EmbeddedQuery: its tasks."""
 
 from __future__ import annotations
 
@@ -7,33 +7,113 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from penstock import Commit, PenstockError, World
-from penstock.plugins.engine.host.application_engine import ApplicationEngine
-from penstock.plugins.engine.host.client import HostSpec
-from penstock.plugins.engine.host.continuous_engine import ContinuousEngine
-from penstock.plugins.engine.host.executor_identity import ExecutorIdentity
-from penstock.plugins.engine.host.log_lines import HostLogReader
-from penstock.plugins.engine.host.reports import STUCK_SECONDS, SlotMessage, SlotPlan, TaskFailure
-from penstock.plugins.engine.host.slot_engine import SlotCargo, SlotEngine, SlotRequest
-from penstock.plugins.engine.task.shipping import pack
-from penstock.plugins.engine.task.temporary import TemporaryDirectory
+from penstock import Application, Commit, LeaseTakenError, PenstockError, RuntimeUnavailableError, World
 
-from ..host_messages import HostMessages
-from ..open_application import OpenApplication
-from ..order import Trigger
-from ..planning.control import Control, OwnOrders
-from ..planning.planner import BatchPlanner
-from ..planning.run_plan import Plan
-from ..progress import EndedBatch
-from ..query import Query
-from ..settings import UNCAUGHT_EXCEPTION_HANDLER
-from ..slots import Slots, slots
-from .machine_host import MachineHost, OwnHost
+from ..host.application_engine import ApplicationEngine
+from ..host.client import Client, HostSpec, end_hosts
+from ..host.continuous_engine import ContinuousEngine
+from ..host.executor_identity import ExecutorIdentity
+from ..host.log_lines import HostLogReader
+from ..host.place import Process, started_at
+from ..host.reports import STUCK_SECONDS, Meter, SlotMessage, SlotPlan, TaskFailure
+from ..host.slot_engine import HostInfo, SlotCargo, SlotEngine, SlotRequest
+from ..program.open_files import check_open_files
+from ..task.process_resources import tune_garbage_collector
+from ..task.shipping import pack
+from ..task.temporary import TemporaryDirectory
+from .engine import Engine
+from .open_application import OpenApplication, prepared_application
+from .order import RunOrder, Trigger
+from .planning.control import Control, OwnOrders
+from .planning.planner import BatchPlanner
+from .planning.run_plan import Plan
+from .progress import EndedBatch, RunSummary
+from .query import HostMessages, Query, SteppingDriver, stepping
+from .run_loop import RunLoop, begun
+from .settings import PROCESSES, UNCAUGHT_EXCEPTION_HANDLER
+from .slots import Slots, slots
+
+_SILENT_SECONDS = 12.0
+"""Seconds without a sign, and without processor time, after which a host is frozen; one that works gives a sign every
+five, unless a call keeps Python's lock."""
+
+
+class MachineHost:
+    """A host in a process of its own: started when it is first called, and again when it is lost.
+
+    It ends with this process. One thread at a time calls its methods.
+    """
+
+    def __init__(self, application_id: str, spec: HostSpec) -> None:
+        self._application_id = application_id
+        own = Process(os.getpid(), started_at(os.getpid()), "the process of the engine")
+        self._client = Client(replace(spec, watched=(own,)))
+        self._has_answered = False
+
+    def call(self, request: SlotRequest) -> SlotMessage:
+        """Return what the tasks did; an error is in the message, and so are hosts that were lost."""
+        reason = "host lost" if self._has_answered else "first"
+        try:
+            message: SlotMessage = self._client.call(request, reason, _SILENT_SECONDS)
+            self._has_answered = True
+        except Exception as error:
+            failure = TaskFailure.of_slot(self._application_id, request.plan.slot, error)
+            message = SlotMessage(request.plan.slot, request.executor, failure=failure)
+        return replace(message, losses=self._client.take_losses())
+
+    def end_stuck(self, message: SlotMessage) -> None:
+        """End the host, because its tasks make no turn: the next call starts another one."""
+        self._client.close()
+        process = 0 if message.host is None else message.host.process
+        end_hosts([self._client.spec.key], "its tasks have made no turn for too long", process)
+
+    def close(self) -> None:
+        """End the host; nothing of it is left when this returns."""
+        self._client.close()
+        end_hosts([self._client.spec.key], "the run has ended")
+
+
+class OwnHost:
+    """The one slot of an application, in this process. One thread calls all methods."""
+
+    def __init__(self, cargo: SlotCargo, world: World) -> None:
+        self._application_id = cargo.application.id
+        self._cargo = cargo
+        self._world = world
+        self._engine: SlotEngine | None = None
+
+    def call(self, request: SlotRequest) -> SlotMessage:
+        """Return what the tasks did; an error is in the message."""
+        try:
+            if self._engine is None:
+                self._engine = self._cargo.engine(HostInfo(self._world.token(8), 0, "", "first", Meter(), self._world))
+            message: SlotMessage = self._engine.handle(request)
+            return message
+        except Exception as error:
+            failure = TaskFailure.of_slot(self._application_id, request.plan.slot, error)
+            return SlotMessage(request.plan.slot, request.executor, failure=failure)
+
+    def end_stuck(self, message: SlotMessage) -> None:
+        """Raise RuntimeUnavailableError: what a processor of this process does cannot be ended from outside."""
+        raise RuntimeUnavailableError(
+            f"application {self._application_id!r}: its tasks have made no turn for {message.stuck_seconds:.0f} s "
+            f"({message.stuck_in}): a processor does not return. Nothing since their last commits counts, and nothing "
+            "is lost: correct the processor, and start the application again"
+        )
+
+    def close(self) -> None:
+        """Commit where tasks work on their own, and close everything."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
 
 T = TypeVar("T")
 
@@ -245,3 +325,65 @@ class EmbeddedQuery(Query):
         for each in messages:
             if each.stuck_seconds > STUCK_SECONDS:
                 self._hosts[each.slot].end_stuck(each)
+
+
+_OF_SPARK = {"parallelism": "; 'processes' spreads its tasks over processes", "checkpoint_dir": ""}
+"""Settings that only Spark reads, and what to set instead."""
+
+
+class EmbeddedEngine(Engine):
+    """The engine `embedded`: the tasks of an application run in this process, or in task hosts of this machine."""
+
+    title = "the embedded engine"
+
+    def run(self, application: Application, order: RunOrder, **options: Any) -> RunSummary:
+        for name, instead in _OF_SPARK.items():
+            if name in application.settings.of_plugins:
+                what = "application %r: the embedded engine does not read the setting %r%s"
+                _log.info(what, application.id, name, instead)
+        try:
+            return self._run(application, order)
+        except LeaseTakenError:
+            if order.waits and order.stop is not None and order.stop.is_set():
+                return RunSummary(application.id, stopped_by="stop")
+            raise
+
+    def _run(self, application: Application, order: RunOrder) -> RunSummary:
+        opening = partial(opened, application)
+        with begun(application, order, opening, has_tasks_here=True) as (running, stop, statistics):
+            order.note_start()
+            if threading.current_thread() is threading.main_thread():
+                # The process is the run's own. In a service the collector is left as it is.
+                tune_garbage_collector()
+            return _EmbeddedRun(running, order, stop, statistics).until_done()
+
+
+class _EmbeddedRun(RunLoop):
+    def new_query(self, clock_ms: int | None) -> EmbeddedQuery:
+        processes = PROCESSES.of(self._running.application.settings)
+        return EmbeddedQuery(self._running, processes, clock_ms=clock_ms, is_continuous=self._trigger.is_continuous)
+
+
+@contextmanager
+def opened(application: Application, is_wanted: Callable[[], bool] = lambda: False) -> Iterator[OpenApplication]:
+    """Open an application, and close it at the end. Raises what `Engine.run` does."""
+    with prepared_application(application, is_wanted) as (prepared, log, lease):
+        check_open_files(prepared, log, max(1, PROCESSES.of(prepared.application.settings)))
+        running = OpenApplication(prepared, log, lease)
+        try:
+            yield running
+        finally:
+            running.repeats.write_rest()
+
+
+@contextmanager
+def stepping_embedded(application: Application, *, is_continuous: bool = False) -> Iterator[SteppingDriver]:
+    """Open an application that processes records only in a test's steps, in this process.
+
+    `is_continuous`: the tasks run as with the trigger "continuous", but only within steps.
+    """
+    with (
+        opened(application) as running,
+        stepping(running, EmbeddedQuery(running, clock_ms=0, step=-1, is_continuous=is_continuous)) as driver,
+    ):
+        yield driver

@@ -1,1 +1,0 @@
-"""The embedded engine: runs an application in this process, or in task hosts of this machine; no Spark, no Java."""
