@@ -41,16 +41,14 @@ from penstock.task.visits import Visit
 from .batches.checkpoint import Checkpoint, delete_with_spark
 from .batches.executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction
 from .batches.host_caller import HostCaller, host_key
-from .batches.planner_watch import PlannerWatch
+from .batches.source import PlannerWatch
 from .observed import OBSERVED, sums
 from .placement.executors import LateExecutors
 from .placement.slot_placement import SlotPlacement
+from .session.interpreter import SparkFailure, cause_in, explain
 from .session.sessions import is_cluster, tune
-from .session.spark_failure import SparkFailure, cause_in, explain
 from .settings import PARALLELISM
-from .watching.beats import Beats
-from .watching.noted_servers import NotedServers
-from .watching.stops import Stops
+from .watching import Beats, NotedServers, Stops
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.plugins.engine.run.embedded import stepping_embedded
-from penstock.plugins.spark.running import stepping_on_spark
+from penstock.plugins.spark.runner import stepping_on_spark
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..rotation import of_today

@@ -24,7 +24,7 @@ from penstock.plugins.engine.host.place import Process, started_at
 from penstock.plugins.engine.host.reports import Meter, SlotMessage, SlotPlan
 from penstock.plugins.engine.host.slot_engine import HostInfo, SlotCargo, SlotRequest
 from penstock.plugins.engine.run.slots import Slots
-from penstock.plugins.spark.watching.noted_servers import NotedServers
+from penstock.plugins.spark.watching import NotedServers
 from penstock.plugins.state.queries import machine_server
 from penstock.plugins.state.queries.active_server import noted_server
 from penstock.plugins.state.queries.http.guard import Address

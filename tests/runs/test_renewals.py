@@ -17,8 +17,7 @@ from penstock.plugins.engine.run.planning.planner import Offset
 from penstock.plugins.engine.run.planning.renewals import RENEWAL_SECONDS, RenewalPlanner
 from penstock.plugins.engine.run.planning.run_plan import Plan
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.spark.watching.beats import MISSING_SECONDS, Beats
-from penstock.plugins.spark.watching.stops import Stops
+from penstock.plugins.spark.watching import MISSING_SECONDS, Beats, Stops
 from penstock.record import TopicPartition
 from penstock.support.repeats import Repeats
 

@@ -20,7 +20,7 @@ from penstock import Application
 from penstock.plugins.engine.host import claims
 from penstock.plugins.engine.program import lease
 from penstock.plugins.spark import RunProgress, run
-from penstock.plugins.spark.placement import slot_owners
+from penstock.plugins.spark.placement import executors
 from penstock.plugins.spark.session.sessions import make_session
 
 
@@ -36,7 +36,7 @@ def main(directory: str, topology: str, trigger: str, *given: str) -> None:
         lease._TTL_SECONDS = float(options.pop("lease"))
     if "patience" in options:
         claims.WAIT_SECONDS = 1.0
-        slot_owners._MOST_SECONDS = float(options.pop("patience"))
+        executors._MOST_SECONDS = float(options.pop("patience"))
     progress = options.pop("progress", None)
 
     def write(news: RunProgress) -> None:

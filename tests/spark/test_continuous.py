@@ -11,7 +11,7 @@ import pytest
 
 from penstock import ProcessingError
 from penstock.plugins.engine.program.own_topics import heartbeat_topic
-from penstock.plugins.spark.watching import beats
+from penstock.plugins.spark import watching
 
 from ..processes import is_alive
 from ..rotation import by_turns
@@ -78,7 +78,7 @@ def test_hosts_work_between_batches_and_a_killed_one_is_replaced(tmp_path: Path,
 def test_a_host_whose_tasks_are_stuck_is_replaced(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(beats, "STUCK_SECONDS", 2.0)
+    monkeypatch.setattr(watching, "STUCK_SECONDS", 2.0)
     flag = tmp_path / "flag"
     with Surroundings(tmp_path / "data") as surroundings:
         surroundings.create(**{"in": 4, "out": 2})

@@ -10,11 +10,11 @@ import pytest
 from penstock.plugins.spark.placement.executors import (
     DECOMMISSIONED,
     EXCLUDED,
+    Executor,
     LateExecutors,
     SparkExecutors,
     expected_executors,
 )
-from penstock.plugins.spark.placement.slot_owners import Executor
 
 
 class FakeSpark:

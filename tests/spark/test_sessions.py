@@ -13,7 +13,8 @@ from penstock import ConfigError, RuntimeUnavailableError, Settings
 from penstock.plugins.engine.run.order import Trigger
 from penstock.plugins.spark import run
 from penstock.plugins.spark.query import spark_trigger
-from penstock.plugins.spark.running import local_changelog
+from penstock.plugins.spark.runner import local_changelog
+from penstock.plugins.spark.session.interpreter import explain
 from penstock.plugins.spark.session.sessions import (
     check_allocation,
     check_java,
@@ -21,7 +22,6 @@ from penstock.plugins.spark.session.sessions import (
     is_cluster,
     tune,
 )
-from penstock.plugins.spark.session.spark_failure import explain
 
 from . import apps
 from .surroundings import Surroundings

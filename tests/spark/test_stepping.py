@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.plugins.engine.run.query import SteppingDriver
-from penstock.plugins.spark.running import stepping_on_spark
+from penstock.plugins.spark.runner import stepping_on_spark
 
 from ..waiting import wait_until
 from . import apps

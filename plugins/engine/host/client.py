@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock import PenstockError, RuntimeUnavailableError
+from penstock.plugins.engine.task.unpacking import is_sent
 
-from ..task.unpacking import is_sent
 from .place import LEASE_SECONDS, Place, Process, check_peer, clock, cpu_seconds
 from .reports import STUCK_SECONDS, Loss
 

@@ -24,13 +24,13 @@ from penstock import (
     TopicPartition,
     World,
 )
+from penstock.plugins.engine.program.open_files import check_open_files_of_process
+from penstock.plugins.engine.program.own_topics import heartbeat_topic
+from penstock.plugins.engine.task.logged_task import FIRST
+from penstock.plugins.engine.task.loop.task_loop import TaskLoop
+from penstock.plugins.engine.task.reading import read_up_to
+from penstock.plugins.engine.task.report import DetailedCounts
 
-from ..program.open_files import check_open_files_of_process
-from ..program.own_topics import heartbeat_topic
-from ..task.logged_task import FIRST
-from ..task.loop.task_loop import TaskLoop
-from ..task.reading import read_up_to
-from ..task.report import DetailedCounts
 from .log_lines import running_node
 from .reports import STUCK_SECONDS, Observed, Offsets, SlotMessage, SlotPlan, TaskFailure, TaskResult
 from .slot_engine import HostInfo, SlotCargo, SlotEngine, SlotRequest

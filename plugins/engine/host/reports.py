@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Commit, PenstockError, TopicPartition, errors
+from penstock.plugins.engine.task.fronts import UNKNOWN
+from penstock.plugins.engine.task.local_state.restoring import RestoreProgress
+from penstock.plugins.engine.task.report import DetailedCounts, TaskReport
 from penstock.support.system_errors import what_to_do
 from penstock.task.progress import Front
 from penstock.task.visits import Visit
-
-from ..task.fronts import UNKNOWN
-from ..task.local_state.restoring import RestoreProgress
-from ..task.report import DetailedCounts, TaskReport
 
 _REFRESH_SECONDS = 2.0
 

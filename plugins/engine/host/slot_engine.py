@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from penstock import Application, Commit, Log, TopicPartition, World
+from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.process_resources import ProcessResources
 
-from ..task.locations import open_log
-from ..task.process_resources import ProcessResources
 from .claims import Claims, SlotLayout
 from .log_lines import HostLogHandler, OwnLogLines, log_to_driver
 from .place import Process

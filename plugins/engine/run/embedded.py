@@ -15,19 +15,19 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from penstock import Application, Commit, LeaseTakenError, PenstockError, RuntimeUnavailableError, World
+from penstock.plugins.engine.host.application_engine import ApplicationEngine
+from penstock.plugins.engine.host.client import Client, HostSpec, end_hosts
+from penstock.plugins.engine.host.continuous_engine import ContinuousEngine
+from penstock.plugins.engine.host.executor_identity import ExecutorIdentity
+from penstock.plugins.engine.host.log_lines import HostLogReader
+from penstock.plugins.engine.host.place import Process, started_at
+from penstock.plugins.engine.host.reports import STUCK_SECONDS, Meter, SlotMessage, SlotPlan, TaskFailure
+from penstock.plugins.engine.host.slot_engine import HostInfo, SlotCargo, SlotEngine, SlotRequest
+from penstock.plugins.engine.program.open_files import check_open_files
+from penstock.plugins.engine.task.process_resources import tune_garbage_collector
+from penstock.plugins.engine.task.shipping import pack
+from penstock.plugins.engine.task.temporary import TemporaryDirectory
 
-from ..host.application_engine import ApplicationEngine
-from ..host.client import Client, HostSpec, end_hosts
-from ..host.continuous_engine import ContinuousEngine
-from ..host.executor_identity import ExecutorIdentity
-from ..host.log_lines import HostLogReader
-from ..host.place import Process, started_at
-from ..host.reports import STUCK_SECONDS, Meter, SlotMessage, SlotPlan, TaskFailure
-from ..host.slot_engine import HostInfo, SlotCargo, SlotEngine, SlotRequest
-from ..program.open_files import check_open_files
-from ..task.process_resources import tune_garbage_collector
-from ..task.shipping import pack
-from ..task.temporary import TemporaryDirectory
 from .engine import Engine
 from .open_application import OpenApplication, prepared_application
 from .order import RunOrder, Trigger

@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 from penstock import Application, Clock, ConfigError, Log, RuntimeUnavailableError
+from penstock.plugins.engine.program.pausing import pause, resume
+from penstock.plugins.engine.program.stored_id import stored_application
+from penstock.plugins.engine.task.locations import open_log
 
-from ..program.pausing import pause, resume
-from ..program.stored_id import stored_application
-from ..task.locations import open_log
 from .companion import companions
 from .order import FAILED, RUNNING, STARTING, STOPPED, STOPPING, Lifecycle, RunOrder, Trigger
 from .progress import RunProgress, RunSummary

@@ -13,14 +13,14 @@ from dataclasses import replace
 from typing import Any
 
 from penstock import PenstockError, RuntimeUnavailableError
+from penstock.plugins.engine.host.log_lines import forward
+from penstock.plugins.engine.host.reports import SlotMessage, TaskFailure
+from penstock.plugins.engine.program.visits import asked_visits
+from penstock.plugins.engine.task.report import TaskReport
+from penstock.plugins.engine.task.retries import is_taken_over
 from penstock.support.repeats import Repeats
 from penstock.task.visits import Visit
 
-from ..host.log_lines import forward
-from ..host.reports import SlotMessage, TaskFailure
-from ..program.visits import asked_visits
-from ..task.report import TaskReport
-from ..task.retries import is_taken_over
 from .open_application import OpenApplication
 from .order import Trigger
 from .planning.control import Control, Orders

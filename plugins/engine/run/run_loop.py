@@ -14,13 +14,13 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from penstock import Application, LeaseTakenError, SystemClock, TaskId, TopicPartition, TopologyError
+from penstock.plugins.engine.host.reports import HostStatus
+from penstock.plugins.engine.program.lag import HeldBack, PartitionLag, find_lag
+from penstock.plugins.engine.program.pausing import read_paused
+from penstock.plugins.engine.program.preparation import resolve
+from penstock.plugins.engine.program.visits import asked_visits
+from penstock.plugins.engine.task.report import TaskReport
 
-from ..host.reports import HostStatus
-from ..program.lag import HeldBack, PartitionLag, find_lag
-from ..program.pausing import read_paused
-from ..program.preparation import resolve
-from ..program.visits import asked_visits
-from ..task.report import TaskReport
 from .companion import Companion, RunView, companions
 from .open_application import OpenApplication
 from .order import FAILED, REBALANCING, RUNNING, STOPPED, STOPPING, RunOrder

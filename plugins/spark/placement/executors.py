@@ -1,17 +1,286 @@
-"""SparkExecutors: the executors of a cluster as Spark's driver sees them, and when late ones are worth a new start."""
+"""Executors: which executors Spark has, and which of them each slot belongs to."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from penstock.plugins.engine.host.executor_identity import executor_id, node_name
+from penstock.plugins.engine.host.reports import SlotMessage
+from penstock.plugins.state.copies.settings import rack_of
+
 from ..session.sessions import is_cluster
-from .slot_owners import Executor
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
+
+LOST = "executor lost"
+REBALANCED = "rebalanced"
+PLACED_ELSEWHERE = "Spark places it elsewhere"
+TAKEN_OVER = "taken over by another attempt"
+
+_MOST_BATCHES = 20
+"""Number of batches in a row without the owner after which a healthy owner loses the slot."""
+_LEAST_BATCHES, _MOST_SECONDS = 3, 150.0
+"""The same, for long batches: so many batches, over so many seconds (the lease of a host)."""
+
+
+@dataclass(frozen=True)
+class Executor:
+    """An executor as Spark's driver sees it. `unfit`: the reason why it must not have slots, "" if there is none."""
+
+    cores: int
+    unfit: str = ""
+
+
+@dataclass(frozen=True)
+class Move:
+    """An order: `executor` no longer has the slot, and the next one that gets it from Spark takes it."""
+
+    slot: int
+    executor: str
+    reason: str
+
+
+class SlotOwners:
+    """The owner of each slot, as the text of an `ExecutorIdentity`.
+
+    A slot without an owner belongs to the executor that first reports that it ran it. A report from elsewhere alone
+    never moves a slot: its tasks are open at the owner, and opening them takes longer than another batch. A slot moves
+    - when its owner is gone, or unfit;
+    - at once, when its owner has more slots than cores and the executor that reports has cores to spare;
+    - when Spark keeps placing it elsewhere, because progress matters more.
+
+    `moves` counts the moves by reason. In local mode the one executor has all slots, and nothing moves.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.owners: dict[int, str] = {}
+        self.moves: Counter[str] = Counter()
+        self._executors: Mapping[str, Executor] | None = None
+        self._elsewhere: dict[int, _Streak] = {}
+        self._patience: Counter[int] = Counter()
+        self._avoided: dict[int, str] = {}
+        """By slot, the executor from which Spark has kept it away."""
+        self._keepers: dict[int, list[int]] = {}
+        self._warm: dict[int, set[str]] = {}
+        """By slot, the machines with copies of its tasks."""
+        self._left: dict[int, str] = {}
+        """By slot without an owner, the last one."""
+        self.lost: set[int] = set()
+        """The slots without an owner whose last one was lost."""
+
+    def note_batch(self, reports: Iterable[SlotMessage], now: float) -> list[Move]:
+        """Note the reports of one batch; return the moves that follow. `now`: seconds of a monotonic clock."""
+        moves: list[Move] = []
+        for report in sorted(reports, key=lambda each: each.slot):
+            if self._is_outdated(report):
+                continue
+            moves += self._note_elsewhere(report, now) if report.elsewhere else self._note_run(report)
+        return moves
+
+    def note_executors(self, executors: Mapping[str, Executor]) -> list[Move]:
+        """Note all executors of the cluster, by Spark's id; return the moves that follow."""
+        self._executors = dict(executors)
+        return [
+            self._clear(slot, unfit) for slot, owner in sorted(self.owners.items()) if (unfit := self._unfit(owner))
+        ]
+
+    def forget(self) -> list[Move]:
+        """Give every slot up, because the query starts again with another layout."""
+        return [self._clear(slot, REBALANCED) for slot in sorted(self.owners)]
+
+    def even_out(self) -> list[Move]:
+        """Take slots from executors with more slots than cores, as far as others have cores to spare."""
+        moves: list[Move] = []
+        for slot, owner in sorted(self.owners.items(), reverse=True):
+            if self._is_crowded(owner) and self._has_spare_cores():
+                moves.append(self._clear(slot, REBALANCED))
+        return moves
+
+    def keep_copies(self, copies: int, racks: str | None = None) -> dict[int, list[int]]:
+        """Return the slots whose hosts keep copies of each slot's tasks (`standby_slots`); remember on which machines.
+
+        While a slot has no owner, its copies stay where they were.
+        """
+        if not copies:
+            return {}
+        if len(self.owners) == self.slots:
+            self._keepers = standby_slots(self.owners, copies, racks)
+            self._warm = {
+                slot: {node_name(self.owners[each]) for each in keepers} for slot, keepers in self._keepers.items()
+            }
+        return self._keepers
+
+    def targets(self) -> dict[int, str]:
+        """Return, for each slot, Spark's id of the executor that should get it: its owner, or the one with most room.
+
+        One on a machine with copies of the slot's tasks comes first. Empty while nothing is known of executors.
+        """
+        fit, counts = self._fit(), self._counts()
+        if not fit:
+            return {}
+        targets = {slot: executor_id(owner) for slot, owner in self.owners.items()}
+        machines = {executor_id(owner): node_name(owner) for owner in self.owners.values()}
+        for slot in range(self.slots):
+            if slot not in targets:
+                avoided, warm = self._avoided.get(slot), self._warm.get(slot, ())
+                targets[slot] = min(
+                    fit,
+                    key=lambda name: (
+                        name == avoided,
+                        machines.get(name) not in warm,
+                        (counts[name] + 1) / max(1, fit[name].cores),
+                        name,
+                    ),
+                )
+                counts[targets[slot]] += 1
+        return targets
+
+    def _fit(self) -> dict[str, Executor]:
+        return {name: each for name, each in (self._executors or {}).items() if not each.unfit}
+
+    def _counts(self) -> Counter[str]:
+        return Counter(executor_id(owner) for owner in self.owners.values())
+
+    def _is_outdated(self, report: SlotMessage) -> bool:
+        """Return whether the batch was planned before the slot's last move, and ran as planned."""
+        is_as_planned = bool(report.elsewhere) or report.executor == report.planned
+        return is_as_planned and report.planned != "" and report.planned == self._left.get(report.slot)
+
+    def _note_run(self, report: SlotMessage) -> list[Move]:
+        slot, executor = report.slot, report.executor
+        self._elsewhere.pop(slot, None)
+        owner = self.owners.get(slot)
+        if owner == executor or self._unfit(executor):
+            # An executor that is about to end, or has ended, may have run the batch that is reported only now.
+            return []
+        self.owners[slot] = executor
+        self._avoided.pop(slot, None)
+        self._left.pop(slot, None)
+        self.lost.discard(slot)
+        if owner is None:
+            return []
+        self.moves[TAKEN_OVER] += 1
+        return [Move(slot, owner, TAKEN_OVER)]
+
+    def _note_elsewhere(self, report: SlotMessage, now: float) -> list[Move]:
+        slot = report.slot
+        owner = self.owners.get(slot)
+        if owner is None:
+            # The proxy found the owner's claim in the log; the owner's own report was lost with its attempt.
+            unfit = self._unfit(report.elsewhere)
+            if unfit:
+                return [Move(slot, report.elsewhere, unfit)]
+            self.owners[slot] = report.elsewhere
+            self.lost.discard(slot)
+            return []
+        if owner == report.executor:
+            return []
+        if self._is_crowded(owner) and self._has_room(report.executor) and self._has_spare_cores():
+            return [self._clear(slot, REBALANCED)]
+        streak = self._elsewhere.setdefault(slot, _Streak(now))
+        streak.batches += 1
+        # After each such move the patience doubles, so that a slot whose batches are long does not go back and forth.
+        times = 1 << min(self._patience[slot], 10)
+        if streak.batches >= _MOST_BATCHES * times or (
+            streak.batches >= _LEAST_BATCHES and now - streak.since >= _MOST_SECONDS * times
+        ):
+            self._patience[slot] += 1
+            self._avoided[slot] = executor_id(owner)
+            return [self._clear(slot, PLACED_ELSEWHERE)]
+        return []
+
+    def _clear(self, slot: int, reason: str) -> Move:
+        self._elsewhere.pop(slot, None)
+        if reason == REBALANCED:
+            self._warm.pop(slot, None)  # it moves to where there is room
+        self.moves[reason] += 1
+        if reason == LOST:
+            self.lost.add(slot)
+        owner = self._left[slot] = self.owners.pop(slot)
+        return Move(slot, owner, reason)
+
+    def _unfit(self, identity: str) -> str:
+        """Return why an executor must not have slots; "" if it may, or if nothing is known of executors yet."""
+        if self._executors is None:
+            return ""
+        found = self._executors.get(executor_id(identity))
+        return LOST if found is None else found.unfit
+
+    def _is_crowded(self, identity: str) -> bool:
+        cores = self._cores(identity)
+        return cores is not None and self._slots_of(identity) > cores
+
+    def _has_room(self, identity: str) -> bool:
+        cores = self._cores(identity)
+        return cores is not None and not self._unfit(identity) and self._slots_of(identity) < cores
+
+    def _has_spare_cores(self) -> bool:
+        """Return whether there are more spare cores than slots without an owner, which will take some of them."""
+        counts = self._counts()
+        spare = sum(max(0, each.cores - counts[name]) for name, each in self._fit().items())
+        return spare > self.slots - len(self.owners)
+
+    def _cores(self, identity: str) -> int | None:
+        found = (self._executors or {}).get(executor_id(identity))
+        return None if found is None else found.cores
+
+    def _slots_of(self, identity: str) -> int:
+        return self._counts()[executor_id(identity)]
+
+
+@dataclass
+class _Streak:
+    """Batches in a row in which Spark gave a slot to other executors than its owner."""
+
+    since: float
+    batches: int = 0
+
+
+def standby_slots(owners: Mapping[int, str], copies: int, racks: str | None = None) -> dict[int, list[int]]:
+    """Return, for each slot with an owner, the slots whose hosts keep copies of its tasks: each on another machine.
+
+    `owners`: the text of the ExecutorIdentity of each slot. `racks`: as the setting; a copy is in a rack that has
+    neither the slot nor another copy, as far as there are racks. There are fewer than `copies` where there are too few
+    machines. A machine is chosen by a hash of slot and machine, so one that comes or goes changes few others.
+    """
+    machines: dict[str, list[int]] = {}
+    for slot, owner in sorted(owners.items()):
+        machines.setdefault(node_name(owner), []).append(slot)
+    rack = {machine: rack_of(racks, machine) for machine in machines}
+    kept: Counter[int] = Counter()
+    found: dict[int, list[int]] = {}
+    for slot, owner in sorted(owners.items()):
+        mine = node_name(owner)
+        others = _spread(
+            sorted((each for each in machines if each != mine), key=lambda each: _weight(slot, each)), rack, mine
+        )
+        found[slot] = [min(machines[each], key=lambda host: (kept[host], host)) for each in others[:copies]]
+        kept.update(found[slot])
+    return found
+
+
+def _spread(machines: Iterable[str], rack: Mapping[str, str], first: str) -> list[str]:
+    """Return the machines in turns through their racks, that of `first` last in each turn."""
+    seen: Counter[str] = Counter([rack[first]])
+    turns = []
+    for each in machines:
+        turns.append((seen[rack[each]], each))
+        seen[rack[each]] += 1
+    return [each for _, each in sorted(turns, key=lambda turn: turn[0])]
+
+
+def _weight(slot: int, machine: str) -> bytes:
+    return blake2b(f"{slot}@{machine}".encode(), digest_size=8).digest()
+
 
 DECOMMISSIONED = "executor decommissioned"
 EXCLUDED = "executor excluded by Spark"

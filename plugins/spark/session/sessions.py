@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import re
@@ -10,21 +11,149 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock import ConfigError, RuntimeUnavailableError
-from penstock.plugins.engine.task.class_archive import archive_options
+from penstock.plugins.engine.task.class_archive import archive_options, digest, fitting_name
+from penstock.plugins.engine.task.locations import user_cache
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.support.packages import check_installed
 
 from .interpreter import check_command, chosen_command
-from .launching import JAVA_OPTIONS, class_archive, launch_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
+"""Options for a short start: in a local session no record passes through the JVM, which only plans small batches.
+
+The compiler and collector for large services cost more than they bring. The child processes are Hadoop's `chmod` calls.
+"""
+
+_LINKED = ("bin", "sbin", "jars")
+
+
+def launch_home() -> Path | None:
+    """Return a SPARK_HOME from which Python processes import the installed pyspark; None where it cannot be made.
+
+    Spark puts its own archive of pyspark first on the path of every Python process it starts. Modules in an archive are
+    compiled anew by each of these: about a second of each one's start, of which an application makes five.
+    It is in the user's cache, for its path is part of what the archive of classes is valid for.
+    """
+    package = importlib.util.find_spec("pyspark")
+    if "SPARK_HOME" in os.environ or package is None or package.origin is None:
+        return None
+    origin = Path(package.origin).parent
+    if not (origin / "jars").is_dir():
+        return None
+    home = user_cache() / f"spark-{digest(str(origin))}"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        for name in _LINKED:
+            _link(home / name, origin / name)
+    except OSError:
+        return None
+    return home
+
+
+def class_archive(java: str) -> Path | None:
+    """Return where the archive for this Java and this pyspark is, or would be; None where there can be none."""
+    home = launch_home()
+    return None if home is None else home / f"classes-{fitting_name(java, home / 'jars')}.jsa"
+
+
+def make_class_archive(java: str) -> Path:
+    """Run a small application in a JVM that archives the classes it has loaded, at its end; return the archive.
+
+    That takes about a minute. Raises ConfigError or RuntimeUnavailableError when there can be no archive, with the
+    reason.
+    """
+    archive = class_archive(java)
+    if archive is None:
+        raise ConfigError(
+            "there is nowhere to start Spark from but SPARK_HOME itself: unset SPARK_HOME, use the pyspark that pip "
+            "installs, and let the user's cache directory (XDG_CACHE_HOME, ~/.cache) be writable"
+        )
+    with TemporaryDirectory("warmup") as directory:
+        made = archive.with_name(f"{archive.name}.{os.getpid()}")
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock.plugins.spark.warmup", str(directory), str(made)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        try:
+            if done.returncode != 0 or not made.exists():
+                said = "\n".join(line for line in done.stdout.splitlines() if "[cds" not in line)
+                raise RuntimeUnavailableError(
+                    f"{java} made no archive of Spark's classes; everything works without one. The end of what it "
+                    f"said:\n{said.strip()[-1500:]}"
+                )
+            os.replace(made, archive)
+        finally:
+            made.unlink(missing_ok=True)
+    # Those for jar files that are no longer there: no JVM can use them, and each is large.
+    of_this_java = archive.name.rpartition("-")[0]
+    for old in archive.parent.glob(f"{of_this_java}*.jsa"):
+        if old != archive:
+            old.unlink(missing_ok=True)
+    return archive
+
+
+def _link(link: Path, target: Path) -> None:
+    if not link.exists():
+        # Write beside it, then move it: another process may do the same or read it now.
+        new = link.with_name(f"{link.name}.{os.getpid()}")
+        new.symlink_to(target)
+        os.replace(new, link)
+
+
+_OTHERWISE = {
+    "spark.master": "use --master (`master=`)",
+    "spark.submit.deployMode": "the driver is this process",
+    "spark.pyspark.driver.python": "the driver is this process",
+    "spark.remote": "penstock needs a classic session, because its runner watches the query in the driver's JVM",
+    "spark.sql.shuffle.partitions": "the number of slots is the setting parallelism (--set parallelism=N)",
+}
+_OF_THE_CONTEXT = ("spark.sql.streaming.ui.", "spark.sql.streaming.streamingQueryListeners")
+
+
+def parse_conf(given: Iterable[str]) -> dict[str, str]:
+    """Return settings from texts KEY=VALUE, checked; the last of a key counts."""
+    found = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--conf {text!r}: expected KEY=VALUE, such as spark.driver.memory=4g")
+        found[key.strip()] = value
+    check_conf(found)
+    return found
+
+
+def check_conf(conf: Mapping[str, str]) -> None:
+    """Raise ConfigError for keys that are not Spark's, and for those that a run sets itself."""
+    for key in conf:
+        if not key.startswith("spark."):
+            raise ConfigError(
+                f"--conf {key}: Spark's settings begin with 'spark.'; a setting of penstock or of Kafka's clients is "
+                "given by --set"
+            )
+        reason = _OTHERWISE.get(key)
+        if reason is None and key in query_options(checkpoint_is_local=True):
+            reason = "the query of an application needs the value that penstock sets"
+        is_for_queries = key.startswith(STREAMING) and not key.startswith(_OF_THE_CONTEXT)
+        if reason is None and is_for_queries and key not in TAKEN_OVER:
+            reason = "the query of an application has Spark's default, and this session has no other query"
+        if reason is not None:
+            raise ConfigError(f"--conf {key}: it cannot be changed here: {reason}")
+
 
 SPARK = "the engine 'spark' (the engine 'embedded' does without)"
 _LEAST_JAVA = 17

@@ -9,14 +9,14 @@ from contextlib import suppress
 from typing import Any
 
 from penstock import Clock, Log, SystemClock, TaskId, TopicPartition, UnknownTopicError
+from penstock.plugins.engine.host.reports import SlotPlan
+from penstock.plugins.engine.task.fronts import Fronts
+from penstock.plugins.engine.task.pause_requests import PauseWatch
+from penstock.plugins.engine.task.positions import starting_offsets
+from penstock.plugins.engine.task.topic_ids import EVERY_SECONDS
 from penstock.program.offset_reset import EARLIEST, LATEST
 from penstock.task.progress import Front
 
-from ...host.reports import SlotPlan
-from ...task.fronts import Fronts
-from ...task.pause_requests import PauseWatch
-from ...task.positions import starting_offsets
-from ...task.topic_ids import EVERY_SECONDS
 from ..slots import slot
 from .control import Control, ControlFile, Orders
 from .run_plan import Plan, Rests

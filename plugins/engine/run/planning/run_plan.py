@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from penstock import duration_ms
+from penstock.plugins.engine.program.lag import offset_resets
+from penstock.plugins.engine.program.preparation import Prepared
 from penstock.support.private_files import write_private_text
 
-from ...program.lag import offset_resets
-from ...program.preparation import Prepared
 from ..settings import MAX_RECORDS_PER_BATCH, PUNCTUATION_INTERVAL
 from .control import Orders
 

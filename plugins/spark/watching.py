@@ -1,17 +1,21 @@
-"""Beats: the driver's view of the heartbeats of the continuous mode, and of hosts that send none."""
+"""What the driver of a run on Spark reads beside its batches: heartbeats, servers of queries, stops."""
 
 from __future__ import annotations
 
 import logging
+import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
-from penstock import Log
+from penstock import Log, LogError
 from penstock.plugins.engine.host.claims import SlotLayout
 from penstock.plugins.engine.host.continuous_engine import HeartbeatReader
+from penstock.plugins.engine.host.executor_identity import host_name
 from penstock.plugins.engine.host.reports import SILENT, STUCK, STUCK_SECONDS, SlotMessage
 from penstock.plugins.engine.program.own_topics import make_heartbeat_topic
+from penstock.plugins.engine.run.slots import Slots
+from penstock.plugins.state.queries.task_servers import TaskServer, note_task_servers
 from penstock.support.repeats import Repeats
 
 MISSING_SECONDS = 3.0
@@ -107,3 +111,73 @@ class Beats:
             return None
         self._asked_at, self._is_asked = now, True
         return found
+
+
+class NotedServers:
+    """The note of one query; the run takes it back.
+
+    `own`: the URL of the driver's server, which has replicas. `tasks`: task ids by slot.
+    """
+
+    def __init__(self, application_id: str, log: Log, own: str, tasks: Mapping[int, Sequence[str]]) -> None:
+        self._application_id = application_id
+        self._log = log
+        self._own = TaskServer(own, socket.gethostname())
+        self._tasks = tasks
+        self._noted: list[TaskServer] = []
+
+    def write(self, slots: Slots) -> None:
+        """Note the servers beside the hosts that have the slots now, if they are others than before."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for slot, url in sorted(slots.servers.items()):
+            if url:
+                found.setdefault((url, host_name(slots.executors[slot])), []).extend(self._tasks[slot])
+        servers = [*(TaskServer(*where, tuple(tasks)) for where, tasks in found.items()), self._own]
+        if servers == self._noted:
+            return
+        try:
+            note_task_servers(self._application_id, self._log, servers)
+            self._noted = servers
+        except LogError as error:  # the next batch tries again; servers that do not answer are left alone
+            _log.debug("the servers of queries could not be noted: %s", error)
+
+
+class Stops:
+    """The stop of one query.
+
+    A batch may hand a slot to an executor that does not have it, so one stopping batch need not reach every host. The
+    batches are repeated until each slot has said that it has stopped. A host that no batch reaches for `lease_seconds`
+    has ended by itself. `seconds` is a clock that never goes back.
+    """
+
+    def __init__(
+        self, application_id: str, slots: int, lease_seconds: float, seconds: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._application_id = application_id
+        self._left = set(range(slots))
+        self._lease_seconds = lease_seconds
+        self._seconds = seconds
+        self._until: float | None = None
+
+    def begin(self) -> None:
+        """Note that batches let the hosts stop from now on; again, it changes nothing."""
+        if self._until is None:
+            self._until = self._seconds() + self._lease_seconds
+
+    def note(self, messages: Iterable[SlotMessage]) -> None:
+        """Note what the slots said in a batch."""
+        if self._until is not None:
+            self._left.difference_update(each.slot for each in messages if each.stopped)
+
+    def are_over(self) -> bool:
+        """Return whether no host works any more."""
+        if self._until is None:
+            return False
+        if self._left and self._seconds() >= self._until:
+            _log.warning(
+                "application %r: slot %s did not say within %.0f s that its tasks have stopped: the lease of its host "
+                "is over",
+                self._application_id, ", ".join(map(str, sorted(self._left))), self._lease_seconds,
+            )  # fmt: skip
+            self._left.clear()
+        return not self._left

@@ -1,1 +1,0 @@
-"""The driver's view of a run: reports and heartbeats of the task hosts, counts, rates and the status."""
