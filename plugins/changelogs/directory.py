@@ -16,9 +16,7 @@ from penstock.store import Changes
 
 from .chain import Delta, Route, latest_of
 from .file_format import SNAPSHOT, TAIL_BYTES, DamagedError, Reader, check_tail, write_delta, write_snapshot
-from .listing import Listing, checked_version, delta_name, is_left_over, snapshot_name
-from .segments import Segments, further
-from .steps import Steps
+from .segments import Listing, Segments, Steps, checked_version, delta_name, further, is_left_over, snapshot_name
 from .storage import TEMPORARY, Storage, absolute, open_storage
 
 _log = logging.getLogger(__name__)

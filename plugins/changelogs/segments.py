@@ -1,19 +1,223 @@
-"""Segments: the deltas in the files of one listing, found by reading the files."""
+"""Reads a changelog directory: its files, the deltas in them, and the steps of a restore."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Collection, Iterator
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
-from penstock import Commit, version_counter
+from penstock import ChangelogError, Commit, Work, version_counter
+from penstock.changelog import RESTORING
+from penstock.store import Change, Changes
+from penstock.store.backend import in_key_order
+from penstock.world import StoredFile
 
 from .chain import Delta, Route, route_to
-from .file_format import DELTA, OPENING_BYTES, DamagedError, Reader
-from .listing import DELTA_END, Listing, is_version
-from .storage import Storage
+from .file_format import DELTA, OPENING_BYTES, SNAPSHOT, DamagedError, Reader
+from .storage import TEMPORARY, Storage
+
+DELTA_END = ".delta"
+_VERSION = r"[0-9]+-[A-Za-z0-9_-]*"
+_DELTA_NAME = re.compile(rf"({_VERSION})\.({_VERSION}|-)\.(\d+)\.delta")
+_SNAPSHOT_NAME = re.compile(rf"({_VERSION})\.snapshot")
+
+
+@dataclass
+class Listing:
+    """One listing of a task's folder, by version.
+
+    `deltas`: the first delta of each file, by version. `continued`: files that are larger than their first delta.
+    `damaged`: versions whose file is smaller than its name says, each with a description. `ours`: every file that this
+    changelog wrote.
+    """
+
+    ours: list[StoredFile] = field(default_factory=list)
+    deltas: dict[str, Delta] = field(default_factory=dict)
+    continued: set[str] = field(default_factory=set)
+    snapshots: dict[str, StoredFile] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
+    unusable: list[str] = field(default_factory=list)
+    """Damaged snapshots that a look for a way to a version came across."""
+
+    @classmethod
+    def of(cls, stored: Iterable[StoredFile]) -> Listing:
+        """Return the listing that file names and sizes give; other programs' files are left out."""
+        files = cls()
+        for file in stored:
+            if delta := _DELTA_NAME.fullmatch(file.name):
+                version, previous, size = delta[1], None if delta[2] == "-" else delta[2], int(delta[3])
+                if file.size >= size:
+                    files.deltas[version] = Delta(version, previous, size, file.name)
+                    if file.size > size:
+                        files.continued.add(file.name)
+                else:
+                    files.damaged[version] = f"{file.name} ({file.size} bytes instead of {size})"
+            elif snapshot := _SNAPSHOT_NAME.fullmatch(file.name):
+                files.snapshots[snapshot[1]] = file
+            elif not file.name.endswith(TEMPORARY):
+                continue
+            files.ours.append(file)
+        return files
+
+
+def snapshot_name(version: str) -> str:
+    """Return the file name of a version's snapshot."""
+    return f"{version}.snapshot"
+
+
+def delta_name(version: str, previous: str | None, size: int) -> str:
+    """Return the name of the file that begins with a delta of `size` bytes."""
+    return f"{checked_version(version)}.{'-' if previous is None else checked_version(previous)}.{size}{DELTA_END}"
+
+
+def is_version(name: str) -> bool:
+    """Return whether a name can be that of a version in a file."""
+    return re.fullmatch(_VERSION, name) is not None
+
+
+def checked_version(version: str) -> str:
+    """Return `version`. Raises ChangelogError when it cannot be part of a file name."""
+    if not is_version(version):
+        raise ChangelogError(
+            f"version {version!r} cannot be a file's name: expected a number, '-', and letters, digits, '_' and '-'"
+        )
+    return version
+
+
+def is_left_over(name: str, version: str) -> bool:
+    """Return whether a file is temporary, and not one of a delta that follows `version`: it may be written just now."""
+    counter = name.partition("-")[0]
+    return name.endswith(TEMPORARY) and not (counter.isdigit() and int(counter) > version_counter(version))
+
+
+_READ_AHEAD_BYTES = 16 * 1024 * 1024
+
+
+class _Read(NamedTuple):
+    """One delta: its changes, the version after it, and its size in the file."""
+
+    changes: Changes
+    version: str
+    size: int
+
+
+class Steps:
+    """Reads deltas and snapshots as steps of `chunk_bytes`. Raises ChangelogError that names a damaged file."""
+
+    def __init__(self, storage: Storage, chunk_bytes: int) -> None:
+        self._storage = storage
+        self._chunk_bytes = chunk_bytes
+
+    def of_deltas(self, deltas: list[Delta], work: Work) -> Iterator[tuple[Changes, str]]:
+        """Yield deltas; runs of small ones as one step, because a write to a store costs more than what is in them.
+
+        Adds to `work` the bytes that are read.
+        """
+        group: list[Changes] = []
+        size, version = 0, ""
+        for changes, version, length in self._read_all(deltas):
+            group.append(changes)
+            size += length
+            work.done += length
+            if size >= self._chunk_bytes:
+                yield _merged(group), version
+                group, size = [], 0
+        if group:
+            yield _merged(group), version
+
+    def of_snapshot(self, version: str, way_out: Callable[[], str], work: Work) -> Iterator[tuple[Changes, str]]:
+        """Yield a snapshot in parts; `way_out` is asked what to do if it is damaged. Adds to `work` the bytes read."""
+        name = snapshot_name(version)
+        chunk: Changes = {}
+        try:
+            with self._open(name) as file:
+                reader = Reader(file, SNAPSHOT)
+                reader.expect(version, None)
+                before = work.done
+                for number, (store, rows) in enumerate(reader.chunks()):
+                    work.done = before + reader.size
+                    if number:
+                        yield chunk, f"{RESTORING}{version}:{number}"
+                    chunk = {store: rows}
+                reader.end()
+        except DamagedError as error:
+            raise ChangelogError(f"{self._storage.named}: {name} is damaged: {error}. {way_out()}") from error
+        # The last step: the file has turned out to be complete.
+        yield chunk, version
+
+    def _read_all(self, deltas: list[Delta]) -> Iterator[_Read]:
+        """Yield what each delta holds; from a place with slow answers, several files are asked for at once."""
+        if len(deltas) == 1 or self._storage.parallel_reads == 1:
+            for delta in deltas:
+                yield from self._read(delta)
+            return
+        world, left = self._storage.world, deque(deltas)
+        reading: deque[tuple[Delta, Future[list[_Read]]]] = deque()
+        with world.threads(self._storage.parallel_reads, "changelog-read") as pool:
+            try:
+                while left or reading:
+                    while left and len(reading) < self._storage.parallel_reads:
+                        if reading and sum(delta.size for delta, _ in reading) + left[0].size > _READ_AHEAD_BYTES:
+                            break
+                        reading.append((left[0], pool.submit(lambda delta: list(self._read(delta)), left.popleft())))
+                    _, read = reading.popleft()
+                    world.wait([read])
+                    yield from read.result()
+            finally:
+                for _, unread in reading:
+                    unread.cancel()
+
+    def _read(self, delta: Delta) -> Iterator[_Read]:
+        at, previous = delta.start, delta.previous
+        try:
+            with self._open(delta.file, delta.start) as file:
+                for number in range(1, delta.length + 1):
+                    reader = Reader(file, DELTA)
+                    reader.expect(delta.version if number == delta.length else reader.version, previous)
+                    yield _Read(_changes(reader), reader.version, reader.size)
+                    at, previous = at + reader.size, reader.version
+        except DamagedError as error:
+            raise ChangelogError(
+                f"{self._storage.named}: {delta.file} is damaged at byte {at}: {error}. {self._storage.ways_out}"
+            ) from error
+
+    @contextmanager
+    def _open(self, name: str, start: int = 0) -> Iterator[BinaryIO]:
+        with self._storage.explaining(f"read {name}"):
+            try:
+                with self._storage.open(name, start) as file:
+                    yield file
+            except FileNotFoundError as error:
+                raise ChangelogError(
+                    f"{self._storage.named}: {name} was deleted while it was needed "
+                    f"(did another process clean up while this one was paused?): start again. {self._storage.ways_out}"
+                ) from error
+
+
+def _changes(reader: Reader) -> Changes:
+    changes: dict[str, list[Change]] = {}
+    for store, rows in reader.chunks():
+        if store in changes:
+            changes[store] += rows
+        else:
+            changes[store] = rows
+    return changes
+
+
+def _merged(group: list[Changes]) -> Changes:
+    if len(group) == 1:
+        return group[0]
+    merged: dict[str, dict[bytes, bytes | None]] = {}
+    for changes in group:
+        for store, rows in changes.items():
+            merged.setdefault(store, {}).update(rows)
+    return {store: in_key_order(latest) for store, latest in merged.items()}
 
 
 class _Damage(NamedTuple):

@@ -1,4 +1,4 @@
-"""One open LMDB environment: its transactions, with locking, map growth and trust after a crash of the machine."""
+"""One open LMDB environment: its files, transactions, locks, growth, and trust after a crash of the machine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,166 @@ import lmdb
 
 from penstock import StaleStoreError, StoreError, StoreLockedError
 from penstock.support.file_lock import FileLock
+from penstock.support.private_files import FILE_MODE, private_opener
+from penstock.support.system_errors import what_to_do
 
-from .errors import DAMAGE, STALE, explain
-from .files import DATA, LOCK, WRITER, check_readable, fill_up, open_files
-from .trust_mark import TrustMark
+DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
+"""Raised for files that are damaged, of another LMDB version, or not LMDB's."""
+
+STALE = (
+    *DAMAGE, lmdb.BadTxnError, lmdb.BadRslotError, lmdb.PanicError, lmdb.MapResizedError, lmdb.MemoryError,
+)  # fmt: skip
+"""Raised to a reader also where only what it has open is spoiled, such as by a writer that no longer knew of it."""
+
+
+def explain(directory: str, error: Exception) -> StoreError:
+    """Return the StoreError for an error of LMDB or of the operating system."""
+    text = str(error)
+    known = None if isinstance(error, DAMAGE) else what_to_do(error, "set state_dir to another directory", directory)
+    if known is not None:
+        fix = known
+    elif isinstance(error, lmdb.ReadonlyError):
+        fix = f"make it writable for user {os.getuid()}, or set state_dir to another directory"
+    elif isinstance(error, (*DAMAGE, lmdb.PanicError)):
+        fix = "its files are damaged: delete them, and the state is restored from the changelog"
+    elif isinstance(error, lmdb.ReadersFullError):
+        fix = "too many readers have it open: end some"
+    elif "already open" in text:
+        fix = "this process was forked while it was open: close it before forking, or start processes with `spawn`"
+    else:
+        fix = "if this stays, delete the directory, and the state is restored from the changelog"
+    return StoreError(f"store directory {directory}: {text}; {fix}")
+
+
+DATA, LOCK, WRITER = "data.mdb", "lock.mdb", "writer.lock"
+_MAX_DATABASES = 256
+_MAX_READERS = 1024
+"""How many stores of a task, and how many readers at once, there may be."""
+
+
+def check_readable(directory: str, mark: TrustMark) -> None:
+    """Raise StoreError where a reader would find nothing, or files that may be damaged."""
+    if not os.path.exists(os.path.join(directory, DATA)):
+        raise StoreError(f"store directory {directory}: nothing to read there yet; start the task that writes it")
+    if mark.is_stale():
+        raise StoreError(
+            f"store directory {directory}: the machine went down since it was written, or its disk refused a part: "
+            "start the task that writes it, which rebuilds it"
+        )
+
+
+def open_files(directory: str, map_size: int, *, read_only: bool) -> Any:
+    """Open the environment in a directory, of `map_size` bytes of address space. Raises lmdb.Error."""
+    return lmdb.open(
+        directory,
+        map_size=map_size,
+        max_dbs=_MAX_DATABASES,
+        max_readers=_MAX_READERS,
+        # With spare transactions, a forked child that drops the environment would end its parent's.
+        max_spare_txns=0,
+        readonly=read_only,
+        create=not read_only,
+        # The changelog is the durable copy; after a crash of the machine these files are not trusted.
+        sync=False,
+        metasync=False,
+        readahead=False,
+        meminit=False,
+        mode=FILE_MODE,
+    )
+
+
+def fill_up(environment: Any, directory: str) -> None:
+    """Extend the file to the size that LMDB expects: reading beyond the end of the file would be a SIGBUS.
+
+    No other process writes meanwhile. An intact file may lack a few pages that were never written. A part of a page is
+    damage: LMDB would read it as a page without some of its rows.
+    """
+    path, page_size = os.path.join(directory, DATA), environment.stat()["psize"]
+    size, found = (environment.info()["last_pgno"] + 1) * page_size, os.path.getsize(path)
+    if found < size and found % page_size:
+        raise lmdb.CorruptedError(f"{DATA} has {found} bytes, and should have {size}")
+    if found < size:
+        os.truncate(path, size)
+
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_CLEAN = "clean"
+_UNKNOWN = "unknown"
+_NOT_SYNCED = "not synced"
+
+
+class TrustMark:
+    """A file in the directory: "clean" after a clean close, otherwise the id of the boot of its last write.
+
+    Where the disk refused a sync, it has "not synced", or is not there.
+
+    Writes under this boot are in the system's page cache at least, so a killed process does no harm. A system without
+    boot ids only distinguishes a clean close from everything else.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self.path = os.path.join(directory, "trust")
+        self._boot = _boot_id()
+
+    def is_trusted(self) -> bool:
+        """Return whether the files are as they were written."""
+        return self._read() in (_CLEAN, self._boot)
+
+    def is_stale(self) -> bool:
+        """Return whether the files were last written under another boot, without a clean close."""
+        return self._boot is not None and not self.is_trusted()
+
+    def set_clean(self) -> None:
+        """Record that everything is on disk."""
+        self._write(_CLEAN)
+
+    def set_not_synced(self) -> None:
+        """Record that the disk has refused a part of the files: what a process reads from now on may be older."""
+        try:
+            self._write(_NOT_SYNCED)
+        except OSError:
+            os.unlink(self.path)  # which says the same
+
+    def set_in_use(self) -> None:
+        """Record durably, before the first write, that a crash of the machine may damage the files."""
+        boot = self._boot or _UNKNOWN
+        if self._read() != boot:
+            self._write(boot)
+
+    def delete(self) -> None:
+        """Delete the file, and what killed processes have left beside it."""
+        for file in Path(self._directory).glob("trust*"):
+            file.unlink(missing_ok=True)
+
+    def _read(self) -> str:
+        try:
+            with open(self.path, encoding="ascii", errors="replace") as file:
+                return file.read().strip()
+        except FileNotFoundError:
+            return "none"
+
+    def _write(self, text: str) -> None:
+        aside = f"{self.path}.{os.getpid()}"
+        with open(aside, "w", opener=private_opener) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, self.path)
+        directory = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _boot_id() -> str | None:
+    """Return the id of this boot of the machine; None where the system has none."""
+    try:
+        return Path(_BOOT_ID).read_text().strip() or None
+    except OSError:
+        return None
+
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.hooks import Registry, hookimpl
-from penstock.plugins.changelogs.topic_records import decode, encode, rows_of
+from penstock.plugins.changelogs.topic import decode, encode, rows_of
 from penstock.record import RecordBatch, TopicPartition
 from penstock.store import BytesStore, StateStore, StoreContext, StoreKind, TopicRows
 from penstock.store.kept_store import KeptStore
@@ -44,7 +44,7 @@ class Acme:
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = Registry([("acme", "acme", "1.0", Acme())], {})
-    monkeypatch.setattr("penstock.plugins.changelogs.topic_records.registry", lambda: registry)
+    monkeypatch.setattr("penstock.plugins.changelogs.topic.registry", lambda: registry)
 
 
 def test_a_kind_says_how_its_rows_are_records() -> None:

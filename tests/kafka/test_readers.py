@@ -14,10 +14,9 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from penstock.errors import OffsetOutOfRangeError
-from penstock.plugins.logs.kafka import following, readers, reading
+from penstock.plugins.logs.kafka import following, reading
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.logs.kafka.readers import CONSUMER_FILES, MOST_READERS
-from penstock.plugins.logs.kafka.reading import introduce
+from penstock.plugins.logs.kafka.reading import CONSUMER_FILES, MOST_READERS, introduce
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
 
@@ -155,7 +154,7 @@ def test_a_consumer_is_told_of_a_topic_that_it_has_not_had(log: KafkaLog, monkey
 
     for module in (reading, following):
         monkeypatch.setattr(module, "introduce", noted)
-    monkeypatch.setattr(readers, "_QUIET_SECONDS", 0.0)  # so that each fetch takes the one consumer
+    monkeypatch.setattr(reading, "_QUIET_SECONDS", 0.0)  # so that each fetch takes the one consumer
     first, second = fresh_name("in"), fresh_name("in")
     partitions = [TopicPartition(topic, number) for topic in (first, second) for number in range(2)]
     for topic in (first, second):

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.log import Commit
 from penstock.plugins.logs.kafka import clients as clients_module
-from penstock.plugins.logs.kafka import purges as purges_module
+from penstock.plugins.logs.kafka import topics as topics_module
 from penstock.plugins.logs.kafka.clients import Clients
 from penstock.plugins.logs.kafka.committers import AtLeastOnce
 from penstock.plugins.logs.kafka.log import KafkaLog
@@ -80,14 +80,14 @@ def test_positions_of_all_tasks_in_one_request(broker: KafkaBroker) -> None:
 def test_what_was_purged_is_not_purged_again(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle application asks for the same purge after each batch."""
     sent: list[dict[TopicPartition, int]] = []
-    monkeypatch.setattr(purges_module, "_PURGE_SECONDS", 0.0)
-    below = purges_module._records_below
+    monkeypatch.setattr(topics_module, "_PURGE_SECONDS", 0.0)
+    below = topics_module._records_below
 
     def noted(purges: Any) -> Any:
         sent.append(dict(purges))
         return below(purges)
 
-    monkeypatch.setattr(purges_module, "_records_below", noted)
+    monkeypatch.setattr(topics_module, "_records_below", noted)
     with closing(KafkaLog(broker.bootstrap)) as log:
         topic = fresh_name("in")
         log.create_topic(topic, 2)
@@ -123,7 +123,7 @@ def test_what_was_purged_is_not_purged_again(broker: KafkaBroker, monkeypatch: p
 def test_a_purge_that_waited_while_its_topic_was_made_again_is_dropped(
     broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(purges_module, "_PURGE_SECONDS", math.inf)  # sent when the log is closed
+    monkeypatch.setattr(topics_module, "_PURGE_SECONDS", math.inf)  # sent when the log is closed
     topic = fresh_name("in")
     partition = TopicPartition(topic, 0)
     with closing(KafkaLog(broker.bootstrap)) as other:
@@ -137,7 +137,7 @@ def test_a_purge_that_waited_while_its_topic_was_made_again_is_dropped(
 
 
 def test_a_purge_that_failed_is_asked_for_again(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(purges_module, "_PURGE_SECONDS", 0.0)
+    monkeypatch.setattr(topics_module, "_PURGE_SECONDS", 0.0)
     with closing(KafkaLog(broker.bootstrap)) as log:
         topic = fresh_name("in")
         log.create_topic(topic, 1)

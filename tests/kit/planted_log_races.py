@@ -9,10 +9,15 @@ import msgpack
 from penstock import Commit, Lease, LeaseTakenError, OutputBatch, TaskCommitter, TopicPartition
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.local.catalogue import Topic
-from penstock.plugins.logs.local.committer import LocalCommitter, put_positions, read_commit
+from penstock.plugins.logs.local.committer import (
+    LocalCommitter,
+    append_packed,
+    pack_outputs,
+    put_positions,
+    read_commit,
+)
 from penstock.plugins.logs.local.layout import named_key
 from penstock.plugins.logs.local.leases import LocalLease
-from penstock.plugins.logs.local.producing import append_packed, pack_outputs
 from penstock.plugins.logs.local.storage import Storage
 from penstock.plugins.logs.messages import fenced
 from penstock.plugins.logs.topics import check_new_topic

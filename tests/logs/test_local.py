@@ -16,7 +16,7 @@ import pytest
 from penstock.clock import ManualClock
 from penstock.errors import ConfigError, LogError, OffsetOutOfRangeError
 from penstock.log import Commit
-from penstock.plugins.logs.local import LocalLog, layout, maintenance, producing
+from penstock.plugins.logs.local import LocalLog, layout, maintenance
 from penstock.plugins.logs.local import committer as committer_module
 from penstock.record import OutputBatch, TopicPartition
 
@@ -103,7 +103,7 @@ def test_a_topic_made_again_between_packing_and_committing(
     done: list[bool] = []
 
     def replace_topic_after_packing(*arguments: Any) -> Any:
-        packed = producing.pack_outputs(*arguments)
+        packed = committer_module.pack_outputs(*arguments)
         if not done:
             done.append(True)
             log.delete_topic("out")

@@ -39,7 +39,7 @@ from penstock.plugins.state.copies.contents import declared_store, entries, entr
 from penstock.plugins.state.queries import copies
 from penstock.queries import Queries, TaskLag
 from penstock.stores.lmdb import registry as lmdb_registry
-from penstock.stores.lmdb.view import LmdbView
+from penstock.stores.lmdb.backend import LmdbView
 
 from ..replicas.every_kind import INPUT, STORES, Writer, application
 from ..waiting import wait_until

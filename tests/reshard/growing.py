@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.logs.memory_partition import MemoryPartition
+from penstock.plugins.logs.memory import MemoryLog, MemoryPartition
 from penstock.plugins.logs.partitioner import Partitioner
 
 

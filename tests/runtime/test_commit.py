@@ -31,7 +31,7 @@ from penstock.plugins.engine.task.locations import open_log, resolve
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.report import TaskReport
 from penstock.plugins.engine.task.task_worker import TaskWorker
-from penstock.plugins.logs import memory_partition
+from penstock.plugins.logs import memory
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
@@ -144,7 +144,7 @@ def test_batches_that_end_by_time_answer_as_one_does(
     second: list[tuple[str, str, int]],
     fetch_bytes: int,
 ) -> None:
-    monkeypatch.setattr(memory_partition, "_FETCH_STEP", 1)
+    monkeypatch.setattr(memory, "_FETCH_STEP", 1)
     expected = undisturbed(directory, [(first, second, 0), ([], [], IDLE)])
     log = new_log()
     worker = new_worker(application(fresh(directory), max_task_idle=IDLE_TIME, fetch_bytes=fetch_bytes), log)

@@ -23,7 +23,7 @@ from penstock import (
     key_value_store,
 )
 from penstock.errors import IncompatibleStateError, TopologyError
-from penstock.plugins.changelogs.topic_records import decode, encode
+from penstock.plugins.changelogs.topic import decode, encode
 from penstock.plugins.engine.program.saved_stores import accept_stores, drop_stores
 from penstock.plugins.engine.task.local_state import task_state
 from penstock.plugins.testing import TopologyTestDriver

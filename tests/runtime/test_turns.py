@@ -24,7 +24,7 @@ from penstock.plugins.engine.task.loop.continuous_worker import ContinuousWorker
 from penstock.plugins.engine.task.loop.openings import Turnstile
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop
 from penstock.plugins.engine.task.process_resources import ProcessResources
-from penstock.plugins.logs import memory_partition
+from penstock.plugins.logs import memory
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
@@ -417,7 +417,7 @@ def refilling(tmp_path: Path) -> Iterator[tuple[TaskLoop, Log]]:
 
 def test_a_refill_lets_others_restore_after_each_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_FETCH_BYTES", 1)
-    monkeypatch.setattr(memory_partition, "_FETCH_STEP", 1)
+    monkeypatch.setattr(memory, "_FETCH_STEP", 1)
     Fill.gate, Fill.reached, Fill.seen = threading.Event(), threading.Event(), set()
     Fill.gate.set()
     log = MemoryLog()

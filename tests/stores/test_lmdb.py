@@ -19,7 +19,7 @@ import pytest
 from penstock.errors import StaleStoreError, StoreError, StoreLockedError
 from penstock.plugins.testing.contracts.child import answer, forked
 from penstock.plugins.testing.contracts.expectations import expect_no_descriptors
-from penstock.stores.lmdb import LmdbBackend, trust_mark
+from penstock.stores.lmdb import LmdbBackend, environment
 from penstock.stores.lmdb import registry as lmdb_registry
 from penstock.stores.lmdb.keys import SHORT
 
@@ -51,7 +51,7 @@ def test_a_copy_that_could_not_be_synced_is_not_trusted(
     shared._environment = Refused(shared._environment)
     with monkeypatch.context() as patched:
         if not takes_mark:
-            patched.setattr(trust_mark.TrustMark, "_write", lambda *_: (_ for _ in ()).throw(OSError("no room")))
+            patched.setattr(environment.TrustMark, "_write", lambda *_: (_ for _ in ()).throw(OSError("no room")))
         backend.close()
     with pytest.raises(StoreError, match="its disk refused a part: start the task that writes it, which rebuilds it"):
         LmdbBackend(tmp_path, ["s"], read_only=True)
@@ -692,7 +692,7 @@ class TestTrust:
     def boot(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.id = tmp_path / "boot_id"
         self.id.write_text("monday")
-        monkeypatch.setattr(trust_mark, "_BOOT_ID", str(self.id))
+        monkeypatch.setattr(environment, "_BOOT_ID", str(self.id))
         self.directory = tmp_path / "task"
         self.directory.mkdir()
 

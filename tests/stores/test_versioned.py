@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from penstock.errors import ConfigError, SerdeError, StoreError
-from penstock.plugins.changelogs.topic_records import decode, encode
+from penstock.plugins.changelogs.topic import decode, encode
 from penstock.record import RecordBatch, TopicPartition
 from penstock.store import Change, StoreBackend, StoreBackendFactory
 from penstock.store.kinds.versioned import (

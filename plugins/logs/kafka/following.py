@@ -14,8 +14,7 @@ from penstock.log.follower import Follower
 
 from .clients import Clients
 from .failures import error_of, is_retriable, is_unknown_topic
-from .readers import READER_GROUP
-from .reading import MESSAGES, columns, introduce, out_of_range, size_of
+from .reading import MESSAGES, READER_GROUP, columns, introduce, out_of_range, size_of
 from .topics import Topics
 
 _CONSUMER = {

@@ -34,8 +34,7 @@ from .groups import Groups, renewal_seconds, retention_seconds
 from .notes import Notes
 from .positions import committed_at, from_kafka, plain, position_of, start_positions, task_of, without_position
 from .producing import SharedOutbox, largest_message
-from .readers import CONSUMER_FILES, Readers
-from .reading import out_of_range
+from .reading import CONSUMER_FILES, Readers, out_of_range
 from .topics import SETTLE_SECONDS, Topics
 from .transactions import Transactions, transactional_id
 

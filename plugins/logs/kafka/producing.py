@@ -6,8 +6,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import repeat
+from threading import Thread
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -18,8 +20,58 @@ from penstock import LogError, OutputBatch, ProductionError, RecordRefusedError,
 from ..messages import about_bytes, no_such_partition, unknown_topics_as_production_errors
 from ..partitioner import partitions_of, runs_of_partitions
 from .clients import Clients
-from .ending import end
-from .failures import describe, error_of, fatal_errors_as_kafka_exceptions, is_fenced, is_unknown_topic
+from .failures import describe, error_of, fatal_errors_as_kafka_exceptions, is_fenced, is_retriable, is_unknown_topic
+
+_MOMENT = 0.5
+_TRY_SECONDS = 10.0
+_PAUSE_SECONDS = 0.2
+
+
+def end(producer: Producer, *, is_committing: bool = False, is_aborting: bool = False) -> None:
+    """Give up unsent records, and destroy the producer when it is idle. The caller keeps no reference to it.
+
+    `is_committing`, `is_aborting`: a call to commit or abort a transaction has had no answer yet. It is repeated until
+    the cluster answers, the producer is fenced, or another error ends the transaction.
+    """
+    producer.purge(in_flight=False)
+    if is_committing or is_aborting or not _is_empty(producer, _MOMENT):
+        Thread(
+            target=_wait_until_idle, args=(producer, is_committing, is_aborting), name="penstock-producer", daemon=True
+        ).start()
+
+
+def _wait_until_idle(producer: Producer, is_committing: bool, is_aborting: bool) -> None:
+    while is_committing or is_aborting:
+        try:
+            with fatal_errors_as_kafka_exceptions():
+                if is_committing:
+                    producer.commit_transaction(_TRY_SECONDS)
+                else:
+                    producer.abort_transaction(_TRY_SECONDS)
+            break
+        except KafkaException as exception:
+            error = error_of(exception)
+            if error is not None and error.txn_requires_abort() and not error.fatal():
+                is_committing, is_aborting = False, True
+            elif error is None or not is_retriable(error):
+                break
+        time.sleep(_PAUSE_SECONDS)
+    # Records in flight fail at the latest after the transaction's, or the message's, time limit.
+    while not _is_empty(producer, _TRY_SECONDS):
+        pass
+
+
+def _is_empty(producer: Producer, seconds: float) -> bool:
+    """Return whether every record has been delivered, or has failed, within a time."""
+    deadline = time.monotonic() + seconds
+    while len(producer):
+        if time.monotonic() > deadline:
+            return False
+        # After a fatal error, requests in flight are answered all the same.
+        with suppress(KafkaException, SystemError):
+            producer.poll(0.02)
+    return True
+
 
 _CHUNK = 5_000
 """Records between two checks of how much is in flight."""

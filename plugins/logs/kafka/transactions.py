@@ -12,9 +12,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from penstock import FencedError, LogError
 
 from .clients import Clients
-from .ending import end
 from .failures import describe, error_of, fatal_errors_as_kafka_exceptions, is_retriable
-from .producing import Outbox
+from .producing import Outbox, end
 
 _DELIVER_SECONDS = 0.1
 _STUCK_SECONDS = 5.0

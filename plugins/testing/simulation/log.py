@@ -16,8 +16,7 @@ from penstock import (
     TopicPartition,
     World,
 )
-from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.logs.memory_partition import MemoryPartition
+from penstock.plugins.logs.memory import MemoryLog, MemoryPartition
 from penstock.plugins.logs.messages import fenced, unknown_topics_as_production_errors
 from penstock.plugins.logs.partitioner import Partitioner
 
