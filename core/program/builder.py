@@ -14,7 +14,6 @@ from ..record import Record
 from ..store import StoreBuilder
 from ..store.kinds.timers import TimerStoreSpec
 from ..support.names import did_you_mean, timer_store_name
-from .advice import OF_TOPOLOGY, Advice
 from .assembly import assemble
 from .checks import (
     check_chosen_topic,
@@ -29,6 +28,7 @@ from .checks import (
 from .draft import Draft
 from .drawn import Drawn
 from .extractors import TimestampExtractor
+from .messages import OF_TOPOLOGY, Advice
 from .nodes import (
     GlobalStore,
     InternalTopic,

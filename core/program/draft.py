@@ -10,7 +10,6 @@ from typing import Any
 from ..clock import Duration
 from ..errors import ConfigError, TopologyError
 from ..store import StoreBuilder
-from .advice import OF_TOPOLOGY, Advice
 from .checks import (
     check_builder,
     check_function,
@@ -23,6 +22,7 @@ from .checks import (
     nearest,
 )
 from .extractors import TimestampExtractor
+from .messages import OF_TOPOLOGY, Advice
 from .nodes import GlobalStore, InternalTopic, Node, ProcessorNode, ReadOnlyStore, SinkNode, SourceNode
 from .offset_reset import offset_reset_text
 from .provided import provided_stores

@@ -11,9 +11,9 @@ from ..errors import TopologyError
 from ..processor import ProcessorSupplier
 from ..record import Record, RecordMetadata
 from ..store import StoreBuilder
-from .advice import OF_TOPOLOGY, Advice
 from .extractors import TimestampExtractor
 from .layouts import Layouts
+from .messages import OF_TOPOLOGY, Advice
 from .serdes import SerdeLike
 
 TopicChooser = Callable[[Record, RecordMetadata | None], str]

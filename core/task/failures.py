@@ -21,12 +21,11 @@ from ..errors import (
     TopologyError,
 )
 from ..handlers import Fail, Failure, Handler, RetryAfter, SendToDeadLetter, Skip, Stage, needs_no_record
+from ..program.messages import FORWARD, describe_cause, describe_error, describe_place, no_context
 from ..record import Record, RecordBatch
 from ..settings.settings import Settings
 from ..store.record_cache import SourceRecord
 from ..support.repeats import Repeats
-from .describing import describe_cause, describe_error, describe_place, no_context
-from .hints import FORWARD
 from .progress import Progress, source_at
 
 _log = logging.getLogger("penstock.task")

@@ -9,12 +9,12 @@ from ..context import ProcessorContext
 from ..errors import PenstockError, ProcessingError, TopologyError
 from ..hooks import registry
 from ..processor import Processor, ValueTransformer
+from ..program.messages import describe_error, no_context
 from ..program.nodes import ProcessorNode
 from ..program.wrapping import ProcessorWrapper
 from ..record import Record
 from ..support.callbacks import bound, check_methods
 from ..support.user_line import at_user_line
-from .describing import describe_error, no_context
 from .failures import RECORD_ERRORS
 
 FORWARDS_TOO_EARLY = (

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..clock import PunctuationType
 from ..errors import ConfigError, TopologyError
-from ..program.advice import OF_TOPOLOGY
+from ..program.messages import OF_TOPOLOGY
 from ..store import Entries, StateStore
 from ..store.kinds.timers import TimerStore
 from ..support.callbacks import check_result

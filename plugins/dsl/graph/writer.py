@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock import Duration, KeyPart, Partitioner, Settings, TimestampExtractor, Topology, TopologyError
-from penstock.program.advice import Advice
 from penstock.program.builder import DropNullKeys
+from penstock.program.messages import Advice
 
 from .pass_through import PassThrough
 from .serdes import Serdes, key_of_topic, value_of_internal_topic, value_of_topic

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from penstock import FencedError, StaleStoreError, TaskId, TopicPartition
-from penstock.task.describing import describe_cause, describe_place
+from penstock.program.messages import describe_cause, describe_place
 from penstock.task.failures import FailureKey, RetryRequested
 
 from .process_resources import ProcessResources

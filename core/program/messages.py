@@ -1,16 +1,50 @@
-"""Hints: what a message adds to an error of Python's own, where a processor used something as it is elsewhere.
-
-They are looked up after a failure, so what is used correctly costs nothing more.
-"""
+"""Messages of errors: where a program failed, why, and what its author writes instead, in the verbs used."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
+from ..errors import PenstockError
+from ..handlers import Failure
 from ..processor import Processor, ValueTransformer
 from ..record import Record, RecordMetadata
 from ..store import StateStore
 from ..support.names import did_you_mean
+from ..support.user_line import at_user_line, user_line
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The parts of messages that name verbs. In templates `{store}` and `{node}` are names in quotes.
+
+    `first_step`: of an empty program. `declare`, `name_store`: for a store that is not declared, or that nobody uses.
+    `connect`, `declare_for`: for a node that asks for a store. `repartition`: for topics with other numbers of
+    partitions. `write`: how records get into a topic. `timers`: for a node whose processor a function makes.
+    """
+
+    first_step: str
+    declare: str
+    name_store: str
+    connect: str
+    declare_for: str
+    repartition: str
+    write: str
+    timers: str
+
+
+OF_TOPOLOGY = Advice(
+    first_step="add_source is the first step",
+    declare="declare it with add_store",
+    name_store="name it in add_processor(..., stores=[{store}]) or in connect(PROCESSOR, {store})",
+    connect="connect it: topology.connect({node}, {store}), or add_processor(..., stores=[{store}])",
+    declare_for="Declare it with topology.add_store(key_value_store({store}), {node})",
+    repartition="put add_repartition between source and processor",
+    write="add_sink",
+    timers="write add_processor({node}, ..., timers=True)",
+)
+"""For programs that are written as a Topology."""
+
 
 _OF_PROCESSORS = {
     **dict.fromkeys(("forward", "send"), "does not forward: return the new value from transform"),
@@ -86,3 +120,50 @@ def _verbs_of(store: StateStore) -> list[str]:
 
 def _public(owner: object) -> list[str]:
     return [each for each in dir(owner) if not each.startswith("_")]
+
+
+def describe_place(failure: Failure, application_id: str, doing: str = "") -> str:
+    """Return which node and which record failed."""
+    where = (
+        "for a record that had waited"
+        if failure.had_waited
+        else "in a punctuator"
+        if failure.topic is None
+        else f"at topic {failure.topic!r} partition {failure.partition} offset {failure.offset}"
+    )
+    return f"application {application_id!r}, task {failure.task_id}, node {failure.node!r}{doing}, {where}"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the message of an error with its notes (PEP 678) and the user's line; it may quote the record."""
+    message = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+    advice = hint(error)
+    return "; ".join((message, *getattr(error, "__notes__", ()), *([advice] if advice else ()))) + at_user_line(error)
+
+
+def describe_cause(error: BaseException) -> str:
+    """Return the types of an error and of its first cause, and the line of the user's code that it came from.
+
+    Not its message: that quotes what the record contains, as of `int("5 EUR")`.
+    """
+    kinds = type(error).__name__
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    if type(cause) is not type(error):
+        kinds += f" caused by {type(cause).__name__}"
+    place = user_line(error)
+    return kinds + (f" ({place}, in {place.function})" if place else "")
+
+
+def no_context(error: BaseException) -> str | None:
+    """Return the message for a processor without a context; None for any other error."""
+    if not isinstance(error, AttributeError) or error.name != "context":
+        return None
+    if not isinstance(error.obj, (Processor, ValueTransformer)):
+        return None
+    name = type(error.obj).__name__
+    return (
+        f"{name} has no context, because its init, or that of a wrapper around it, does not call the one of its base "
+        f"class: begin init of {name} with super().init(context)"
+    )
