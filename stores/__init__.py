@@ -15,9 +15,9 @@ def penstock_store_backends() -> Components:
 def penstock_store_kinds() -> Components:
     """Return the kinds of stores that come with penstock."""
     return {
-        "key_value": "penstock.stores.kinds.key_value:build_key_value_store",
-        "window": "penstock.stores.kinds.windowed:build_window_store",
-        "session": "penstock.stores.kinds.windowed:build_session_store",
+        "key_value": "penstock.stores.kinds.building:build_key_value_store",
+        "window": "penstock.stores.kinds.building:build_window_store",
+        "session": "penstock.stores.kinds.building:build_session_store",
         "lru_map": "penstock.stores.kinds.lru_map:build_lru_map",
         "list": "penstock.stores.kinds.list_store:build_list_store",
         "timers": "penstock.stores.kinds.timers:build_timer_store",

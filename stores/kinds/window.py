@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any, ClassVar
 
 from penstock import (
@@ -20,16 +21,184 @@ from penstock import (
     WindowStoreSpec,
 )
 
-from ..rows.buckets import MAX_TIME, Row
+from ..rows.buckets import MAX_TIME, Buckets, Row
+from ..rows.escaping import without_end
 from ..rows.headers_form import HeadersForm
-from ..rows.key_form import MISSING
+from ..rows.key_form import MISSING, KeyForm
 from ..rows.scan import ListScan, Scan
 from ..rows.value_form import Encoded, TimestampedForm, ValueForm
 from . import plain
-from .known_rows import KnownRows
-from .open_window import OpenWindow, WindowKeys
-from .recent_keys import RecentKeys
+from .known_rows import KnownRows, LatestRows, drop_oldest
+from .plain import PlainStore
 from .retained import TIME, RetainedRows, RetainedStore
+
+
+class WindowKeys(KeyForm):
+    """The form of the keys in one window: `user` is that of the user's keys, `around` what is before and behind them.
+
+    For `around` see `BucketKeys.around`.
+    """
+
+    def __init__(self, user: KeyForm, around: tuple[bytes, bytes]) -> None:
+        self.types = user.types
+        self.user = user
+        self._before, self._behind = around
+
+    def locate(self, key: Any) -> tuple[bytes, Any]:
+        raw, which = self.user.locate(key)
+        return self._before + without_end(raw) + self._behind, which
+
+    def to_bytes(self, key: Any, serde: Serde[Any] | None = None) -> bytes:
+        return self._before + without_end(self.user.to_bytes(key, serde)) + self._behind
+
+    def serializer(self) -> Callable[[Any], bytes]:
+        before, behind, serialize = self._before, self._behind, self.user.serializer()
+
+        def row_key(key: Any) -> bytes:
+            raw = serialize(key)
+            return before + (without_end(raw) if b"\x00" in raw else raw) + behind
+
+        return row_key
+
+
+class OpenWindow(PlainStore):
+    """One window: what a key-value store does for single entries, with the user's keys. It is not scanned.
+
+    `is_new`: the store below has no rows of it, so nothing need be read.
+    """
+
+    def __init__(self, start: int, below: BytesStore, keys: WindowKeys, values: ValueForm, *, is_new: bool) -> None:
+        self.start = start
+        self._begin(below, keys, values)
+        self.is_complete = is_new
+        self._user = keys.user
+
+    def read(self, key: Any) -> Any:
+        """Return the value of an entry that is not kept as an object, though its key is of the types that may be."""
+        if self.is_complete:
+            _, which = self._user.locate(key)
+            if which is not MISSING:
+                self._keep(which, None)
+                return None
+        return self._read(*self.keys.locate(key))
+
+    def expire(self) -> None:
+        """Drop unwritten entries; deletions stay, because the store below may have the entries."""
+        self.pending = {key: None for key, value in self.pending.items() if value is None}
+
+    def _compile(self) -> None:
+        """Leave it: there may be many windows, and what is kept as an object is looked up without these methods."""
+
+
+_MOST_READ = 1_024
+"""How many rows of a key are read into memory at most; a fetch of more reads them one by one from the store below."""
+
+
+class RecentKeys:
+    """Rows of `known` keys, each from a time of its own on. No OpenWindow has an entry for such a row.
+
+    `flush` writes what has changed of the whole store.
+    """
+
+    def __init__(self, buckets: Buckets, keys: KeyForm, values: ValueForm, flush: Callable[[], None]) -> None:
+        self.known: dict[Any, LatestRows] = {}
+        self._buckets = buckets
+        self._keys = keys
+        self._values = values
+        self._flush = flush
+        self._changed: list[tuple[Any, LatestRows]] = []
+        self._added = 0
+
+    def at(self, key: Any, time: int) -> tuple[Any, LatestRows | None]:
+        """Return the key under which rows are kept, and the rows if they are known at `time`."""
+        if not self.known:
+            return MISSING, None
+        _, which = self._keys.locate(key)
+        rows = self.known.get(which)
+        return which, rows if rows is not None and time >= rows.known_from else None
+
+    def put(self, key: Any, rows: LatestRows, time: int, value: Any, kept_after: int) -> None:
+        """Set the value (None, an object that may wait, or Encoded) of a known row."""
+        is_new = time not in rows.changed
+        if not rows.changed:
+            self._changed.append((key, rows))
+        rows.put(time, value, kept_after)
+        if is_new:
+            self._count(1)  # at last: it may write and drop these rows
+
+    def reach(
+        self, raw: bytes, key: Any, first: int, last: int, newest: int, opened: dict[int, OpenWindow]
+    ) -> LatestRows | None:
+        """Return the rows of a key, known from `first` on.
+
+        Return None if reading unknown rows would read much more than the range up to `last`.
+        """
+        rows = self.known.get(key)
+        up_to = newest if rows is None else min(rows.known_from - 1, newest)
+        if first > up_to and rows is not None:
+            return rows
+        room = _MOST_READ if rows is None else _MOST_READ - len(rows.times)
+        if up_to - last > last - first or room <= 0:
+            return None
+        # From the latest one on, so that what is read counts even if there are too many.
+        found = list(islice(self._buckets.of_key(raw, first, up_to, reverse=True), room))
+        times, values = [], []
+        for row_key, data in reversed(found):
+            value = self._values.to_object(key, data)
+            times.append(self._buckets.parts(row_key)[1])
+            values.append(value if self._values.can_keep(value) else Encoded(data))
+        known_from = times[0] if len(found) == room else first
+        if rows is None:
+            rows = self.known[key] = LatestRows(known_from)
+        rows.add_earlier(times, values, known_from)
+        for time, window in opened.items():
+            if known_from <= time <= up_to:
+                value = window.pending.pop(key, MISSING)
+                window.clean.pop(key, None)
+                if value is not MISSING:
+                    if not rows.changed:
+                        self._changed.append((key, rows))
+                    rows.put(time, value, -1)
+        self._count(len(times) + 1)
+        return rows if known_from <= first else None
+
+    def encoded(self, kept_after: int) -> dict[bytes, bytes | None]:
+        """Return changed rows as bytes; of expired rows only deletions."""
+        row_key, to_bytes = self._buckets.row_key, self._values.to_bytes
+        changes: dict[bytes, bytes | None] = {}
+        for key, rows in self._changed:
+            raw = self._keys.to_bytes(key)
+            for time, value in rows.changed.items():
+                if time <= kept_after and value is not None:
+                    continue
+                if type(value) is Encoded:
+                    changes[row_key(raw, time, b"")] = value.data
+                else:
+                    changes[row_key(raw, time, b"")] = None if value is None else to_bytes(key, value)
+        return changes
+
+    def settle(self, kept_after: int, opened: Iterable[OpenWindow]) -> None:
+        """Count changed rows as written; if there are too many rows, drop the keys that have been known longest."""
+        for _, rows in self._changed:
+            rows.changed.clear()
+        self._changed.clear()
+        if self._added > plain.CACHED_ENTRIES // 4:
+            self._added = 0
+            if drop_oldest(self.known, kept_after):
+                for window in opened:
+                    window.is_complete = False  # the store below may have entries of keys that were dropped
+
+    def discard(self) -> None:
+        """Drop all rows."""
+        self.known.clear()
+        self._changed.clear()
+        self._added = 0
+
+    def _count(self, added: int) -> None:
+        self._added += added
+        if self._added > plain.CACHED_ENTRIES // 4:
+            self._flush()
+
 
 _OPEN_WINDOWS = 1_024
 """Maximum number of cached windows."""

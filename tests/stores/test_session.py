@@ -17,7 +17,8 @@ from penstock.store import ValueTimestampHeaders
 from penstock.store.kinds.session import session_store
 from penstock.store.kinds.windowed import Windowed
 from penstock.stores.commit_buffer import CommitBuffer
-from penstock.stores.kinds import known_sessions, plain
+from penstock.stores.kinds import plain
+from penstock.stores.kinds import session as session_module
 from penstock.stores.memory import MemoryBackend
 
 from ..rotation import examples
@@ -195,7 +196,7 @@ def test_any_history(
     monkeypatch: pytest.MonkeyPatch, key_serde: str | None, value_serde: str | None, retention: int, backend: str
 ) -> None:
     monkeypatch.setattr(plain, "CACHED_ENTRIES", 4)  # keys are dropped and read again all the time
-    monkeypatch.setattr(known_sessions, "MOST_OF_A_KEY", 2)
+    monkeypatch.setattr(session_module, "MOST_OF_A_KEY", 2)
     run(
         SessionMachine,
         "Session",
@@ -315,7 +316,7 @@ def test_what_is_held_of_a_key_is_bounded_and_earlier_sessions_are_found() -> No
         store.put(Windowed("a", now, now), now)
         if now % 1000 == 0:
             store.flush()
-            assert len(store._known["a"].overlapping(0, MANY)) <= known_sessions.MOST_OF_A_KEY
+            assert len(store._known["a"].overlapping(0, MANY)) <= session_module.MOST_OF_A_KEY
     found = [value for _, value in store.find_sessions("a", 500, 2_000)]
     assert found == list(range(500, 2_001, 100))
     assert [value for _, value in store.fetch("a")] == list(range(0, 100_000, 100))
@@ -323,7 +324,7 @@ def test_what_is_held_of_a_key_is_bounded_and_earlier_sessions_are_found() -> No
     store.remove(Windowed("a", 100, 100))
     assert store.fetch_session("a", 100, 100) is None
     store.flush()
-    assert len(store._known["a"].overlapping(0, MANY)) <= known_sessions.MOST_OF_A_KEY
+    assert len(store._known["a"].overlapping(0, MANY)) <= session_module.MOST_OF_A_KEY
     assert len(list(store.fetch("a"))) == 999
 
 

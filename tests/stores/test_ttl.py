@@ -15,7 +15,7 @@ from penstock.errors import ConfigError
 from penstock.store import Change, ValueAndTimestamp
 from penstock.store.kinds.key_value import ExpiringKeyValueStore, KeyValueStoreSpec, key_value_store
 from penstock.stores.commit_buffer import CommitBuffer
-from penstock.stores.kinds import expiry_index
+from penstock.stores.kinds import expiring
 from penstock.stores.memory import MemoryBackend
 
 from ..rotation import examples
@@ -220,7 +220,7 @@ def test_a_put_changes_the_index_at_most_eight_times_in_a_ttl(reopened: bool) ->
 
 
 def test_an_index_for_existing_entries_is_built_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry_index, "_BUILT", 10)
+    monkeypatch.setattr(expiring, "_BUILT", 10)
     stored = Stored()
     stored.context.now = 0
     for number in range(95):

@@ -26,7 +26,8 @@ from penstock.store.kinds.versioned import (
     versioned_store,
 )
 from penstock.stores.commit_buffer import CommitBuffer
-from penstock.stores.kinds import history, plain
+from penstock.stores.kinds import plain
+from penstock.stores.kinds import versioned as versioned_module
 from penstock.stores.kinds.versioned import META_KEY, VersionedTopicRows
 from penstock.stores.lmdb import LmdbBackend
 from penstock.stores.memory import MemoryBackend
@@ -294,7 +295,7 @@ class Versioned(RuleBasedStateMachine):
 @pytest.mark.parametrize("backend", ["memory", "lmdb"])
 def test_any_history(monkeypatch: pytest.MonkeyPatch, backend: str, key_serde: str | None) -> None:
     monkeypatch.setattr(plain, "CACHED_ENTRIES", 4)  # entries are evicted all the time
-    monkeypatch.setattr(history, "_FREED_ROWS", 3)
+    monkeypatch.setattr(versioned_module, "_FREED_ROWS", 3)
 
     class Machine(Versioned):
         pass

@@ -1,8 +1,9 @@
-"""Builds a declared key-value store: a PlainStore, StampedStore, HeadersStore or ExpiringStore."""
+"""Builds the stores of keys and of windows that a program declares, from the kinds beside this file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -10,17 +11,23 @@ from penstock import (
     BytesStore,
     HeadersKeyValueStore,
     KeyValueStoreSpec,
+    SessionStoreSpec,
     StateStore,
     StoreContext,
+    StoreKind,
     TimestampedKeyValueStore,
     ValueAndTimestamp,
+    WindowStoreSpec,
 )
 
 from ..rows.headers_form import HeadersForm
 from ..rows.value_form import INT64_MAX, TimestampedForm
-from .caching import cache_key_value_store
+from .caching import cache_key_value_store, cache_session_store, cache_window_store
+from .duplicates import DuplicatesStore, HeadersDuplicatesStore, StampedDuplicatesStore
 from .expiring import ExpiringStore
 from .plain import PlainStore
+from .session import BucketSessionStore, SessionTopicRows
+from .window import BucketWindowStore, HeadersBucketWindowStore, StampedBucketWindowStore, WindowTopicRows
 
 _HINT = "entries have no TTL; declare it as key_value_store(NAME, expires=True) or with ttl=... for the whole store"
 
@@ -92,3 +99,28 @@ class HeadersStore(PlainStore, HeadersKeyValueStore[Any]):
                 slow(key, value)
 
         return put
+
+
+@partial(StoreKind, topic_rows=WindowTopicRows)
+def build_window_store(spec: WindowStoreSpec, below: BytesStore, context: StoreContext) -> StateStore:
+    """Return the store that `spec` declares, on top of `below`."""
+    kind: type[BucketWindowStore]
+    if context.fixed_options["duplicates"]:
+        stamped = StampedDuplicatesStore if spec.timestamped else DuplicatesStore
+        kind = HeadersDuplicatesStore if spec.headers else stamped
+    else:
+        kind = StampedBucketWindowStore if spec.timestamped else BucketWindowStore
+        kind = HeadersBucketWindowStore if spec.headers else kind
+    key_serde = context.serde(spec.key_serde, spec.name)
+    value_serde = context.serde(spec.value_serde, spec.name)
+    store = kind(spec, below, key_serde, value_serde, context)
+    return cache_window_store(store, context.record_cache) if spec.cached else store
+
+
+@partial(StoreKind, topic_rows=SessionTopicRows)
+def build_session_store(spec: SessionStoreSpec, below: BytesStore, context: StoreContext) -> StateStore:
+    """Return the store that `spec` declares, on top of `below`."""
+    key_serde = context.serde(spec.key_serde, spec.name)
+    value_serde = context.serde(spec.value_serde, spec.name)
+    store = BucketSessionStore(spec, below, key_serde, value_serde, context)
+    return cache_session_store(store, context.record_cache) if spec.cached else store
