@@ -7,6 +7,7 @@ import configparser
 import importlib
 import inspect
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cached_property
@@ -105,6 +106,24 @@ def test_public_names_are_imported_from_penstock() -> None:
     outside_core = [each for each in MODULES if each.startswith(above)]
     assert len(outside_core) > 400
     assert not [way for each in outside_core for way in private_ways(each)]
+
+
+def constants(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a module assigns outside of functions, as often as it does."""
+    for node in tree.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        for target in targets:
+            yield from (each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+
+
+def test_a_constant_is_assigned_once() -> None:
+    twice = {}
+    for module, source in MODULES.items():
+        counted = Counter(constants(ast.parse(source.read_text())))
+        twice |= {f"{module}.{name}": times for name, times in counted.items() if times > 1}
+    assert not twice
 
 
 MOST_LINES = 600

@@ -285,7 +285,7 @@ def _weight(slot: int, machine: str) -> bytes:
 DECOMMISSIONED = "executor decommissioned"
 EXCLUDED = "executor excluded by Spark"
 
-_LEAST_SECONDS, _MOST_SECONDS = 1.0, 2.0
+_LEAST_LOOK_SECONDS, _MOST_LOOK_SECONDS = 1.0, 2.0
 _SHARE_OF_TIME = 0.01
 _STEADY_SECONDS, _LONGEST_STEADY_SECONDS = 5.0, 320.0
 _FIRST_EXECUTOR_SECONDS, _EXPECTED_EXECUTORS_SECONDS, _START_SECONDS = 10.0, 30.0, 1.0
@@ -325,7 +325,7 @@ class SparkExecutors:
             return self._look()
         finally:
             ended = self._clock()
-            self._next_look = ended + max(_LEAST_SECONDS, min(_MOST_SECONDS, (ended - began) / _SHARE_OF_TIME))
+            self._next_look = ended + max(_LEAST_LOOK_SECONDS, min(_MOST_LOOK_SECONDS, (ended - began) / _SHARE_OF_TIME))
 
     def _look(self) -> Mapping[str, Executor] | None:
         ids = str(self._spark.getExecutorIds().mkString("\n"))
