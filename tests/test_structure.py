@@ -115,7 +115,7 @@ def constants(tree: ast.Module) -> Iterator[str]:
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         )
         for target in targets:
-            yield from (each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+            yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
 
 def test_a_constant_is_assigned_once() -> None:

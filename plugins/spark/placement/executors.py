@@ -325,7 +325,8 @@ class SparkExecutors:
             return self._look()
         finally:
             ended = self._clock()
-            self._next_look = ended + max(_LEAST_LOOK_SECONDS, min(_MOST_LOOK_SECONDS, (ended - began) / _SHARE_OF_TIME))
+            rest = (ended - began) / _SHARE_OF_TIME
+            self._next_look = ended + max(_LEAST_LOOK_SECONDS, min(_MOST_LOOK_SECONDS, rest))
 
     def _look(self) -> Mapping[str, Executor] | None:
         ids = str(self._spark.getExecutorIds().mkString("\n"))
