@@ -39,7 +39,11 @@ class TypedSerde(Serde[T], Generic[T]):
         self._equality_is_exact = equality_is_exact(kind)
         self._is_for_values = False
         self._writes_equal_values_differently = self._has_other_bytes_of_equals()
-        self._written = of_written(self._essence(), ints_become_numbers=self._writes_equal_values_differently)
+        self._written = of_written(
+            self._essence(),
+            ints_become_numbers=self._writes_equal_values_differently,
+            sorts_sets=self._sorts_sets_by_text(),
+        )
         self._form = f"{_FORM}({json.dumps(self._written, separators=(',', ':'), sort_keys=True)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -158,6 +162,10 @@ class TypedSerde(Serde[T], Generic[T]):
         """Return whether a value may be written in other bytes than what is read back, which is equal to it."""
         return False
 
+    def _sorts_sets_by_text(self) -> bool:
+        """Return whether sets are in the order of what is written because Python cannot sort them."""
+        return False
+
     def _essence(self) -> dict[str, Any]:
         """Return the schema as far as it says whether rows can be read, with the names of a NamedTuple's fields."""
         return essence(self.json_schema())
@@ -209,7 +217,8 @@ def _in_json(value: Any) -> Any:
 
 
 def _is_class(kind: Any) -> bool:
-    return isinstance(kind, type) and not hasattr(kind, "__args__")  # list[int] is a type, too
+    # list[int] is a type, too, and since Python 3.11 Any is one.
+    return isinstance(kind, type) and not hasattr(kind, "__args__") and kind is not Any
 
 
 def _sent(

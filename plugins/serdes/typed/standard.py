@@ -15,6 +15,7 @@ from penstock import ConfigError
 
 from .base import TypedSerde, kind_name
 from .json_schemas import OMITTED, ORDER, Schema, essence
+from .set_order import default_in_order, has_sets_inside_sets, in_order
 
 T = TypeVar("T")
 _NATURAL = (bytes, date, datetime, time, timedelta, Decimal)
@@ -67,6 +68,7 @@ class StandardSerde(TypedSerde[T]):
                 not isinstance(getattr(each, "key_type", None), inspect.StrType | None)
                 for each in _inside(self._info, set())
             )
+            self._sorts_sets = has_sets_inside_sets(_inside(self._info, set()), lambda part: _inside(part, set()))
             self._decoder = msgspec.json.Decoder(kind)
             super().__init__(kind, refuses_extra=refuses_extra)
         except (TypeError, NameError, AttributeError) as error:
@@ -90,6 +92,16 @@ class StandardSerde(TypedSerde[T]):
         return [None if data is None else decode(data) for data in column]
 
     def _write(self, value: T) -> bytes:
+        if not self._sorts_sets:
+            try:
+                return self._write_as_python_sorts(value)
+            except TypeError:
+                pass  # elements of a set that Python does not compare
+        encoder: Any = self._encoder if self._has_other_keys else msgspec.json
+        data: bytes = encoder.encode(in_order(self._info, msgspec.to_builtins(value, str_keys=True)))
+        return data
+
+    def _write_as_python_sorts(self, value: T) -> bytes:
         if self._has_other_keys:
             return self._encoder.encode(msgspec.to_builtins(value, str_keys=True, order="deterministic"))
         return self._encoder.encode(value)
@@ -145,8 +157,8 @@ class StandardSerde(TypedSerde[T]):
                 for name, each in part.get("properties", {}).items():
                     if "default" in each:
                         own = each["default"] if defaults[name] is msgspec.NODEFAULT else defaults[name]
-                        # A set has another order in each process.
-                        each[OMITTED] = msgspec.to_builtins(own, str_keys=True, order="deterministic")
+                        info = next(field.type for field in kind.fields if field.encode_name == name)
+                        each[OMITTED] = default_in_order(info, own, sorts_sets=self._sorts_sets)
         if not isinstance(self._info, _OF_FIELDS):
             _add_keys(schema, self._info)
         return essence(schema)
@@ -160,8 +172,15 @@ class StandardSerde(TypedSerde[T]):
         for each, reference in zip(kinds, named[1:], strict=True):
             yield each, schema["$defs"][reference["$ref"].rpartition("/")[2]]
 
+    def _sorts_sets_by_text(self) -> bool:
+        return self._sorts_sets
+
     def json_schema(self) -> Schema:
         schema = msgspec.json.schema(self.value_type)
+        for kind, part in self._definitions(schema):
+            for each, field in _fields_in(part, kind):
+                if "default" in each and field.default is not msgspec.NODEFAULT:
+                    each["default"] = default_in_order(field.type, field.default, sorts_sets=self._sorts_sets)
         self._forget()  # here, because this is the last question about the type when a serde is made
         return schema
 
