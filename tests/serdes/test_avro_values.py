@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import SerdeError
+from penstock.plugins.serdes.of import of
 from penstock.plugins.serdes.registry.avro import AvroSerde
 from penstock.plugins.testing.contracts.serde_tests import same_value
 
@@ -408,3 +410,34 @@ def test_values_of_every_schema_are_written_as_they_were_read(data: st.DataObjec
         assert newest.deserialize(written) == read
         assert serde.serialize(read) == newest.serialize(read) == written
         assert same_value(serde.from_json(json.loads(json.dumps(serde.to_json(read)))), read)
+
+
+@dataclass
+class Place:
+    city: str
+    country: str = "be"
+    since: date = date(2024, 2, 29)
+
+
+@dataclass
+class Visit:
+    places: list[Place]
+    by_day: dict[str, Place | None]
+    last: Place = dataclasses.field(default_factory=lambda: Place("Gent"))
+
+
+def test_a_field_that_was_absent_where_a_value_was_read_is_written_with_its_default() -> None:
+    """The default of the class counts, not that of the schema; `of` sets no attribute for it."""
+    place = record("Place", field("city", "string"), field("country", "string", default="de"), field("since", DAY))
+    visit = record(
+        "Visit",
+        field("places", {"type": "array", "items": place}),
+        field("by_day", {"type": "map", "values": ["null", "shop.Place"]}),
+        field("last", "shop.Place"),
+    )
+    serde = AvroSerde(json.dumps(visit), Visit, registry="mock://absent")
+    read = of(Visit).deserialize(b'{"places": [{"city": "Gent"}], "by_day": {"1": {"city": "Aalst"}, "2": null}}')
+    for value in (read, read):  # the first value is written by Confluent's serializer
+        found = serde.deserialize(serde.serialize(value))
+        assert found == Visit([Place("Gent")], {"1": Place("Aalst"), "2": None}) == value
+        assert serde.from_json(json.loads(json.dumps(serde.to_json(value)))) == value

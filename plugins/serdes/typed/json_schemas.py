@@ -25,6 +25,8 @@ _NUMBERS = "$numbers"
 """Marks a type whose floats and Decimals are written as such where a value has an int, which older versions wrote as an
 int."""
 
+_DEFAULTS = "$defaults"
+"""Marks a type whose keys have the defaults of absent fields, which older versions left out of keys that were read."""
 _SETS = "$sets"
 """Marks a type with sets inside of sets, which older versions wrote in any order."""
 
@@ -40,7 +42,9 @@ def essence(schema: Schema) -> dict[str, Any]:
     return made
 
 
-def of_written(essence: dict[str, Any], *, ints_become_numbers: bool, sorts_sets: bool) -> dict[str, Any]:
+def of_written(
+    essence: dict[str, Any], *, ints_become_numbers: bool, sorts_sets: bool, keys_have_defaults: bool
+) -> dict[str, Any]:
     """Return an essence with what says which bytes its values have, so that keys are found."""
     for each in _all(essence):
         if "properties" in each:
@@ -49,6 +53,8 @@ def of_written(essence: dict[str, Any], *, ints_become_numbers: bool, sorts_sets
         essence[_NUMBERS] = True
     if sorts_sets:
         essence[_SETS] = True
+    if keys_have_defaults:
+        essence[_DEFAULTS] = True
     return essence
 
 
@@ -63,10 +69,20 @@ def _all(made: Schema) -> Iterator[Any]:
             yield from _all(each)
 
 
-def _sorts_fields(essence: Schema) -> bool:
-    """Return whether a type has a dict whose keys are no text: all its fields are then written in order."""
-    keys = [each["keys"] for each in _all(essence) if "keys" in each]
+def _sorts_fields(essence: Schema) -> bool | None:
+    """Return whether a type has a dict whose keys are no text: all its fields are then written in order.
+
+    None for a form of an older version, which says nothing about the keys of a dict.
+    """
+    dicts = [each for each in _all(essence) if each.get("type") == "object" and "properties" not in each]
+    if not all("keys" in each for each in dicts):
+        return None
+    keys = [each["keys"] for each in dicts]
     return any(each.get("type") != "string" or any(name in each for name in (*_SAME, "enum")) for each in keys)
+
+
+def _has_optional(schema: Schema) -> bool:
+    return not schema.get("properties", {}).keys() <= {*schema.get("required", ())}
 
 
 def _is_unsorted(schema: Schema) -> bool:
@@ -167,13 +183,16 @@ class _Comparison:
         has_numbers = _has(before, "type", "number") or _has(before, "format", "decimal")
         if self._of_keys and has_numbers and _NUMBERS in now and _NUMBERS not in before:
             yield "an int where a float or a Decimal is declared was written as an int, and is written as that now"
+        if self._of_keys and _DEFAULTS in now and _DEFAULTS not in before and any(map(_has_optional, _all(before))):
+            yield "a field that was absent where a key was read was left out of the key, and is written now"
         if self._of_keys and before.get(_SETS) != now.get(_SETS):
             yield "sets inside of sets are written in another order than before"
-        if self._of_keys and _sorts_fields(now) != _sorts_fields(before):
+        sorts, sorted_before = _sorts_fields(now), _sorts_fields(before)
+        if self._of_keys and sorts is not sorted_before and None not in (sorts, sorted_before):
             order = next((each[ORDER] for each in (*_all(before), *_all(now)) if _is_unsorted(each)), None)
             if order is not None:
                 yield (
-                    f"a dict whose keys are no text is {'new' if _sorts_fields(now) else 'gone'}: with one, fields are "
+                    f"a dict whose keys are no text is {'new' if sorts else 'gone'}: with one, fields are "
                     f"written in the order of their names, and not as declared: {', '.join(order)}"
                 )
 

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import inspect
 
-_SETS = inspect.SetType | inspect.FrozenSetType
+SETS = inspect.SetType | inspect.FrozenSetType
 _OF_NAMES = inspect.StructType | inspect.DataclassType
 _ANY = inspect.AnyType()
 
 
-def has_sets_inside_sets(infos: Iterable[inspect.Type], inside: Any) -> bool:
-    """Return whether one of these types is a set whose elements have sets. `inside` yields the types inside one.
+def inside(part: Any, seen: set[int]) -> Iterator[Any]:
+    """Yield a type as msgspec describes it, and all types inside it, each once."""
+    if isinstance(part, tuple):
+        for each in part:
+            yield from inside(each, seen)
+    elif isinstance(part, msgspec.inspect.Field):
+        yield from inside(part.type, seen)
+    elif isinstance(part, msgspec.inspect.Type) and id(part) not in seen:
+        seen.add(id(part))
+        yield part
+        for name in part.__struct_fields__:
+            yield from inside(getattr(part, name), seen)
+
+
+def has_sets_inside_sets(info: inspect.Type) -> bool:
+    """Return whether a type has sets whose elements have sets.
 
     Python compares sets by their elements (`<` is a subset), so `sorted` leaves them in any order.
     """
-    return any(isinstance(part, _SETS) for each in infos if isinstance(each, _SETS) for part in inside(each.item_type))
+    sets = [each for each in inside(info, set()) if isinstance(each, SETS)]
+    return any(isinstance(part, SETS) for each in sets for part in inside(each.item_type, set()))
 
 
 def in_order(info: inspect.Type, plain: Any) -> Any:
@@ -29,12 +44,12 @@ def in_order(info: inspect.Type, plain: Any) -> Any:
     if isinstance(info, inspect.Metadata):
         return in_order(info.type, plain)
     if isinstance(info, inspect.UnionType):
-        return in_order(next((each for each in info.types if _fits(each, plain)), _ANY), plain)
+        return in_order(fitting(info, plain), plain)
     if isinstance(plain, list | tuple):
-        parts = [in_order(each, part) for each, part in zip(_of_items(info, plain), plain, strict=True)]
-        return sorted(parts, key=rank) if isinstance(info, _SETS) else parts
+        parts = [in_order(each, part) for each, part in zip(of_items(info, plain), plain, strict=True)]
+        return sorted(parts, key=rank) if isinstance(info, SETS) else parts
     if isinstance(plain, dict):
-        made = {name: in_order(_of_value(info, name), each) for name, each in plain.items()}
+        made = {name: in_order(of_value(info, name), each) for name, each in plain.items()}
         return made if isinstance(info, _OF_NAMES) else dict(sorted(made.items()))
     return plain
 
@@ -64,7 +79,12 @@ def default_in_order(info: inspect.Type, default: Any, *, sorts_sets: bool) -> A
     return in_order(info, msgspec.to_builtins(default, str_keys=True))
 
 
-def _of_items(info: Any, plain: Sequence[Any]) -> Sequence[inspect.Type]:
+def fitting(info: inspect.UnionType, plain: Any) -> inspect.Type:
+    """Return the alternative of a union that an object or array is of; any for other data."""
+    return next((each for each in info.types if _fits(each, plain)), _ANY)
+
+
+def of_items(info: Any, plain: Sequence[Any]) -> Sequence[inspect.Type]:
     """Return the type of each entry of a list."""
     if isinstance(info, inspect.NamedTupleType | inspect.StructType):  # the tag of a Struct is before its fields
         types = [field.type for field in info.fields]
@@ -74,7 +94,7 @@ def _of_items(info: Any, plain: Sequence[Any]) -> Sequence[inspect.Type]:
     return [getattr(info, "item_type", _ANY)] * len(plain)
 
 
-def _of_value(info: Any, name: str) -> inspect.Type:
+def of_value(info: Any, name: str) -> inspect.Type:
     """Return the type of a value in an object."""
     found: inspect.Type = next((each.type for each in getattr(info, "fields", ()) if each.encode_name == name), _ANY)
     return getattr(info, "value_type", found)
