@@ -260,6 +260,7 @@ _REPEATED_HOUR = datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Brussels"
         (list[ById], [ById(1, "kept")]),
         (Open, _OPEN),
         (Line | None, A_LINE),
+        (Any, {"a": [1, None, "b"]}),
     ],
 )  # fmt: skip
 def test_what_comes_back_alike_is_written(kind: Any, value: Any) -> None:

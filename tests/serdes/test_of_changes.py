@@ -213,6 +213,12 @@ def test_a_type_that_is_used_twice_is_in_the_form_once() -> None:
             '"#/$defs/Row"}',
         ),
         (
+            defstruct("Row", [("to", str), ("counts", dict[int, int])]),
+            '{"$defs":{"Row":{"properties":{"counts":{"additionalProperties":{"type":"integer"},"type":"object"},"to":'
+            '{"type":"string"}},"required":["counts","to"],"type":"object"}},"$keys":{"counts (keys)":{"type":'
+            '"integer"}},"$patterns":true,"$ref":"#/$defs/Row"}',
+        ),
+        (
             dict[str, list[dict[date, int]]],
             '{"$keys":{"(keys)":{"type":"string"},"[...][] (keys)":{"format":"date","type":"string"}},"$patterns":true,'
             '"additionalProperties":{"items":{"additionalProperties":{"type":"integer"},"type":"object"},"type":'

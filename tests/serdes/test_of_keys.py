@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass, field, is_dataclass, make_dataclass
 from dataclasses import fields as fields_of
+from datetime import date
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
@@ -56,6 +57,10 @@ def a_struct(*, omits: bool, **fields: Any) -> Any:
     return defstruct("Key", [(name, type(each), each) for name, each in fields.items()], omit_defaults=omits)
 
 
+DAY = date(2024, 2, 29)
+EMPTY = a_dataclass()
+
+
 def a_tuple(**fields: Any) -> Any:
     return NamedTuple("Key", list(fields.items()))
 
@@ -86,6 +91,15 @@ CHANGED: list[tuple[Any, Any, Any, str]] = [
     (a_dataclass(a=Literal["x"]), a_dataclass(a=Literal["x", "y"]), ("x",), ""),
     (a_dataclass(a=Literal["x"]), a_dataclass(a=str), ("x",), ""),
     (a_tuple(x=float, y=float | None), Place, (1, None), ""),
+    (a_dataclass(b=int, a=dict[date, int]), a_dataclass(b=int, a=dict[str, int]), (1, {DAY: 1}),
+     "a dict whose keys are no text is gone: with one, fields are written in the order of their names, and not as"),
+    (a_dataclass(a=dict[date, int], b=int), a_dataclass(a=dict[str, int], b=int), ({DAY: 1}, 1), ""),
+    (a_dataclass(b=int, a=EMPTY), a_dataclass(b=int, a=dict[date, int]), (1, EMPTY()), "no text is new"),
+    (a_dataclass(b=int, a=int), Any, (1, 2), "had fields, and may be anything, in which they are written in order"),
+    (a_dataclass(a=int, b=int), Any, (1, 2), ""),
+    (a_dataclass(a=frozenset[Decimal]), a_dataclass(a=frozenset[str]), ({Decimal(10), Decimal(9)},),
+     "is a set, whose elements with decimal had another order"),
+    (a_dataclass(a=frozenset[date]), a_dataclass(a=frozenset[str]), ({DAY, date(2024, 2, 1)},), ""),
     (create_model("Key", a=(int, ...)), create_model("Key", a=(int, ...), b=(int, 1)), {"a": 1}, "field 'b' is new"),
     (create_model("Key", a=(int, 1), b=(int, 1)), create_model("Key", b=(int, 1), a=(int, 1)), {}, "in another order"),
     (create_model("Key", a=(float, ...)), create_model("Other", a=(float | None, ...)), {"a": 1}, ""),

@@ -37,6 +37,8 @@ with needed("serde 'avro'", "avro"):
     from .client import MockRegistryClient, RegistryClient
     from .record_unions import RecordUnions
 
+from ..typed.absent_fields import has_defaults_in_class, to_builtins
+from ..typed.set_order import inside
 from ..typed.shipped import classes_inside, prepare_classes, restore_fields
 
 T = TypeVar("T")
@@ -125,7 +127,7 @@ class AvroSerde(RegistrySerde[T]):
         return f"another schema, and {found}" if found else ""
 
     def to_json(self, value: T) -> Any:
-        return super().to_json(value if self.value_type is None else msgspec.to_builtins(value, builtin_types=_NATURAL))
+        return super().to_json(value if self.value_type is None else self._to_plain()(value, None))
 
     def from_json(self, data: Any) -> T:
         if self.value_type is None:
@@ -145,10 +147,11 @@ class AvroSerde(RegistrySerde[T]):
         kind = self.value_type
         unions = None if self.schema is None else RecordUnions(_parsed(self.schema))
         if kind is None:
-            to_plain, of_plain = None if unions is None or not unions.are_there else unions.checked, None
+            to_plain: Convert | None = None if unions is None or not unions.are_there else unions.checked
+            of_plain: Convert | None = None
         else:
             # Values of a type have no names: what tells them apart is in their fields.
-            to_plain = lambda value, _: msgspec.to_builtins(value, builtin_types=_NATURAL)  # noqa: E731
+            to_plain = self._to_plain()
             of_plain = lambda value, _: msgspec.convert(value, kind, builtin_types=_NATURAL)  # noqa: E731
         write = _Serializer(self.client, self._as_schema() if self.schema else None, to_plain, {**writing, **_STRICT})
         write.has_type = kind is not None
@@ -159,6 +162,13 @@ class AvroSerde(RegistrySerde[T]):
             write if self.schema is None else writer_of(write, self.schema, to_plain),
             reader_of(read, self.client, self.schema, of_plain),
         )
+
+    def _to_plain(self) -> Convert:
+        """Return how a value of the type becomes a record. One that `of` has read may lack fields with a default."""
+        info = msgspec.inspect.type_info(self.value_type)
+        if any(map(has_defaults_in_class, inside(info, set()))):
+            return lambda value, _: to_builtins(info, value)
+        return lambda value, _: msgspec.to_builtins(value, builtin_types=_NATURAL)
 
     def _differences(self, written: Schema) -> str:
         if written.references or self.schema is None or written.schema_str is None:

@@ -16,7 +16,7 @@ with needed("serde 'avro'", "avro"):
     from fastavro.read import LOGICAL_READERS
     from fastavro.write import LOGICAL_WRITERS
 
-NO_INT, CHECKED, _BESIDE_TEXT, _READ = "no-int", "checked", "beside-text", "read"
+NO_INT, CHECKED, _BESIDE_TEXT, _BESIDE_PLAIN, _READ = "no-int", "checked", "beside-text", "beside-plain", "read"
 _FLOAT32 = Struct(">f")
 _FLOATS, _INTS, _BYTES = ("float", "double"), ("int", "long"), ("bytes", "fixed")
 _TEXTS = ("string", "bytes")
@@ -58,12 +58,21 @@ def check_values(parsed: Any) -> Any:
     """Return a schema, changed in place, by which fastavro refuses values of other types than it declares.
 
     fastavro writes 1 for 1.5 where an int is declared, True for any text, infinity for a float that is too large, each
-    letter of a text as an entry of an array, and a datetime without a time zone by the zone of this host.
+    letter of a text as an entry of an array, and a datetime without a time zone by the zone of this host. In a union it
+    writes an int as a date or time, and bytes as a Decimal, although another branch has them as they are.
     """
-    for part in list(parts_of(parsed, set())):
+    parts = list(parts_of(parsed, set()))
+    named = {part["name"]: part for part in parts if isinstance(part, dict) and kind_of(part) in NAMED}
+    for part in parts:
         if isinstance(part, list):
-            has_text = any(kind_of(each) in ("string", "enum") for each in part)
-            part[:] = [_checked(each, beside_text=has_text) for each in part]
+            branches = [named.get(each, each) if isinstance(each, str) else each for each in part]
+            has_text = any(kind_of(each) in ("string", "enum") for each in branches)
+            plain = [kind_of(each) for each in branches if not isinstance(each, dict) or "logicalType" not in each]
+            beside = [kinds for kinds in (_INTS, _BYTES) if any(kind in kinds for kind in plain)]
+            part[:] = [
+                _checked(each, beside_text=has_text, beside_plain=any(kind_of(other) in kinds for kinds in beside))
+                for each, other in zip(part, branches, strict=True)
+            ]
             continue
         for name in ("type", "items", "values"):
             if name in part and (name != "type" or not isinstance(part["type"], str)):
@@ -77,9 +86,11 @@ def check_values(parsed: Any) -> Any:
     return _checked(parsed)
 
 
-def _checked(schema: Any, *, beside_text: bool = False) -> Any:
+def _checked(schema: Any, *, beside_text: bool = False, beside_plain: bool = False) -> Any:
     kind = kind_of(schema)
     logical = schema.get("logicalType") if isinstance(schema, dict) else None
+    if beside_plain and logical == "decimal":
+        return {**schema, "logicalType": CHECKED, CHECKED: logical}
     if (
         logical == CHECKED
         or not isinstance(kind, str)
@@ -88,7 +99,8 @@ def _checked(schema: Any, *, beside_text: bool = False) -> Any:
     ):
         return schema
     own = schema if isinstance(schema, dict) else {"type": kind}
-    return {**own, "logicalType": CHECKED, CHECKED: logical, _BESIDE_TEXT: beside_text}
+    beside = {_BESIDE_TEXT: beside_text, _BESIDE_PLAIN: beside_plain}
+    return {**own, "logicalType": CHECKED, CHECKED: logical, **beside}
 
 
 def prepare_reader(parsed: Any) -> Any:
@@ -230,6 +242,8 @@ def _check(value: Any, schema: Any) -> Any:
     """Return a value as fastavro writes it by a schema that `check_values` has changed; an _Unfit for a wrong one."""
     kind, logical = schema["type"], schema[CHECKED]
     if logical is not None:
+        if schema[_BESIDE_PLAIN] and logical != NO_INT and _is_int(value):
+            return _Unfit(value, logical)
         declared, fits, expected = _LOGICAL.get(logical, ((), bool, ""))
         if isinstance(value, declared) and not fits(value):
             return _Unfit(value, expected)
@@ -250,6 +264,13 @@ def _check_array(value: Any, schema: Any) -> Any:
     return _Unfit(value, "a list") if is_text else value
 
 
+def _check_decimal(value: Any, schema: Any) -> Any:
+    """Return a value of a union that has bytes as they are, too."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _Unfit(value, "a Decimal")
+    return LOGICAL_WRITERS[f"{schema['type']}-{schema[CHECKED]}"](value, schema)
+
+
 def _quickly(exact: type) -> Callable[[Any, Any], Any]:
     """Return `_check`, faster for values of a type that needs no more than that."""
     return lambda value, schema: value if type(value) is exact and schema[CHECKED] is None else _check(value, schema)
@@ -259,6 +280,8 @@ for _type in _TYPES:
     LOGICAL_WRITERS[f"{_type}-{CHECKED}"] = _check
 LOGICAL_WRITERS[f"boolean-{CHECKED}"], LOGICAL_WRITERS[f"double-{CHECKED}"] = _quickly(bool), _quickly(float)
 LOGICAL_WRITERS[f"array-{CHECKED}"] = _check_array
+for _type in _BYTES:
+    LOGICAL_WRITERS[f"{_type}-{CHECKED}"] = _check_decimal
 
 
 def kind_of(schema: Any) -> Any:

@@ -39,7 +39,13 @@ class TypedSerde(Serde[T], Generic[T]):
         self._equality_is_exact = equality_is_exact(kind)
         self._is_for_values = False
         self._writes_equal_values_differently = self._has_other_bytes_of_equals()
-        self._written = of_written(self._essence(), ints_become_numbers=self._writes_equal_values_differently)
+        self._writes_keys_again = self._writes_equal_values_differently or self._writes_defaults_in_keys()
+        self._written = of_written(
+            self._essence(),
+            ints_become_numbers=self._writes_equal_values_differently,
+            sorts_sets=self._sorts_sets_by_text(),
+            keys_have_defaults=self._writes_defaults_in_keys(),
+        )
         self._form = f"{_FORM}({json.dumps(self._written, separators=(',', ':'), sort_keys=True)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -53,8 +59,11 @@ class TypedSerde(Serde[T], Generic[T]):
         return self if is_key else self.for_values()
 
     def for_values(self) -> TypedSerde[T]:
-        """Return the serde that writes a value once: an int in place of a float or a Decimal stays an int."""
-        if self._is_for_values or not self._writes_equal_values_differently:
+        """Return the serde that writes a value once: an int in place of a float or a Decimal stays an int.
+
+        A field that was absent where the value was read may stay absent.
+        """
+        if self._is_for_values or not self._writes_keys_again:
             return self
         made: TypedSerde[T] = object.__new__(type(self))
         made.__dict__.update(self.__dict__, _is_for_values=True)
@@ -72,8 +81,8 @@ class TypedSerde(Serde[T], Generic[T]):
             again = self._read_again(data, value)
             if not (self._equality_is_exact and again == value):
                 check_same(value, again)
-            if self._writes_equal_values_differently and not self._is_for_values:
-                data = self._write(again)
+            if self._writes_keys_again and not self._is_for_values:
+                data = self._write_key(again)
         except Exception as error:
             raise SerdeError(
                 f"serde {self.name!r}: cannot write {reprlib.repr(value)}: {self._said(error)}; set its fields to what "
@@ -158,6 +167,14 @@ class TypedSerde(Serde[T], Generic[T]):
         """Return whether a value may be written in other bytes than what is read back, which is equal to it."""
         return False
 
+    def _writes_defaults_in_keys(self) -> bool:
+        """Return whether a key that was read may lack fields that an equal one has."""
+        return False
+
+    def _sorts_sets_by_text(self) -> bool:
+        """Return whether sets are in the order of what is written because Python cannot sort them."""
+        return False
+
     def _essence(self) -> dict[str, Any]:
         """Return the schema as far as it says whether rows can be read, with the names of a NamedTuple's fields."""
         return essence(self.json_schema())
@@ -165,6 +182,10 @@ class TypedSerde(Serde[T], Generic[T]):
     def _essence_to_read(self) -> Schema:
         """Return the essence, with what only matters for rows from before."""
         return self._essence()
+
+    def _write_key(self, value: T) -> bytes:
+        """Return the JSON of a value that was read, the same bytes for each that is equal. Raises any exception."""
+        return self._write(value)
 
     @abstractmethod
     def _write(self, value: T) -> bytes:
@@ -209,7 +230,8 @@ def _in_json(value: Any) -> Any:
 
 
 def _is_class(kind: Any) -> bool:
-    return isinstance(kind, type) and not hasattr(kind, "__args__")  # list[int] is a type, too
+    # list[int] is a type, too, and since Python 3.11 Any is one.
+    return isinstance(kind, type) and not hasattr(kind, "__args__") and kind is not Any
 
 
 def _sent(

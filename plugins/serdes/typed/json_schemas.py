@@ -25,6 +25,11 @@ _NUMBERS = "$numbers"
 """Marks a type whose floats and Decimals are written as such where a value has an int, which older versions wrote as an
 int."""
 
+_DEFAULTS = "$defaults"
+"""Marks a type whose keys have the defaults of absent fields, which older versions left out of keys that were read."""
+_SETS = "$sets"
+"""Marks a type with sets inside of sets, which older versions wrote in any order."""
+
 
 def essence(schema: Schema) -> dict[str, Any]:
     """Return the keywords of a schema that say which values fit: no titles, descriptions or defaults.
@@ -37,17 +42,23 @@ def essence(schema: Schema) -> dict[str, Any]:
     return made
 
 
-def of_written(essence: dict[str, Any], *, ints_become_numbers: bool) -> dict[str, Any]:
+def of_written(
+    essence: dict[str, Any], *, ints_become_numbers: bool, sorts_sets: bool, keys_have_defaults: bool
+) -> dict[str, Any]:
     """Return an essence with what says which bytes its values have, so that keys are found."""
     for each in _all(essence):
         if "properties" in each:
             each.setdefault(ORDER, list(each["properties"]))
     if ints_become_numbers:
         essence[_NUMBERS] = True
+    if sorts_sets:
+        essence[_SETS] = True
+    if keys_have_defaults:
+        essence[_DEFAULTS] = True
     return essence
 
 
-def _all(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _all(made: Schema) -> Iterator[Any]:
     """Yield an essence and each schema inside it."""
     yield made
     parts = [made.get(name) for name in _PARTS]
@@ -56,6 +67,27 @@ def _all(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for each in parts:
         if isinstance(each, dict):
             yield from _all(each)
+
+
+def _sorts_fields(essence: Schema) -> bool | None:
+    """Return whether a type has a dict whose keys are no text: all its fields are then written in order.
+
+    None for a form of an older version, which says nothing about the keys of a dict.
+    """
+    dicts = [each for each in _all(essence) if each.get("type") == "object" and "properties" not in each]
+    if not all("keys" in each for each in dicts):
+        return None
+    keys = [each["keys"] for each in dicts]
+    return any(each.get("type") != "string" or any(name in each for name in (*_SAME, "enum")) for each in keys)
+
+
+def _has_optional(schema: Schema) -> bool:
+    return not schema.get("properties", {}).keys() <= {*schema.get("required", ())}
+
+
+def _is_unsorted(schema: Schema) -> bool:
+    order = schema.get(ORDER, [])
+    return bool(order != sorted(order))
 
 
 def _has_text(part: Any) -> bool:
@@ -151,6 +183,18 @@ class _Comparison:
         has_numbers = _has(before, "type", "number") or _has(before, "format", "decimal")
         if self._of_keys and has_numbers and _NUMBERS in now and _NUMBERS not in before:
             yield "an int where a float or a Decimal is declared was written as an int, and is written as that now"
+        if self._of_keys and _DEFAULTS in now and _DEFAULTS not in before and any(map(_has_optional, _all(before))):
+            yield "a field that was absent where a key was read was left out of the key, and is written now"
+        if self._of_keys and before.get(_SETS) != now.get(_SETS):
+            yield "sets inside of sets are written in another order than before"
+        sorts, sorted_before = _sorts_fields(now), _sorts_fields(before)
+        if self._of_keys and sorts is not sorted_before and None not in (sorts, sorted_before):
+            order = next((each[ORDER] for each in (*_all(before), *_all(now)) if _is_unsorted(each)), None)
+            if order is not None:
+                yield (
+                    f"a dict whose keys are no text is {'new' if sorts else 'gone'}: with one, fields are "
+                    f"written in the order of their names, and not as declared: {', '.join(order)}"
+                )
 
     def of(self, path: str, before: Schema, now: Schema) -> list[str]:
         """Return each change at `path` and below; of two classes that were compared before, as of there."""
@@ -212,6 +256,8 @@ class _Comparison:
         if allowed is not None or not same or not (becomes in (None, kind) or is_wider):
             yield f"{_field(path)} was {_shown(before, self._before)} and is {_shown(now, self._now)}"
             return
+        if self._of_keys and becomes is None and any(map(_is_unsorted, _with_definitions(before, self._before))):
+            yield f"{_field(path)} had fields, and may be anything, in which they are written in order"
         for names, is_tighter in ((_LOWER, float.__gt__), (_UPPER, float.__lt__)):
             for name in names:
                 if name in now and (name not in before or is_tighter(float(now[name]), float(before[name]))):
@@ -279,6 +325,10 @@ class _Comparison:
             yield f"{_field(path)} had its fields in another order: {', '.join(was)}"
 
     def _of_array(self, path: str, before: Schema, now: Schema) -> Iterator[str]:
+        if self._of_keys and before.get("uniqueItems"):
+            gone = _formats(_part(before, "items"), self._before) - _formats(_part(now, "items"), self._now)
+            if gone:
+                yield f"{_field(path)} is a set, whose elements with {', '.join(sorted(gone))} had another order"
         had, has = before.get("prefixItems"), now.get("prefixItems")
         if (had is None) != (has is None):
             yield f"{_field(path)} was {_shown(before, self._before)} and is {_shown(now, self._now)}"
@@ -297,6 +347,23 @@ class _Comparison:
         if "maxItems" not in now:  # else longer rows are refused
             for index in range(len(has), len(had)):
                 yield f"{_field(f'{path}[{index}]')} is gone: keep it, with a default if nothing sets it any more"
+
+
+def _formats(schema: Schema, definitions: Schema) -> set[str]:
+    """Return the formats of texts in a schema whose values are not in the order of their text."""
+    found = {each["format"] for each in _with_definitions(schema, definitions) if "format" in each}
+    return found - {"date", "uuid"}
+
+
+def _with_definitions(schema: Schema, definitions: Schema) -> Iterator[Schema]:
+    """Yield a schema and each inside it, also those that it refers to, each definition once."""
+    waiting, seen = [schema], set[str]()
+    while waiting:
+        for each in _all(waiting.pop()):
+            yield each
+            if "$ref" in each and each["$ref"] not in seen:
+                seen.add(each["$ref"])
+                waiting.append(_resolved(each, definitions))
 
 
 def _resolved(schema: Schema, definitions: Schema) -> Schema:

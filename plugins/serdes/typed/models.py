@@ -10,6 +10,7 @@ from penstock.support.packages import check_installed, needed
 
 from .base import TypedSerde, kind_name
 from .json_schemas import Schema, essence
+from .set_order import rank
 
 check_installed("a serde of Pydantic models", "pydantic", "pydantic")  # its version, too
 with needed("a serde of Pydantic models", "pydantic"):
@@ -52,10 +53,19 @@ class ModelSerde(TypedSerde[T]):
         return "; ".join(f"{_path(each['loc'])}{each['msg']}, found {each['input']!r}" for each in wrong)
 
     def json_schema(self) -> Schema:
-        return self._adapter.json_schema(by_alias=True)
+        return self._adapter.json_schema(by_alias=True, schema_generator=_WithDefaultsInOrder)
 
     def _essence(self) -> dict[str, Any]:
         return essence(self._adapter.json_schema(by_alias=True, schema_generator=_WithKeys))
+
+
+class _WithDefaultsInOrder(GenerateJsonSchema):
+    """Puts the defaults of sets in order: a schema with another text is another one for a registry."""
+
+    def encode_default(self, dft: Any) -> Any:
+        """Return a default as JSON data."""
+        made = super().encode_default(dft)
+        return sorted(made, key=rank) if isinstance(dft, set | frozenset) else made
 
 
 class _WithKeys(GenerateJsonSchema):

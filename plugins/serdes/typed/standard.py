@@ -13,8 +13,10 @@ from msgspec import inspect
 
 from penstock import ConfigError
 
+from .absent_fields import has_defaults_in_class, names_in_order, with_all_fields
 from .base import TypedSerde, kind_name
 from .json_schemas import OMITTED, ORDER, Schema, essence
+from .set_order import default_in_order, has_sets_inside_sets, in_order, inside
 
 T = TypeVar("T")
 _NATURAL = (bytes, date, datetime, time, timedelta, Decimal)
@@ -55,7 +57,7 @@ class StandardSerde(TypedSerde[T]):
     def __init__(self, kind: Any, *, refuses_extra: bool) -> None:
         try:
             self._info = msgspec.inspect.type_info(kind)
-            for each in _inside(self._info, set()):
+            for each in inside(self._info, set()):
                 if isinstance(each, msgspec.inspect.CustomType):  # msgspec itself says so when a value is read
                     raise TypeError(f"JSON has nothing for {kind_name(each.cls)}")
                 if hasattr(each, "key_type") and not any(type(key) in _KEYS for key in _types(each.key_type)):
@@ -65,8 +67,11 @@ class StandardSerde(TypedSerde[T]):
             # The encoder puts keys in order only if all of them are text.
             self._has_other_keys = any(
                 not isinstance(getattr(each, "key_type", None), inspect.StrType | None)
-                for each in _inside(self._info, set())
+                for each in inside(self._info, set())
             )
+            self._sorts_sets = has_sets_inside_sets(self._info)
+            # A dataclass that is read has no attributes for absent fields: its class has their defaults.
+            self._lacks_fields = any(map(has_defaults_in_class, inside(self._info, set())))
             self._decoder = msgspec.json.Decoder(kind)
             super().__init__(kind, refuses_extra=refuses_extra)
         except (TypeError, NameError, AttributeError) as error:
@@ -78,7 +83,7 @@ class StandardSerde(TypedSerde[T]):
 
     def _forget(self) -> None:
         """Delete what msgspec has put into the classes: it cannot be pickled, and a class of a script has to be."""
-        for each in _inside(self._info, set()):
+        for each in inside(self._info, set()):
             kind = getattr(each, "cls", None)
             if kind is not None and _CACHE in vars(kind):
                 delattr(kind, _CACHE)
@@ -89,7 +94,25 @@ class StandardSerde(TypedSerde[T]):
         decode = self._decoder.decode
         return [None if data is None else decode(data) for data in column]
 
+    def _write_key(self, value: T) -> bytes:
+        data = self._write(value)
+        if not self._lacks_fields:
+            return data
+        encoder: Any = self._encoder if self._has_other_keys else msgspec.json
+        complete: bytes = encoder.encode(with_all_fields(self._info, msgspec.json.decode(data)))
+        return complete
+
     def _write(self, value: T) -> bytes:
+        if not self._sorts_sets:
+            try:
+                return self._write_as_python_sorts(value)
+            except TypeError:
+                pass  # elements of a set that Python does not compare
+        encoder: Any = self._encoder if self._has_other_keys else msgspec.json
+        data: bytes = encoder.encode(in_order(self._info, msgspec.to_builtins(value, str_keys=True)))
+        return data
+
+    def _write_as_python_sorts(self, value: T) -> bytes:
         if self._has_other_keys:
             return self._encoder.encode(msgspec.to_builtins(value, str_keys=True, order="deterministic"))
         return self._encoder.encode(value)
@@ -122,8 +145,8 @@ class StandardSerde(TypedSerde[T]):
     def _has_other_bytes_of_equals(self) -> bool:
         # An int where a float or a Decimal is declared is written as an int, and read as what is declared. `float` and
         # `Decimal` alone take no int.
-        inside = (each for each in _inside(self._info, set()) if each is not self._info)
-        return any(isinstance(each, inspect.FloatType | inspect.DecimalType) for each in inside)
+        parts = (each for each in inside(self._info, set()) if each is not self._info)
+        return any(isinstance(each, inspect.FloatType | inspect.DecimalType) for each in parts)
 
     def _essence(self) -> dict[str, Any]:
         return self._essence_with_defaults(lambda part: isinstance(part, inspect.StructType) and _omits_defaults(part))
@@ -138,6 +161,8 @@ class StandardSerde(TypedSerde[T]):
                 if "prefixItems" in part:
                     each["title"] = field.name
                 _add_keys(each, field.type)
+            if isinstance(kind, inspect.DataclassType):  # the schema has fields with a default last
+                part[ORDER] = [*names_in_order(kind)]
             if isinstance(kind, inspect.TypedDictType):  # as a dict it is written in the order of its keys
                 part[ORDER] = sorted(part.get("required", ()))
             if has_them(kind):
@@ -145,39 +170,35 @@ class StandardSerde(TypedSerde[T]):
                 for name, each in part.get("properties", {}).items():
                     if "default" in each:
                         own = each["default"] if defaults[name] is msgspec.NODEFAULT else defaults[name]
-                        # A set has another order in each process.
-                        each[OMITTED] = msgspec.to_builtins(own, str_keys=True, order="deterministic")
+                        info = next(field.type for field in kind.fields if field.encode_name == name)
+                        each[OMITTED] = default_in_order(info, own, sorts_sets=self._sorts_sets)
         if not isinstance(self._info, _OF_FIELDS):
             _add_keys(schema, self._info)
         return essence(schema)
 
     def _definitions(self, schema: Schema) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Yield each class with fields, as msgspec describes it, and its definition in `schema`."""
-        kinds: list[Any] = [each for each in _inside(self._info, set()) if isinstance(each, _OF_FIELDS)]
+        kinds: list[Any] = [each for each in inside(self._info, set()) if isinstance(each, _OF_FIELDS)]
         # The names of definitions: those of generic classes, and of two of one name, are made up.
         named, _ = msgspec.json.schema_components([self.value_type, *(each.cls for each in kinds)])
         self._forget()
         for each, reference in zip(kinds, named[1:], strict=True):
             yield each, schema["$defs"][reference["$ref"].rpartition("/")[2]]
 
+    def _sorts_sets_by_text(self) -> bool:
+        return self._sorts_sets
+
+    def _writes_defaults_in_keys(self) -> bool:
+        return self._lacks_fields
+
     def json_schema(self) -> Schema:
         schema = msgspec.json.schema(self.value_type)
+        for kind, part in self._definitions(schema):
+            for each, field in _fields_in(part, kind):
+                if "default" in each and field.default is not msgspec.NODEFAULT:
+                    each["default"] = default_in_order(field.type, field.default, sorts_sets=self._sorts_sets)
         self._forget()  # here, because this is the last question about the type when a serde is made
         return schema
-
-
-def _inside(part: Any, seen: set[int]) -> Iterator[Any]:
-    """Yield a type as msgspec describes it, and all types inside it, each once."""
-    if isinstance(part, tuple):
-        for each in part:
-            yield from _inside(each, seen)
-    elif isinstance(part, msgspec.inspect.Field):
-        yield from _inside(part.type, seen)
-    elif isinstance(part, msgspec.inspect.Type) and id(part) not in seen:
-        seen.add(id(part))
-        yield part
-        for name in part.__struct_fields__:
-            yield from _inside(getattr(part, name), seen)
 
 
 def _omits_defaults(part: inspect.StructType) -> bool:
