@@ -119,7 +119,7 @@ def constants(tree: ast.Module) -> Iterator[str]:
 
 
 def test_a_constant_is_assigned_once() -> None:
-    twice = {}
+    twice: dict[str, int] = {}
     for module, source in MODULES.items():
         counted = Counter(constants(ast.parse(source.read_text())))
         twice |= {f"{module}.{name}": times for name, times in counted.items() if times > 1}
