@@ -104,18 +104,17 @@ def aggregation_step(
     grace = windows.grace_ms
     if isinstance(windows, SessionWindows):
         supplier, grace = SessionAggregate, windows.gap_ms + windows.grace_ms
-        # A session that is about to close ends where the retention begins: one ms more, so that it can be emitted.
-        least = max(1, windows.retention_ms + emit.on_close)
+        kept = windows.kept_ms
         check_store(made, windows.retention_ms, None)
 
         def declare(writer: Writer) -> TableStoreSpec:
-            return made.session(writer, serdes, least, windows.form)
+            return made.session(writer, serdes, kept, windows.form)
     else:
         is_sliding = isinstance(windows, SlidingWindows)
         supplier = SlidingAggregate if is_sliding else WindowAggregate
         size = windows.difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
-        kept = max(size, windows.retention_ms)
-        check_store(made, kept, size)
+        kept = windows.kept_ms if isinstance(windows, SlidingWindows) else max(size, windows.retention_ms)
+        check_store(made, max(size, windows.retention_ms), size)
 
         def declare(writer: Writer) -> TableStoreSpec:
             store = made.window(writer, serdes, kept, size, windows.form)
