@@ -184,6 +184,20 @@ def test_a_window_is_kept_as_long_as_it_takes_records(windows: Any, grace: int, 
     assert latest(found)[Windowed("a", 20, 25)] == 2
 
 
+@pytest.mark.parametrize("grace", [0, 2])
+@pytest.mark.parametrize("windows", [sessions, sliding])
+def test_a_window_leaves_a_suppression_when_it_takes_no_more_records(windows: Any, grace: int) -> None:
+    made, last = windows("5ms", grace=f"{grace}ms"), 25 + grace
+    records = [("a", 1, 20), ("b", 1, last), ("a", 1, 25), ("a", 1, 25), ("z", 1, 1000), ("z", 1, 2000)]
+    writes: tuple[Write, ...] = (
+        lambda each: each.group_by_key().windowed_by(made).count("n").suppress("window_closes"),
+        lambda each: each.group_by_key().windowed_by(made, emit="on_close").count("n"),
+    )
+    suppressed, closed = (updates(write, records) for write in writes)
+    assert (("a", 20, 25), 3, 25) in closed
+    assert sorted(suppressed) == sorted(closed)
+
+
 def test_a_sliding_window_behind_one_that_has_closed_has_its_records() -> None:
     windows = sliding("5ms", grace="0s")
     records = [("a", 1, 24), ("b", 1, 29), ("b", 1, 30), ("a", 1, 29), ("a", 1, 30)]
@@ -256,8 +270,7 @@ def test_a_window_that_closes_is_emitted_once_with_all_that_is_in_it(
     updated = updates(counts, records, **options)
     suppressed = updates(lambda each: counts(each).suppress("window_closes"), records, **options)
     final = {window: value for window, value in latest(updated).items() if window.key != "z"}
-    # In Kafka Streams, a session or sliding window leaves a suppression one ms before it takes no more records.
-    for found in [closed, suppressed] if isinstance(windows, TimeWindows) else [closed]:
+    for found in (closed, suppressed):
         assert len(found) == len({window for window, _, _ in found})
         assert {window: value for window, value, _ in found if window.key != "z"} == final
 

@@ -101,9 +101,9 @@ def aggregation_step(
     if windows is None:
         return updating_step(name, Aggregate, {"fold": fold}, lambda writer: made.key_value(writer, serdes))
     supplier: Any
-    grace = windows.grace_ms
+    closes_after = windows.grace_ms  # a session, and a sliding window, has its last ms, so it closes one later
     if isinstance(windows, SessionWindows):
-        supplier, grace = SessionAggregate, windows.gap_ms + windows.grace_ms
+        supplier, closes_after = SessionAggregate, windows.gap_ms + windows.grace_ms + 1
         kept = windows.kept_ms
         check_store(made, windows.retention_ms, None)
 
@@ -111,6 +111,7 @@ def aggregation_step(
             return made.session(writer, serdes, kept, windows.form)
     else:
         is_sliding = isinstance(windows, SlidingWindows)
+        closes_after += is_sliding
         supplier = SlidingAggregate if is_sliding else WindowAggregate
         size = windows.difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
         kept = windows.kept_ms if isinstance(windows, SlidingWindows) else max(size, windows.retention_ms)
@@ -127,5 +128,5 @@ def aggregation_step(
         declare,
         needs_key_serde=supplier is not WindowAggregate,
     )
-    step.window_form, step.window_grace_ms = windows.form, grace
+    step.window_form, step.window_grace_ms = windows.form, closes_after
     return step
