@@ -119,7 +119,8 @@ class KeptRows(Difference):
 
     reason = (
         "sessions and sliding windows are in their stores until they take no more records; those of Kafka Streams "
-        "expire a ms or two before, and a record that comes then is alone in its session, or its window lacks others"
+        "expire a ms or two before, and a record that comes then is alone in its session, or its window lacks others, "
+        "also where all come in order"
     )
 
     def may_be_in(self, case: Case) -> bool:
