@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -15,7 +16,7 @@ from unittest.mock import patch
 
 from penstock import ProcessorContext, Record
 from penstock.operator import Run
-from penstock.plugins.dsl import StreamsBuilder
+from penstock.plugins.dsl import SessionWindows, SlidingWindows, StreamsBuilder
 from penstock.plugins.dsl.graph.step import Step
 from penstock.plugins.dsl.operators.foreign_key.messages import compile_hash
 from penstock.plugins.dsl.operators.foreign_key.steps import ForeignKeyResolve
@@ -28,7 +29,7 @@ from penstock.program.nodes import SinkNode, SourceNode, TaskId, decorate
 from penstock.program.program import Program
 from penstock.record import TopicPartition
 
-from .differences import DeletedSelfJoins, OptimisedSelfJoins, RowsSentBefore
+from .differences import KEPT_LONGER_MS, DeletedSelfJoins, KeptRows, OptimisedSelfJoins, RowsSentBefore
 from .recording import recorded
 from .runner import BUILDERS, Case, TestDriver, application_of, check, check_description
 
@@ -180,6 +181,14 @@ def _uses_rows_before(case: Case) -> bool:
     return bool(ops & {"aggregate", "cogroup"}) and ("group_table" in ops or "filter" in ops or joins_tables)
 
 
+def _keeps_windows_longer(case: Case) -> bool:
+    return any(step.get("window", {}).get("kind") in KEPT_LONGER_MS for step in case["params"]["steps"])
+
+
+def _least_ms(windows: SessionWindows | SlidingWindows) -> int:
+    return max(1, windows.retention_ms)
+
+
 def _joins_by_foreign_key(case: Case) -> bool:
     return any("fk" in step and step["type"] == "inner" for step in case["params"]["steps"])
 
@@ -190,6 +199,7 @@ EXCUSES = (
     Excuse(DeletedSelfJoins.reason, _joins_tables, here="reading new rows"),
     Excuse(RowsSentBefore.reason, _uses_rows_before, {"cache_max_bytes": 1_000_000}),
     Excuse(SEGMENTS, config={"store_type": "in_memory"}),
+    Excuse(KeptRows.reason, _keeps_windows_longer, {"store_type": "in_memory"}, here="keeping windows as long"),
     Excuse(OptimisedSelfJoins.reason, _joins_itself, {"optimize": False}),
     Excuse(BEHIND_PROCESS, _processes, {"optimize": False}),
 )
@@ -270,8 +280,11 @@ def _difference_of_answers(case: Case, answer: Answer, here: Collection[str] = (
     bind = ForeignKeyResolve.bind
     changed = _dropping_stale_answers(bind) if "dropping stale answers" in here else bind
     driver = TestDriverInOneTask if "in one task" in here else TestDriver
-    with (
-        patch.object(ForeignKeyResolve, "bind", changed),
-        patch.object(joined_table, "_is_above", _nowhere if "reading new rows" in here else joined_table._is_above),
-    ):
+    with ExitStack() as changes:
+        if "keeping windows as long" in here:
+            for kind in (SessionWindows, SlidingWindows):
+                changes.enter_context(patch.object(kind, "kept_ms", property(_least_ms)))
+        if "reading new rows" in here:
+            changes.enter_context(patch.object(joined_table, "_is_above", _nowhere))
+        changes.enter_context(patch.object(ForeignKeyResolve, "bind", changed))
         return check({**case, "expected": answer["expected"]}, driver).difference

@@ -138,7 +138,8 @@ class Materialized:
         """Return the declared window store, with timestamps. `retention_ms` is the least that the windows need."""
         options = {"timestamped": True, **_serdes_of_store(writer, serdes)}
         if self.given is not None:
-            return self._filled(WindowStoreSpec, writer, {**options, "windows": form})
+            kept_ms = max(retention_ms, getattr(self.given, "retention_ms", 0))
+            return self._filled(WindowStoreSpec, writer, {**options, "retention_ms": kept_ms, "windows": form})
         times: dict[str, Any] = {"retention": f"{self._retention(retention_ms)}ms", "window_size": f"{size_ms}ms"}
         return dataclasses.replace(window_store(self.name, **times, **options, **self._chosen(writer)), windows=form)
 
@@ -146,7 +147,8 @@ class Materialized:
         """Return the declared session store."""
         options = _serdes_of_store(writer, serdes)
         if self.given is not None:
-            return self._filled(SessionStoreSpec, writer, {**options, "windows": form})
+            kept_ms = max(retention_ms, getattr(self.given, "retention_ms", 0))
+            return self._filled(SessionStoreSpec, writer, {**options, "retention_ms": kept_ms, "windows": form})
         retention = f"{self._retention(retention_ms)}ms"
         made = session_store(self.name, retention=retention, **options, **self._chosen(writer))
         return dataclasses.replace(made, windows=form)

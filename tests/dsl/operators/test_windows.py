@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock import Application, ConfigError, TopologyError, Windowed, window_store
+from penstock import Application, ConfigError, TopologyError, Windowed, session_store, window_store
 from penstock.plugins.dsl import (
     KStream,
     KTable,
-    SessionWindows,
     StreamsBuilder,
     TimeWindows,
     hopping,
@@ -167,6 +167,44 @@ def test_sessions_are_clusters(gap: int, records: list[Any], options: dict[str, 
     assert latest(made) == expected
 
 
+@pytest.mark.parametrize("kept", ["default", "shortest", "declared"])
+@pytest.mark.parametrize("emit", ["on_update", "on_close"])
+@pytest.mark.parametrize("grace", [0, 2])
+@pytest.mark.parametrize("windows", [sessions, sliding])
+def test_a_window_is_kept_as_long_as_it_takes_records(windows: Any, grace: int, emit: str, kept: str) -> None:
+    """Records of another key move the time to the last ms at which the window still takes one."""
+    made = windows("5ms", grace=f"{grace}ms")
+    shortest = f"{made.retention_ms}ms"
+    declare = session_store if windows is sessions else partial(window_store, window_size="5ms")
+    store: Any = declare("n", retention=shortest) if kept == "declared" else "n"
+    options: Any = {"retention": shortest} if kept == "shortest" else {}
+    last = 25 + grace
+    records = [("a", 1, 20), ("b", 1, last - 1), ("b", 1, last), ("a", 1, 25), ("z", 1, 1000)]
+    found = updates(lambda each: each.group_by_key().windowed_by(made, emit=emit).count(store, **options), records)
+    assert latest(found)[Windowed("a", 20, 25)] == 2
+
+
+@pytest.mark.parametrize("grace", [0, 2])
+@pytest.mark.parametrize("windows", [sessions, sliding])
+def test_a_window_leaves_a_suppression_when_it_takes_no_more_records(windows: Any, grace: int) -> None:
+    made, last = windows("5ms", grace=f"{grace}ms"), 25 + grace
+    records = [("a", 1, 20), ("b", 1, last), ("a", 1, 25), ("a", 1, 25), ("z", 1, 1000), ("z", 1, 2000)]
+    writes: tuple[Write, ...] = (
+        lambda each: each.group_by_key().windowed_by(made).count("n").suppress("window_closes"),
+        lambda each: each.group_by_key().windowed_by(made, emit="on_close").count("n"),
+    )
+    suppressed, closed = (updates(write, records) for write in writes)
+    assert (("a", 20, 25), 3, 25) in closed
+    assert sorted(suppressed) == sorted(closed)
+
+
+def test_a_sliding_window_behind_one_that_has_closed_has_its_records() -> None:
+    windows = sliding("5ms", grace="0s")
+    records = [("a", 1, 24), ("b", 1, 29), ("b", 1, 30), ("a", 1, 29), ("a", 1, 30)]
+    found = updates(lambda each: each.group_by_key().windowed_by(windows).count("n"), records)
+    assert latest(found)[Windowed("a", 25, 30)] == 2
+
+
 def naive_sessions(gap: int, grace: int, records: list[Any]) -> list[Update]:
     """Return what counts by sessions send: all sessions in a dict, looked through at each record."""
     rows: dict[Windowed, int] = {}
@@ -179,7 +217,7 @@ def naive_sessions(gap: int, grace: int, records: list[Any]) -> list[Update]:
         near = [
             each
             for each in sorted(rows, key=lambda each: (each.end, each.start))
-            if each.key == key and each.end >= at - gap and each.start <= at + gap and each.end > newest - gap - grace
+            if each.key == key and each.end >= at - gap and each.start <= at + gap and each.end >= newest - gap - grace
         ]
         session = Windowed(key, min([at, *(each.start for each in near)]), max([at, *(each.end for each in near)]))
         if session.end < now - gap - grace:
@@ -189,9 +227,8 @@ def naive_sessions(gap: int, grace: int, records: list[Any]) -> list[Update]:
             for each in near:
                 del rows[each]
                 found.append((each, None, each.end))
-        if session.end > newest - gap - grace:  # else the store drops it
-            rows[session] = count
-            newest = max(newest, session.end)
+        rows[session] = count
+        newest = max(newest, session.end)
         found.append((session, count, session.end))
     return found
 
@@ -224,19 +261,16 @@ def test_a_window_that_closes_is_emitted_once_with_all_that_is_in_it(
 ) -> None:
     """A record far in the future closes all; what is emitted is what the updates had said before."""
     records = [*records, ("z", 0, 1_000_000)]
-    # A session that is about to close is kept for one ms more where sessions are emitted when they close.
-    kept: Any = {"retention": f"{windows.retention_ms + 1}ms"} if isinstance(windows, SessionWindows) else {}
 
     def counts(stream: KStream[Any, Any], emit: str = "on_update") -> KTable[Any, Any]:
-        table: KTable[Any, Any] = stream.group_by_key().windowed_by(windows, emit=emit).count("n", **kept)
+        table: KTable[Any, Any] = stream.group_by_key().windowed_by(windows, emit=emit).count("n")
         return table
 
     closed = updates(lambda each: counts(each, "on_close"), records, **options)
     updated = updates(counts, records, **options)
     suppressed = updates(lambda each: counts(each).suppress("window_closes"), records, **options)
     final = {window: value for window, value in latest(updated).items() if window.key != "z"}
-    # In Kafka Streams, a session or sliding window leaves a suppression one ms before it takes no more records.
-    for found in [closed, suppressed] if isinstance(windows, TimeWindows) else [closed]:
+    for found in (closed, suppressed):
         assert len(found) == len({window for window, _, _ in found})
         assert {window: value for window, value, _ in found if window.key != "z"} == final
 

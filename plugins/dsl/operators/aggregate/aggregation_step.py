@@ -118,21 +118,21 @@ def aggregation_step(
     if windows is None:
         return updating_step(name, Aggregate, {"fold": fold}, lambda writer: made.key_value(writer, serdes))
     supplier: Any
-    grace = windows.grace_ms
+    closes_after = windows.grace_ms  # a session, and a sliding window, has its last ms, so it closes one later
     if isinstance(windows, SessionWindows):
-        supplier, grace = SessionAggregate, windows.gap_ms + windows.grace_ms
-        # A session that is about to close ends where the retention begins: one ms more, so that it can be emitted.
-        least = max(1, windows.retention_ms + emit.on_close)
+        supplier, closes_after = SessionAggregate, windows.gap_ms + windows.grace_ms + 1
+        kept = windows.kept_ms
         check_store(made, windows.retention_ms, None)
 
         def declare(writer: Writer) -> TableStoreSpec:
-            return made.session(writer, serdes, least * (1 + step.keeps_closed_windows), windows.form)
+            return made.session(writer, serdes, kept * (1 + step.keeps_closed_windows), windows.form)
     else:
         is_sliding = isinstance(windows, SlidingWindows)
+        closes_after += is_sliding
         supplier = SlidingAggregate if is_sliding else WindowAggregate
         size = windows.difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
-        kept = max(size, windows.retention_ms)
-        check_store(made, kept, size)
+        kept = windows.kept_ms if isinstance(windows, SlidingWindows) else max(size, windows.retention_ms)
+        check_store(made, max(size, windows.retention_ms), size)
 
         def declare(writer: Writer) -> TableStoreSpec:
             store = made.window(writer, serdes, kept * (1 + step.keeps_closed_windows), size, windows.form)
@@ -145,5 +145,5 @@ def aggregation_step(
         declare,
         needs_key_serde=supplier is not WindowAggregate,
     )
-    step.window_form, step.window_grace_ms = windows.form, grace
+    step.window_form, step.window_grace_ms = windows.form, closes_after
     return step

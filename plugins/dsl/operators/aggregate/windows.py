@@ -264,8 +264,13 @@ class SlidingWindows:
 
     @property
     def retention_ms(self) -> int:
-        """How long a store must keep windows, counted back from the newest start."""
+        """How long a store must keep windows at least, counted back from the newest start."""
         return 2 * self.difference_ms + self.grace_ms
+
+    @property
+    def kept_ms(self) -> int:
+        """How long it keeps them: the last window behind a record that closes is made of the one before it."""
+        return self.retention_ms + 2
 
 
 @dataclass(frozen=True)
@@ -282,8 +287,13 @@ class SessionWindows:
 
     @property
     def retention_ms(self) -> int:
-        """How long a store must keep sessions, counted back from the newest end."""
+        """How long a store must keep sessions at least, counted back from the newest end."""
         return self.gap_ms + self.grace_ms
+
+    @property
+    def kept_ms(self) -> int:
+        """How long it keeps them: a session takes records until this is over, and one that closes is sent then."""
+        return self.retention_ms + 1
 
 
 def tumbling(size: Duration, *, grace: Duration | None = None) -> TumblingWindows:
