@@ -63,7 +63,8 @@ class TransformerContext:
     @property
     def config(self) -> Mapping[str, Any]:
         """The application's settings."""
-        return SettingsByName(self._shared.settings.by_name)
+        settings = self._shared.settings
+        return SettingsByName(settings.by_name, settings.marked)
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
