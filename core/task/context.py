@@ -45,7 +45,7 @@ class Shared:
     takes_commit_requests: bool
     timers: Timers
     values: SavedValues
-    failed_late: Callable[[str, int, Exception | SystemExit], None]
+    failed_late: Callable[[str, object, int, Exception | SystemExit], None]
 
 
 class TransformerContext:
@@ -162,7 +162,7 @@ class NodeContext(TransformerContext):
             try:
                 run(record)
             except RECORD_ERRORS as error:
-                failed(node, record[2], error)
+                failed(node, record[0], record[2], error)
 
         return guarded
 
