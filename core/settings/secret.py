@@ -18,10 +18,11 @@ _SECRET_NAME = re.compile(
     r"|user\.?info|keytab|keystore|sasl\.oauthbearer\.config|(^|\.)(pin|pass|key|auth)$"
 )
 # A secret of a URL ends at the last @: people leave / and @ in it as they are, and half of all keys for S3 have a /.
-_USER = r"[^/\s@:]*(?::(?!//)\S*)?(?=@)"
+# The bound keeps the search linear.
+_USER = r"[^/\s@:]{0,200}(?::\S{0,400})?(?=@)"
 _SECRET_VALUE = re.compile(rf"-----BEGIN|://{_USER}|(?i:passw|secret|token|credential)\w*\s*[=:]")
 _IN_A_PLACE = re.compile(
-    rf"(?<=://){_USER}|(?<=\w:)(?=[^/\s@:]){_USER}"
+    rf"(?<=://){_USER}|(?<=\w:)(?=[^/\s@:])(?![\w+.-]{{1,20}}://){_USER}"
     r"|(?i:(?<=[?&;,])([\w.-]*(?:key|secret|passw|token|credential)[^=&;,]*=)[^&;,]*(?:,(?![\w.-]+=|\s)[^&;,\s]*)*)"
 )
 

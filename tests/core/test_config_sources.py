@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock import Application, ConfigError, PluginError, Settings, Topology, skip
@@ -17,7 +17,7 @@ from penstock.plugins.logs.kafka.client_names import KNOWN
 from penstock.plugins.operate.settings.kafka_streams import KAFKA_STREAMS, WITHOUT_COUNTERPART
 from penstock.program.extractors import wall_clock_timestamp
 from penstock.settings.names import EXTRA, flat, translate
-from penstock.settings.secret import SettingsByName
+from penstock.settings.secret import SettingsByName, hide, hide_in_places
 from penstock.settings.sources import environment_layer, file_layer, layers, options_layer
 
 CANARY = "canary-51ab"
@@ -263,6 +263,19 @@ def test_what_comes_from_a_file_of_its_own_is_shown_nowhere(name: str, here: Pat
         shown = f"{application!r} {settings!r} {settings.shown(name.lower())} {settings_in_force(application)}"
         shown += repr(SettingsByName(settings.by_name, settings.marked))
     assert CANARY not in shown
+
+
+AROUND = st.text("ab/+=@:,;&?#%!.-_~", max_size=5)
+
+
+@given(
+    st.sampled_from(["directory:s3://key:{}@bucket/p?region=x", "s3://key:{}@bucket/a@b", "kafka:me:{}@h:1,h2:2"]),
+    st.builds(f"{{}}{CANARY}{{}}".format, AROUND, AROUND),
+)
+@example("s3://key:{}@bucket/a@b", f"/{CANARY}@/")
+def test_a_secret_in_a_place_is_hidden_whatever_it_is_made_of(place: str, secret: str) -> None:
+    for shown in (hide_in_places(place.format(secret)), hide("log", place.format(secret))):
+        assert CANARY not in shown and shown.startswith(place.partition("key:")[0].partition("me:")[0])
 
 
 @pytest.mark.parametrize("value", [[CANARY], {"x": CANARY}, 51_000])
