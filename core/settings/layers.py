@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ConfigError, PluginError
 from .names import MAPPINGS, Key, translate
-from .secret import ClientSettings
+from .secret import ClientSettings, Secret, hidden_in_errors
 
 CODE = "code"
 """The origin of settings in the program itself."""
@@ -42,7 +42,7 @@ class Layer:
             if not isinstance(name, str):
                 raise ConfigError(f"expected the name of a setting, found {name!r}")
             with add_origin_to_errors(origin):
-                found = translate(name, value, own)
+                found = _translate(name, value, own)
                 for key, raw in _parts(*found) if found else ():
                     one = convert(key, raw)
                     if key in values and values[key] != one and not name.startswith("main.consumer."):
@@ -77,6 +77,15 @@ def add_origin_to_errors(origin: str) -> Iterator[None]:
         if origin == CODE:
             raise
         raise type(error)(f"{origin}: {error}") from error
+
+
+def _translate(name: str, value: Any, own: Collection[str]) -> tuple[Key, Any] | None:
+    """Translate a name and its value; what a secret becomes is one again, and in no error."""
+    if not isinstance(value, Secret):
+        return translate(name, value, own)
+    with hidden_in_errors(repr(value.reveal())):
+        found = translate(name, value.reveal(), own)
+    return None if found is None else (found[0], Secret(found[1]) if isinstance(found[1], str) else found[1])
 
 
 def _parts(key: Key, value: Any) -> list[tuple[Key, Any]]:

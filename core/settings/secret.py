@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, PluginError
 from ..support.topic_config import client_text
 
 HIDDEN = "********"
@@ -16,10 +17,13 @@ _SECRET_NAME = re.compile(
     r"passw|passphrase|pwd|secret|token|jaas|credential|private|ssl\.?key|api\.?key|access\.?key|auth\.?user"
     r"|user\.?info|keytab|keystore|sasl\.oauthbearer\.config|(^|\.)(pin|pass|key|auth)$"
 )
-_SECRET_VALUE = re.compile(r"-----BEGIN|://[^/\s@]*@|(?i:passw|secret|token|credential)\w*\s*[=:]")
+# A secret of a URL ends at the last @: people leave / and @ in it as they are, and half of all keys for S3 have a /.
+# The bound keeps the search linear.
+_USER = r"[^/\s@:]{0,200}(?::\S{0,400})?(?=@)"
+_SECRET_VALUE = re.compile(rf"-----BEGIN|://{_USER}|(?i:passw|secret|token|credential)\w*\s*[=:]")
 _IN_A_PLACE = re.compile(
-    r"(?<=://)[^/\s@]*(?=@)|(?<=\w:)[^/\s@:]+(?:|:[^/\s@]*)(?=@)"
-    r"|(?i:(?<=[?&;,])([\w.-]*(?:key|secret|passw|token|credential)[^=&;,]*=)[^&;,]*)"
+    rf"(?<=://){_USER}|(?<=\w:)(?=[^/\s@:])(?![\w+.-]{{1,20}}://){_USER}"
+    r"|(?i:(?<=[?&;,])([\w.-]*(?:key|secret|passw|token|credential)[^=&;,]*=)[^&;,]*(?:,(?![\w.-]+=|\s)[^&;,\s]*)*)"
 )
 
 
@@ -82,11 +86,25 @@ def hide(name: str, value: Any) -> Any:
     return value
 
 
+@contextmanager
+def hidden_in_errors(secret: str) -> Iterator[None]:
+    """Put stars in place of a secret, as `repr` has it, into errors of the block about settings; "" hides nothing."""
+    try:
+        yield
+    except (ConfigError, PluginError) as error:
+        bare = secret.strip("'\"")
+        if len(bare) < 3 or bare not in str(error):
+            raise
+        raise type(error)(str(error).replace(bare, HIDDEN)) from None
+
+
 def hide_in_places(text: str) -> str:
     """Return a text, such as an error of a library, with stars in place of the secrets of the URLs in it.
 
     >>> hide_in_places("no such bucket: s3://me:abc@bucket/state?region=x&secret_key=abc&sasl.password=abc")
     'no such bucket: s3://********@bucket/state?region=x&secret_key=********&sasl.password=********'
+    >>> hide_in_places("directory:s3://me:a/b@c@bucket/state"), hide_in_places("kafka:me:a/b@host:9092")
+    ('directory:s3://********@bucket/state', 'kafka:********@host:9092')
     """
     return _IN_A_PLACE.sub(lambda found: (found[1] or "") + HIDDEN, text)
 
@@ -94,14 +112,15 @@ def hide_in_places(text: str) -> str:
 class SettingsByName(dict[str, Any]):
     """Settings by name, as plain values; its `repr` shows no secret: users put it into errors and log lines.
 
-    So it is with a mapping among them, such as `user`. A value by itself is what it is.
+    So it is with a mapping among them, such as `user`. A value by itself is what it is. Those in `marked` are secrets.
     """
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, Any], marked: Collection[str] = ()) -> None:
         super().__init__({name: SettingsByName(each) if type(each) is dict else each for name, each in given.items()})
+        self._marked = marked
 
     def __repr__(self) -> str:
-        return repr({name: hide(name, value) for name, value in self.items()})
+        return repr({name: HIDDEN if name in self._marked else hide(name, value) for name, value in self.items()})
 
 
 class ClientSettings(Mapping[str, str]):

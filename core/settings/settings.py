@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Annotated, Any, Generic, TypeVar, get_type_hints
@@ -21,7 +21,7 @@ from ..program.wrapping import ProcessorWrapper
 from ..support.topic_config import checked_topic_config
 from .layers import CODE, Layer, add_origin_to_errors
 from .names import unknown
-from .secret import ClientSettings, Secret, hide
+from .secret import HIDDEN, ClientSettings, Secret, hidden_in_errors, hide, is_secret
 from .types import DIRECTORY, DURATION, FLAG, PLACE, SettingType, expecting, function, one_of, optional, whole_number
 
 HANDLERS = ("deserialization_handler", "processing_handler", "production_handler")
@@ -202,17 +202,21 @@ class Settings:
     of_plugins: Mapping[str, Any] = field(default_factory=dict)
     """Settings that plugins bring, by name, as far as they were given. A plugin reads its own with `Setting.of`."""
 
+    marked: frozenset[str] = field(default=frozenset(), compare=False)
+    """Names of settings that are never shown: their values came as a `Secret`, from a file of their own."""
+
     def __init__(self, **given: Any) -> None:
         """Take settings by name; others have their defaults. Raises ConfigError for a name or a value that is wrong."""
         of_plugins: dict[str, Any] = {**given.pop("of_plugins", {})}
+        marked = given.pop("marked", frozenset()) | {name for name, value in given.items() if isinstance(value, Secret)}
         for name, default in _DEFAULTS.items():
-            value = given.pop(name, default)
-            object.__setattr__(self, name, self.type_of(name).check(f"setting {name!r}", value))
+            object.__setattr__(self, name, self._checked(name, given.pop(name, default)))
         for name, value in given.items():
             if name not in self.names():
                 raise ConfigError(unknown(name, self.names()))
-            of_plugins[name] = self.type_of(name).check(f"setting {name!r}", value)
+            of_plugins[name] = self._checked(name, value)
         object.__setattr__(self, "of_plugins", of_plugins)
+        object.__setattr__(self, "marked", marked)
 
     def optimizes(self, what: str) -> bool:
         """Return whether `topology_optimization` asks for `what`, for example "merge_repartition_topics"."""
@@ -225,8 +229,7 @@ class Settings:
         return found if isinstance(found, type) and issubclass(found, LogChangelog) else None
 
     def __repr__(self) -> str:
-        given = {**{name: getattr(self, name) for name in _DEFAULTS}, **self.of_plugins}
-        shown = (f"{name}={hide(name, value)!r}" for name, value in given.items())
+        shown = (f"{name}={self.shown(name)!r}" for name in [*_DEFAULTS, *self.of_plugins])
         return f"Settings({', '.join(shown)})"
 
     def __getitem__(self, name: str) -> Any:
@@ -235,7 +238,7 @@ class Settings:
 
     def shown(self, name: str) -> Any:
         """Return a setting for a message or a log line: without its secrets, such as the user in a location."""
-        return hide(name, self[name])
+        return HIDDEN if name in self.marked else hide(name, self[name])
 
     @cached_property
     def by_name(self) -> Mapping[str, Any]:
@@ -259,6 +262,12 @@ class Settings:
         """Return the type of a setting. Raises PluginError for one whose plugin cannot be loaded."""
         return _TYPES[name] if name in _DEFAULTS else _declared(name).values
 
+    @classmethod
+    def _checked(cls, name: str, value: Any) -> Any:
+        revealed = value.reveal() if isinstance(value, Secret) else value
+        with hidden_in_errors(repr(revealed) if is_secret(name, value) else ""):
+            return cls.type_of(name).check(f"setting {name!r}", revealed)
+
     def check_packages(self) -> None:
         """Raise MissingPackageError for what the settings of plugins need."""
         for name, value in self.of_plugins.items():
@@ -279,9 +288,10 @@ class Settings:
         values: dict[str, Any] = {}
         for key, value in layer.values.items():
             if isinstance(key, tuple):
-                values.setdefault(key[0], {})[key[1]] = value
+                is_plain = key[0] == "topic_config" and isinstance(value, Secret)
+                values.setdefault(key[0], {})[key[1]] = value.reveal() if is_plain else value
             elif key != "application_id":
-                values[key] = value.reveal() if isinstance(value, Secret) else value
+                values[key] = value
         with add_origins_to_errors(layer):
             if "dead_letter_topic" in values:
                 values |= _dead_letters(values.pop("dead_letter_topic"), values)
@@ -289,7 +299,9 @@ class Settings:
 
 
 _DEFAULTS: Mapping[str, Any] = {
-    each.name: {} if each.default is MISSING else each.default for each in fields(Settings) if each.name != "of_plugins"
+    each.name: {} if each.default is MISSING else each.default
+    for each in fields(Settings)
+    if each.name not in ("of_plugins", "marked")
 }
 """Our own settings, and their defaults."""
 _ANY: SettingType[Any] = SettingType(lambda setting, value: value)
@@ -309,9 +321,13 @@ def _declared(name: str) -> Setting[Any]:
 
 @contextmanager
 def add_origins_to_errors(layer: Layer) -> Iterator[None]:
-    """Prefix an error of the block that begins with a setting's name with the origin of that setting."""
+    """Prefix an error of the block that begins with a setting's name with its origin, and hide secrets of the layer."""
     try:
-        yield
+        with ExitStack() as hiding:
+            for value in layer.values.values():
+                if isinstance(value, Secret):
+                    hiding.enter_context(hidden_in_errors(repr(value.reveal())))
+            yield
     except (ConfigError, PluginError) as error:
         found = re.match(r"setting '([\w.-]+)'", str(error))
         with add_origin_to_errors(layer.origins.get(found[1], CODE) if found else CODE):
@@ -333,7 +349,7 @@ def _dead_letters(topic: Any, values: Mapping[str, Any]) -> dict[str, Handler]:
 
 def _sending(handler: Handler, topic: str) -> Handler | None:
     """Return a handler that sends to `topic` the records that `handler` drops; None if it drops none."""
-    if handler is skip or isinstance(handler, DeadLetter):
+    if handler is skip:
         return DeadLetter(topic)
     if isinstance(handler, Retry) and (then := _sending(handler.then, topic)) is not None:
         return replace(handler, then=then)

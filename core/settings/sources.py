@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import ConfigError
 from .layers import Given, Layer
 from .names import EXTRA, MAPPINGS, Key, flat, vocabularies
-from .secret import Secret, hide
+from .secret import Secret, hidden_in_errors, hide
 from .settings import Settings
 from .types import LoadFunction
 
@@ -150,7 +150,8 @@ def environment_layer(environment: Mapping[str, str], load_function: LoadFunctio
         if _NOT_SETTINGS.fullmatch(name) and spelled not in _own_names() and spelled not in _names_of_vocabularies():
             continue
         found = _setting(spelled)
-        if found is None and name.endswith("_FILE"):
+        # `user` may have a name of this form; no other mapping has.
+        if name.endswith("_FILE") and (found is None or (_is_in_mapping(found) and not found.startswith("user."))):
             found = _setting(spelled.removesuffix("_file"))
             if found is not None:
                 given.append((found, _read_secret(Path(value), variable), variable))
@@ -179,6 +180,12 @@ def _setting(spelled: str) -> str | None:
             name = rest if mapping == "user" else rest.replace("_", ".")
             return f"{mapping}.{_names_of_vocabularies().get(rest, name) if mapping == 'clients' else name}"
     return _names_of_vocabularies().get(spelled)
+
+
+def _is_in_mapping(name: str) -> bool:
+    """Return whether a setting is one of a mapping, such as `clients`, whose names nobody knows."""
+    mapping, _, rest = name.partition(".")
+    return mapping in MAPPINGS and rest not in _names_of_vocabularies().values()
 
 
 def _own_names() -> dict[str, str]:
@@ -231,6 +238,10 @@ def _layer(given: Iterable[Given], load_function: LoadFunction | None) -> Layer:
 
 def value_of(key: Key, value: Any, load_function: LoadFunction) -> Any:
     """Return the value of a setting for a text; any other value as it is."""
+    if isinstance(value, Secret) and isinstance(key, str):
+        with hidden_in_errors(repr(value.reveal())):
+            made = value_of(key, value.reveal(), load_function)
+        return Secret(made) if isinstance(made, str) and key not in EXTRA else made
     if not isinstance(value, str):
         return value
     if isinstance(key, tuple):

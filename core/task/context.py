@@ -45,7 +45,7 @@ class Shared:
     takes_commit_requests: bool
     timers: Timers
     values: SavedValues
-    failed_late: Callable[[str, int, Exception | SystemExit], None]
+    failed_late: Callable[[str, object, int, Exception | SystemExit], None]
 
 
 class TransformerContext:
@@ -63,7 +63,8 @@ class TransformerContext:
     @property
     def config(self) -> Mapping[str, Any]:
         """The application's settings."""
-        return SettingsByName(self._shared.settings.by_name)
+        settings = self._shared.settings
+        return SettingsByName(settings.by_name, settings.marked)
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
@@ -161,7 +162,7 @@ class NodeContext(TransformerContext):
             try:
                 run(record)
             except RECORD_ERRORS as error:
-                failed(node, record[2], error)
+                failed(node, record[0], record[2], error)
 
         return guarded
 

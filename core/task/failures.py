@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any, NoReturn
+from uuid import UUID
 
 from ..clock import duration_ms
 from ..context import NodeMetrics
@@ -24,6 +27,7 @@ from ..handlers import Fail, Failure, Handler, RetryAfter, SendToDeadLetter, Ski
 from ..program.messages import FORWARD, describe_cause, describe_error, describe_place, no_context
 from ..record import Record, RecordBatch
 from ..settings.settings import Settings
+from ..store.kinds.windowed import Windowed
 from ..store.record_cache import SourceRecord
 from ..support.repeats import Repeats
 from .progress import Progress, source_at
@@ -37,24 +41,25 @@ RECORD_ERRORS = (Exception, SystemExit)
 """Errors that fail a record, and `sys.exit`, which ends the run with an error. Uncaught, it would end the worker
 without a message, and Spark would start another, for ever."""
 
+_PLAIN_KEYS = (type(None), str, bytes, bool, int, float, Decimal, UUID, datetime, date)
 _NO_RECORD = Record(None, None, -1)
 """In place of a record, for an error outside of `process`."""
 SKIPPED = "skipped"
 """Why a record is dropped that a node failed for."""
 EXPECTED_RECORD = "expected a Record, for instance record.with_value(...)"
 
-FailureKey = tuple[Stage, str, str | None, int | None, int | None, int]
-"""Which failure: stage, node, and topic, partition and offset of the source record."""
+FailureKey = tuple[Stage, str, str | None, int | None, int | None, Hashable]
+"""Which failure: stage, node, and topic, partition and offset of the source record, or else what failed without one."""
 
 
 class RetryRequested(PenstockError):
     """A handler asked to process again after `delay_ms`; the driver of the task goes back to the last commit."""
 
-    def __init__(self, failure: Failure, delay_ms: int) -> None:
+    def __init__(self, failure: Failure, delay_ms: int, what: Hashable = None) -> None:
         super().__init__(f"retry asked for by the {failure.stage.value} handler of node {failure.node!r}")
         self.failure = failure
         self.delay_ms = delay_ms
-        self.key = key_of(failure)
+        self.key = key_of(failure, what)
         """The key by which the task asks `attempt`."""
 
 
@@ -136,13 +141,14 @@ class Failures:
         """Ask about an exception that `node` raised in a punctuator, a timer or a visitor."""
         self._processing(node, _NO_RECORD, error)
 
-    def late(self, node: str, timestamp: int, error: Exception | SystemExit) -> None:
+    def late(self, node: str, key: object, timestamp: int, error: Exception | SystemExit) -> None:
         """Ask about an exception that `node` raised for a record that it had kept back; where that was read is gone."""
         if isinstance(error, (RetryRequested, Decided)):
             raise error
         failure = self._failure(Stage.PROCESSING, node, _as_exception(error), None)
         failure = replace(failure, timestamp=timestamp, had_waited=True)
-        self._decide(failure, self._settings.processing_handler, SKIPPED)
+        what = timestamp, _text_of_key(key)
+        self._decide(failure, self._settings.processing_handler, SKIPPED, what=what)
 
     def _processing(self, node: str, record: object, error: Exception | SystemExit) -> None:
         if isinstance(error, (RetryRequested, Decided)):
@@ -165,7 +171,9 @@ class Failures:
         """Return the failure of a source record; None: that of a punctuator, or of a record that had waited."""
         return Failure(stage, error, node, self._task_id, *(source or (None, None, None)))
 
-    def _decide(self, failure: Failure, handler: Handler, reason: str, doing: str = "") -> None:
+    def _decide(
+        self, failure: Failure, handler: Handler, reason: str, doing: str = "", *, what: Hashable = None
+    ) -> None:
         if (cause := _unavailable(failure.error)) is not None:
             where = describe_place(failure, self._application_id, doing)
             is_missing = isinstance(cause, MissingPackageError)
@@ -178,7 +186,9 @@ class Failures:
         where = describe_place(failure, self._application_id, doing)
         if isinstance(failure.error, _Exited):
             raise _FAILED[failure.stage](f"{where}: {describe_error(failure.error)}") from failure.error
-        failure = replace(failure, attempt=self._attempt(key_of(failure)))
+        if what is None and failure.topic is None:
+            what = self._progress.occasion
+        failure = replace(failure, attempt=self._attempt(key_of(failure, what)))
         asked = (
             f"{where}: {describe_error(failure.error)}. The {failure.stage.value} handler, asked what to do about that,"
         )
@@ -194,7 +204,7 @@ class Failures:
             self._log_dropped(failure, where, f"sent to {decision.topic}")
             self._send_dead_letter(decision.topic, failure)
         elif isinstance(decision, RetryAfter):
-            raise RetryRequested(failure, duration_ms(decision.delay, "RetryAfter.delay"))
+            raise RetryRequested(failure, duration_ms(decision.delay, "RetryAfter.delay"), what)
         elif isinstance(decision, Fail):
             _fail(failure, f"{where}: {describe_error(failure.error)}")
         else:
@@ -218,10 +228,17 @@ class Failures:
             )  # fmt: skip
 
 
-def key_of(failure: Failure) -> FailureKey:
-    """Return the key of a failure, the same in all attempts."""
-    place = failure.stage, failure.node, failure.topic, failure.partition, failure.offset
-    return *place, failure.timestamp if failure.had_waited else -1
+def key_of(failure: Failure, what: Hashable = None) -> FailureKey:
+    """Return the key of a failure, the same in all attempts. `what` failed, if that was no record with a place."""
+    return failure.stage, failure.node, failure.topic, failure.partition, failure.offset, what
+
+
+def _text_of_key(key: object) -> str:
+    """Return a text for a record's key that is the same in all attempts; "" where its `repr` may be another one."""
+    if type(key) is tuple or isinstance(key, Windowed):
+        parts = [_text_of_key(each) for each in key]
+        return repr(parts) if all(parts) else ""
+    return repr(key) if type(key) in _PLAIN_KEYS else ""
 
 
 def _fail(failure: Failure, what: str) -> NoReturn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from ..record import Record, RecordBatch, RecordMetadata
@@ -39,7 +39,7 @@ class Progress:
     __slots__ = (
         "stream_time", "wall_clock", "commit_requested", "needs_attention", "must_end", "is_out_of_time", "is_firing",
         "has_changed", "input", "remaining", "last", "last_timestamp", "record", "flushed", "keeps_sources",
-        "opened_at", "driver_clock", "front",
+        "opened_at", "driver_clock", "front", "occasion",
     )  # fmt: skip
 
     def __init__(self, wall_clock_ms: int) -> None:
@@ -48,6 +48,8 @@ class Progress:
         self.wall_clock = self.opened_at = self.driver_clock = wall_clock_ms
         """What the driver's clock showed when the task's was at `wall_clock`: less where it was set back."""
         self.front = Front(-1)
+        self.occasion: Hashable = None
+        """Which punctuator, timer or row of a visit is at work, the same in all attempts; None: a record."""
         self.commit_requested = False
         """A processor asked for a commit after the current record."""
         self.needs_attention = False
@@ -144,6 +146,10 @@ class Progress:
         if current is None or current.batch is None:
             return None
         return current.batch, current.column_index(self.current_index())
+
+    def set_occasion(self, occasion: Hashable) -> None:
+        """Note which punctuator, timer or row is at work, so that each has attempts of its own; None after it."""
+        self.occasion = occasion
 
     def source(self) -> SourceRecord | None:
         """Return the current record as it was read; None in a punctuator."""

@@ -37,6 +37,7 @@ class Punctuators:
             failures.outside_records,
             self._attend,
             lambda: progress.is_out_of_time,
+            progress.set_occasion,
         )
         self.stream_due = NEVER
         """The stream time (ms) at which the loop over records has to call `fire`."""
@@ -57,11 +58,13 @@ class Punctuators:
             fired = progress.has_changed = True
             self.called += 1
             self._firing = schedule
+            progress.set_occasion((schedule.node, schedule.key))
             try:
                 check_result(schedule.punctuator(time), "the punctuator")
             except RECORD_ERRORS as error:
                 self._failures.outside_records(schedule.node, error)
             finally:
+                progress.set_occasion(None)
                 self._firing = None
         are_held = kind is PunctuationType.WALL_CLOCK_TIME and self._are_timers_held()
         if not (are_held or (fired and progress.is_out_of_time)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 from ..clock import PunctuationType
@@ -25,7 +25,7 @@ class Timers:
 
     `failed` is called with the node and the error when `on_timer` raises. `stream_due` is the stream time (ms) at which
     `fire` has to be called; `sooner` is called when it has become an earlier one. `is_over` returns whether the driver
-    has no more time.
+    has no more time. `begins` is called before a timer fires with which one it is, and with None after it.
     """
 
     def __init__(
@@ -33,10 +33,12 @@ class Timers:
         failed: Callable[[str, Exception | SystemExit], None],
         sooner: Callable[[], None] = lambda: None,
         is_over: Callable[[], bool] = lambda: False,
+        begins: Callable[[Hashable], None] = lambda timer: None,
     ) -> None:
         self._failed = failed
         self._sooner = sooner
         self._is_over = is_over
+        self._begins = begins
         self._nodes: dict[str, _Node] = {}
         self._advice: dict[str, str] = {}
         self._firing: tuple[PunctuationType, int] | None = None
@@ -115,15 +117,17 @@ class Timers:
             if not due:
                 break
             fired = True
-            name = due[0][2] if len(due) == 1 else min(due, key=lambda each: each[:2])[2]
+            _, raw_key, name = due[0] if len(due) == 1 else min(due, key=lambda each: each[:2])
             node = self._nodes[name]
             key, at = node.store.take(clock)
             self._firing = clock, at
+            self._begins((name, clock, raw_key))
             try:
                 check_result(node.on_timer(key, at), "on_timer")
             except (Exception, SystemExit) as error:
                 self._failed(name, error)
             finally:
+                self._begins(None)
                 self._firing = None
         if clock is PunctuationType.STREAM_TIME:
             self.stream_due = self.next_due(clock)

@@ -142,10 +142,13 @@ class Visits:
             if value is None:
                 continue  # it has expired, or a visitor has deleted it
             state.visited += 1
+            progress.set_occasion((found.node, row))
             try:
                 check_result(method(key, value, *more), "the visitor")
             except RECORD_ERRORS as error:
                 self._failed(found.node, error)
+            finally:
+                progress.set_occasion(None)
         return None
 
     def counts(self) -> dict[str, tuple[int, int, int]]:

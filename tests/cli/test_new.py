@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.plugins.operate.cli.group import penstock as program
+from penstock.support.packages import DISTRIBUTION
 
 from ..rotation import by_turns
 
@@ -61,6 +62,13 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
     refused = new("processor", name, "--directory", str(tmp_path / "made"))
     assert refused.exit_code == 2 and "expected small letters and digits" in refused.stderr
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("name", [DISTRIBUTION, "pytest"])
+def test_a_package_in_the_place_of_one_that_it_needs_is_refused(tmp_path: Path, name: str) -> None:
+    refused = new("processor", name, "--directory", str(tmp_path / "made"))
+    assert refused.exit_code == 2 and "would be installed in its place: choose another one" in refused.stderr
     assert not (tmp_path / "made").exists()
 
 

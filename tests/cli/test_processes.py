@@ -187,3 +187,51 @@ def test_a_full_disk_behind_stdout_is_an_error(lines: Console) -> None:
     assert process.returncode == 1
     assert "No space left on device" in process.stderr
     assert "Traceback" not in process.stderr
+
+
+def in_a_shell(console: Console, command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command line of a shell, in which `penstock` is the command."""
+    return subprocess.run(
+        ["sh", "-c", f'penstock() {{ {sys.executable} -m penstock.plugins.operate.cli "$@"; }}; {command}'],
+        cwd=console.directory, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "streams", ["2>/dev/full", "2>&-", ">&-", "<file >&- 2>&-", "--log-format json --log-level debug 2>/dev/full"]
+)
+def test_what_was_done_was_done_where_remarks_and_data_lead_nowhere(streams: str, console: Console) -> None:
+    """A full disk behind stderr, and streams that are closed: who sees an error would do it again."""
+    counting(console)
+    console.write("file", "bad\nto\n")
+    with_file = f"penstock produce words --file file {streams.partition('--log')[0].partition(' 2')[0]}"
+    assert in_a_shell(console, with_file).returncode == 0
+    ran = in_a_shell(console, f"penstock run {TARGET} --engine embedded {streams}")
+    assert (ran.returncode, "Error" in ran.stderr) == (0, False), ran
+    assert console("consume", "totals", "--print-key", "--value-serde", "int").stdout == "to\t1\n"
+    assert in_a_shell(console, f"penstock nothing {streams.partition('--log')[0]}").returncode == 2
+
+
+def test_no_file_gets_the_number_of_a_closed_stream(console: Console) -> None:
+    """Nor in a task host: libraries in C write their messages to that number."""
+    counting(console)
+    console("produce", "words", stdin="to\n")
+    console.write("numbers.py", NUMBERS)
+    ran = in_a_shell(console, "penstock run numbers.py:application --engine embedded --set processes=1 >&- 2>&- <&-")
+    assert ran.returncode == 0
+    assert console("consume", "totals").stdout.splitlines() == ["/dev/null /dev/null /dev/null"]
+
+
+NUMBERS = """
+import os
+from penstock import Application, Processor, Topology, key_value_store
+
+class Numbers(Processor):
+    def process(self, record):
+        self.context.get_store("seen").put("k", 1)
+        self.context.forward(record.with_value(" ".join(os.readlink(f"/proc/self/fd/{each}") for each in range(3))))
+
+topology = Topology().add_source("in", "words").add_processor("numbers", Numbers, "in", stores=[key_value_store("seen")])
+topology.add_sink("out", "totals", "numbers", value_serde="str")
+application = Application("numbers", topology)
+"""

@@ -115,6 +115,7 @@ def test_the_serdes_of_an_application_are_used(lines: Console) -> None:
         (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "headers": {"h": {"base64": 5}}}\n', 'line 3: "headers": expected'),
         (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "partition": true}\n', "line 3: partition True: topic"),
         (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "timestamp": 9223372036854775808}\n', 'line 3: "timestamp": expected ms'),
+        pytest.param(["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": ' + "[" * 100_000 + "}\n", "line 3: maximum recursion depth", id="deep"),
         (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "timestamp": "\u00b2"}\n', "line 3: timestamp '\u00b2': expected ms"),
     ],
 )  # fmt: skip
@@ -175,6 +176,7 @@ def test_timestamps_headers_and_partitions_for_all(console: Console) -> None:
         (["--partition", "1"], "partition 1: topic 'lines' has 1, numbered from 0"),
         (["-K", ""], "--key-separator"),
         (["-K", ":", "--json-lines"], "--key-separator is for lines"),
+        (["--null", "-", "--json-lines"], "--null is for lines"),
         (["--serde", "strr"], "no serde named 'strr' is installed"),
     ],
 )

@@ -183,6 +183,10 @@ def test_the_dead_letter_topic_is_for_handlers_that_skip() -> None:
     assert behind == Retry(2, then=DeadLetter("dlq"))
     with pytest.raises(ConfigError, match="no handler skips"):
         make({"production_handler": Retry(2), "dead_letter_topic": "dlq"})
+    both = make({"processing_handler": DeadLetter("mine"), "production_handler": skip, "dead_letter_topic": "dlq"})
+    assert (both.processing_handler, both.production_handler) == (DeadLetter("mine"), DeadLetter("dlq"))
+    with pytest.raises(ConfigError, match="no handler skips"):
+        make({"production_handler": Retry(2, then=DeadLetter("mine")), "dead_letter_topic": "dlq"})
     application = Application("a", Topology().add_source("in", "in"), processing_handler=skip, dead_letter_topic="dlq")
     assert application.with_settings(dead_letter_topic="other").settings.processing_handler == DeadLetter("other")
     assert application.with_settings(processing_handler=fail, production_handler=skip).settings.production_handler == (

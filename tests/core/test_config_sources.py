@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock import Application, ConfigError, PluginError, Settings, Topology, skip
+from penstock.plugins.engine.program.settings_in_force import settings_in_force
 from penstock.plugins.logs.kafka.client_names import KNOWN
 from penstock.plugins.operate.settings.kafka_streams import KAFKA_STREAMS, WITHOUT_COUNTERPART
 from penstock.program.extractors import wall_clock_timestamp
 from penstock.settings.names import EXTRA, flat, translate
+from penstock.settings.secret import SettingsByName, hide, hide_in_places
 from penstock.settings.sources import environment_layer, file_layer, layers, options_layer
 
 CANARY = "canary-51ab"
@@ -213,6 +217,72 @@ def test_a_secret_may_be_in_a_file(here: Path) -> None:
     ) == {"sasl.username": f"{CANARY}-2"}
     for shown in (found, settings, by_variable, Application("app", TOPOLOGY).under(found)):
         assert CANARY not in repr(shown)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "setting", "value"),
+    [
+        ("PENSTOCK_PROCESSES_FILE", "2", "processes", 2),
+        ("PENSTOCK_COMMIT_INTERVAL_FILE", "5s", "commit_interval", "5s"),
+        ("PENSTOCK_COMMIT_INTERVAL_MS_FILE", "5", "commit_interval", "5ms"),
+        ("PENSTOCK_PROCESSING_HANDLER_FILE", "skip", "processing_handler", skip),
+        ("PENSTOCK_BOOTSTRAP_SERVERS_FILE", "a:1", "log", "kafka:a:1"),
+        ("PENSTOCK_CLIENTS_SASL_PASSWORD_FILE", "x", "clients", {"sasl.password": "x"}),
+        ("PENSTOCK_CLIENTS_QUITE_NEW_FILE", "x", "clients", {"quite.new": "x"}),
+        ("PENSTOCK_TOPIC_CONFIG_SEGMENT_BYTES_FILE", "5", "topic_config", {"segment.bytes": "5"}),
+        # Those name no file.
+        ("PENSTOCK_CLIENTS_SASL_OAUTHBEARER_ASSERTION_FILE", "x", "clients", {"sasl.oauthbearer.assertion.file": "it"}),
+        ("PENSTOCK_USER_INPUT_FILE", "x", "user", {"input_file": "it"}),
+    ],
+)
+def test_any_value_may_be_in_a_file(variable: str, text: str, setting: str, value: Any, here: Path) -> None:
+    (here / "it").write_text(f"{text}\n")
+    application = Application("app", TOPOLOGY).under(layers(environment={variable: "it"}))
+    assert application.settings[setting] == value
+
+
+def test_the_id_may_be_in_a_file(here: Path) -> None:
+    (here / "it").write_text("shop")
+    assert Application("app", TOPOLOGY).under(layers(environment={"PENSTOCK_APPLICATION_ID_FILE": "it"})).id == "shop"
+
+
+@pytest.mark.parametrize(
+    "name", ["STATE_DIR", "METRICS_HOST", "CHANGELOG", "COMMIT_INTERVAL", "ENGINE", "PROCESSES", "COMMIT_INTERVAL_MS",
+             "PROCESSING_GUARANTEE", "PROCESSING_HANDLER", "DEFAULT_KEY_SERDE", "TOPIC_CONFIG", "CLIENTS"],
+)  # fmt: skip
+def test_what_comes_from_a_file_of_its_own_is_shown_nowhere(name: str, here: Path) -> None:
+    """Neither a value that fits, nor in the error one that does not."""
+    (here / "it").write_text(f"directory:{CANARY}" if name == "CHANGELOG" else CANARY)
+    try:
+        application = Application("app", TOPOLOGY).under(layers(environment={f"PENSTOCK_{name}_FILE": "it"}))
+    except (ConfigError, PluginError) as error:
+        shown = "".join(traceback.format_exception(error))
+        assert name not in ("STATE_DIR", "METRICS_HOST", "CHANGELOG")
+    else:
+        settings = replace(application.with_settings(processes=1).settings, task_timeout="1s")
+        shown = f"{application!r} {settings!r} {settings.shown(name.lower())} {settings_in_force(application)}"
+        shown += repr(SettingsByName(settings.by_name, settings.marked))
+    assert CANARY not in shown
+
+
+AROUND = st.text("ab/+=@:,;&?#%!.-_~", max_size=5)
+
+
+@given(
+    st.sampled_from(["directory:s3://key:{}@bucket/p?region=x", "s3://key:{}@bucket/a@b", "kafka:me:{}@h:1,h2:2"]),
+    st.builds(f"{{}}{CANARY}{{}}".format, AROUND, AROUND),
+)
+@example("s3://key:{}@bucket/a@b", f"/{CANARY}@/")
+def test_a_secret_in_a_place_is_hidden_whatever_it_is_made_of(place: str, secret: str) -> None:
+    for shown in (hide_in_places(place.format(secret)), hide("log", place.format(secret))):
+        assert CANARY not in shown and shown.startswith(place.partition("key:")[0].partition("me:")[0])
+
+
+@pytest.mark.parametrize("value", [[CANARY], {"x": CANARY}, 51_000])
+def test_an_error_does_not_show_a_secret_of_a_wrong_type(value: Any) -> None:
+    with pytest.raises(ConfigError, match="expected a token of 16 or more characters, found [*]") as caught:
+        Settings.make({"queries_token": value})
+    assert CANARY not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("given", [f"sasl.pasword={CANARY}", f"acks.{CANARY}", "user=5", "clients=5", f"={CANARY}"])

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import pytest
 
-from penstock import STREAM_TIME, WALL_CLOCK_TIME, Application, Processor, Record, RetryAfter, Topology
+import penstock
+from penstock import STREAM_TIME, WALL_CLOCK_TIME, Application, Processor, Record, Retry, RetryAfter, Topology, skip
+from penstock.dsl import StreamsBuilder, within
 from penstock.handlers import Failure
 from penstock.log import Log
+from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker
@@ -158,3 +162,119 @@ def test_attempts_count_until_what_failed_is_done(tmp_path: Path, attempts: Atte
         run(29, 20)
         run(29, 20)
         assert attempts == [1, 2, 3, 1, 2]
+
+
+class Tried:
+    """Fails for the key "a" always, or as "b" the first time only, and counts how often each was tried."""
+
+    times = Counter[str]()
+    always = "a"
+
+    @classmethod
+    def reach(cls, key: str) -> str:
+        cls.times[key] += 1
+        if key == cls.always or (key != "z" and cls.times[key] == 1):
+            raise ValueError(key)
+        return key
+
+
+class Forward(Processor):
+    """Forwards each key when its timer fires, or all of them from punctuators. `fails`: where it is told to."""
+
+    def __init__(self, by: str, fails: bool) -> None:
+        self._by = by
+        self._reach = Tried.reach if fails else str
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        if self._by == "punctuators":
+            context.schedule("100ms", self.of_a, STREAM_TIME)
+            context.schedule("100ms", self.of_b, STREAM_TIME)
+
+    def process(self, record: Record) -> None:
+        if self._by == "timers" and record.key != "tick":
+            self.context.timer(record.key, 50, STREAM_TIME)
+
+    def on_timer(self, key: str, at: int) -> None:
+        self.context.forward(Record(self._reach(key), "done", at))
+
+    def of_a(self, now: int) -> None:
+        if now >= 50:  # the first call is at the first record
+            self.on_timer("a", now)
+
+    def of_b(self, now: int) -> None:
+        if now >= 50:  # the first call is at the first record
+            self.on_timer("b", now)
+
+
+class Reach(Processor):
+    """Passes records on, or fails."""
+
+    def __init__(self, fails: bool) -> None:
+        self._reach = Tried.reach if fails else str
+
+    def process(self, record: Record) -> None:
+        self._reach(record.key)
+        self.context.forward(record)
+
+
+def of_timers(by: str, child: bool) -> Topology:
+    return (
+        Topology().add_source("in", "in").add_processor("first", lambda: Forward(by, not child), "in", timers=True)
+        .add_processor("second", lambda: Reach(child), "first").add_sink("out", "out", "second")
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("always", ["a", ""])
+@pytest.mark.parametrize("child", [False, True])
+@pytest.mark.parametrize("by", ["timers", "punctuators"])
+def test_each_timer_and_punctuator_has_its_own_attempts(by: str, child: bool, always: str, tmp_path: Path) -> None:
+    """One that fails always, or did once, takes no attempt from those behind it."""
+    Tried.times.clear()
+    Tried.always = always
+    assert finished(of_timers(by, child), tmp_path) == [key for key in ("a", "b") if key != always]
+
+
+@pytest.mark.parametrize("always", ["xa", ""])
+def test_each_record_that_waited_has_its_own_attempts(always: str, tmp_path: Path) -> None:
+    """Also where two of one time are let go by one record."""
+    Tried.times.clear()
+    Tried.always = always
+
+    def joined(left: str, right: str | None) -> str:
+        return Tried.reach(left)
+
+    builder = StreamsBuilder()
+    window = within("3ms", grace="2ms")
+    builder.stream("in").left_join(builder.stream("right"), joined, window, name="j").to("out")
+    of = Application(
+        "app", builder, engine="embedded", data_dir=str(tmp_path), processing_handler=Retry(2, "0ms", skip)
+    )
+    with closing(open_log(of.settings)) as log:
+        for name in ("in", "right", "out"):
+            log.create_topic(name, 1)
+        log.append(OutputBatch("in", [b"a", b"b", b"z"], [b"xa", b"xb", b"z"], [5, 5, 100]))
+    penstock.run(of)
+    with closing(open_log(of.settings)) as log:
+        assert read_all(log, "out") == [each for each in ("xa", "xb") if each != always]
+
+
+def finished(topology: Topology, directory: Path) -> list[str]:
+    log = MemoryLog()
+    for name in ("in", "out"):
+        log.create_topic(name, 1)
+    log.append(OutputBatch("in", [b"a", b"b", b"tick"], [b"x"] * 3, [1, 1, 100]))
+    of = Application(
+        "app", topology, log="memory:", changelog="memory:", data_dir=str(directory),
+        processing_handler=Retry(1 if Tried.always == "" else 2, "0ms", skip),
+    )  # fmt: skip
+    with in_batches(of, log) as run:
+        for _ in range(9):
+            run(3, 0)
+    return read_all(log, "out", "keys")
+
+
+def read_all(log: Log, topic: str, part: str = "values") -> list[str]:
+    output = TopicPartition(topic, 0)
+    batches = log.fetch(output, 0, log.end_offsets([output])[output], 1 << 20)
+    return [each.decode() for batch in batches for each in getattr(batch, part)]

@@ -108,22 +108,23 @@ class Verbs(click.Group):
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         self._context = None
+        _open_closed_streams()
         _import_from_here()
         try:
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()
         except click.ClickException as error:
-            with suppress(BrokenPipeError):
+            with suppress(OSError):
                 error.show()
             code = error.exit_code
         except (click.Abort, KeyboardInterrupt):
-            with suppress(BrokenPipeError):
+            with suppress(OSError):
                 click.echo("Interrupted.", err=True)
             code = INTERRUPTED
         except (Terminated, ReaderGone, BrokenPipeError):
             code = OK
         except Exception as error:
-            with suppress(BrokenPipeError):
+            with suppress(OSError):
                 show(error, verbose=bool(self._context and self._context.meta.get("penstock.verbose")))
             code = exit_code(error)
         _forget_unread_output()
@@ -190,13 +191,28 @@ def _import_from_here() -> None:
         sys.path.insert(0, here)
 
 
+def _open_closed_streams() -> None:
+    """Open stdin, stdout and stderr where the command was started without them (`2>&-`), so that they lead nowhere.
+
+    Python has no object for them, and the next file that is opened, a store's for instance, would take the number of
+    stderr: libraries in C would write their messages into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 (until the process ends)
+            os.set_inheritable(stream.fileno(), True)  # task hosts are processes of ours
+            setattr(sys, name, stream)
+
+
 def _forget_unread_output() -> None:
-    """Discard buffered output whose reader has left, or the interpreter complains about it and exits with 120."""
+    """Discard buffered output whose reader has left, or the interpreter complains about it and exits with 120.
+
+    So with remarks that a full disk did not take. Of data the exit code has said it.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except BrokenPipeError:
-            with open(os.devnull, "wb") as nowhere:
-                os.dup2(nowhere.fileno(), stream.fileno())
-        except OSError:  # a full disk: the interpreter says so
-            continue
+        except OSError as error:
+            if isinstance(error, BrokenPipeError) or stream is sys.stderr:
+                with open(os.devnull, "wb") as nowhere:
+                    os.dup2(nowhere.fileno(), stream.fileno())

@@ -70,7 +70,7 @@ class LineReader:
             self.line += 1
             try:
                 rows += read(line, now)
-            except (PenstockError, ValueError) as problem:
+            except (PenstockError, ValueError, RecursionError) as problem:
                 error = SerdeError(f"line {self.line}: {problem}")
                 break
         batch = OutputBatch(

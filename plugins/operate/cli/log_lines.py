@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -31,8 +31,10 @@ class LogLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == "root" and Path(record.pathname).parent.name == "py4j":
             return  # a traceback when the JVM has ended, which the runner says in one sentence
-        # Not click.echo: while a bar is shown, rich puts an object of its own in the place of stderr.
-        print(printable(self.format(with_place(record))), file=sys.stderr, flush=True)
+        # An error would be one of the task that logs: it has done nothing wrong.
+        with suppress(OSError):
+            # Not click.echo: while a bar is shown, rich puts an object of its own in the place of stderr.
+            print(printable(self.format(with_place(record))), file=sys.stderr, flush=True)
 
 
 class TextLines(logging.Formatter):

@@ -9,8 +9,13 @@ from pathlib import Path
 
 import click
 
+from penstock.support.packages import DISTRIBUTION
+
 from .command import verb, verbose_option
 from .output import note
+
+_NEEDED = (DISTRIBUTION, "setuptools", "pytest", "hypothesis")
+"""What a new package is built and tested with."""
 
 
 @verb(
@@ -37,6 +42,11 @@ def new(kind: str, name: str, directory: Path | None) -> None:
         raise ConfigError(
             f"package name {name!r}: expected small letters and digits, in words with a dash between them, as in "
             "acme-sessions; others install it by that name"
+        )
+    if name in _NEEDED:
+        raise ConfigError(
+            f"package name {name!r}: the new package needs the one that has this name, and would be installed in its "
+            "place: choose another one"
         )
     if keyword.iskeyword(name) or name.replace("-", "_") in sys.stdlib_module_names:
         raise ConfigError(

@@ -34,6 +34,20 @@ def reader_may_leave() -> Iterator[None]:
         raise ReaderGone from None
 
 
+@contextmanager
+def remarks_may_be_lost() -> Iterator[None]:
+    """Drop what cannot be written to stderr, because its disk is full: the command's work counts, and its exit code.
+
+    A closed pipe is still an error.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError:
+        pass
+
+
 def console(**options: Any) -> Console:
     """Return a console of rich on stdout. Rich itself would exit with 1 when the reader has left."""
     import rich.console
@@ -113,7 +127,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, num
 
 def note(text: str) -> None:
     """Print a remark on stderr, beside the data."""
-    click.echo(printable(text), err=True)
+    with remarks_may_be_lost():
+        click.echo(printable(text), err=True)
 
 
 def count(number: float, one: str = "record", many: str | None = None) -> str:

@@ -100,6 +100,8 @@ def produce(
     settings = find_settings(**where)
     if options["json_lines"] and options["key_separator"] is not None:
         raise click.UsageError("--key-separator is for lines; with --json-lines a record brings its own key")
+    if options["json_lines"] and options["null_marker"] is not None:
+        raise click.UsageError("--null is for lines; in JSON lines null is null")
     with open_log(settings) as log:
         partitions = topic_info(log, topic).partitions
         keys, values = topic_serdes(topic, where["app"], settings, key_serde or serde, value_serde or serde)
