@@ -84,8 +84,11 @@ class Queries:
         self.application = application
         self._copies = copies = self._open_copies(application)
         self.built, self.feed = BuiltStores(copies.world.clock.now_ms), ChangesFeed(copies)
-        own = {part.id for part in application.program.subtopologies if part.stores}
-        self.key_tasks: Mapping[int, KeyTasks] = {number: KeyTasks(application, number) for number in own}
+        self.key_tasks: Mapping[str, KeyTasks] = {
+            store.name: KeyTasks(application, part.id, store.name)
+            for part in application.program.subtopologies
+            for store in part.stores
+        }
         log = self._log
         global_directory = None if self._global_directory is None else self._global_directory(application)
         self._globals = {
@@ -203,7 +206,7 @@ class Queries:
 
     def key_tasks_of(self, name: str) -> KeyTasks | None:
         """Return what finds the task of a key; None for a global store. Raises ConfigError as `declared`."""
-        return self.key_tasks.get(self._found(name)[0])
+        return self.key_tasks.get(self._found(name)[1].name)
 
     def _found(self, name: str) -> tuple[int, StoreBuilder]:
         stores = self._stores
