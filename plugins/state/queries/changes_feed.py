@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,10 +110,14 @@ class _Source:
 
 
 class ChangesFeed:
-    """Reads the changes of tasks in a thread, once for all readers of a task, while there are any."""
+    """Reads the changes of tasks in a thread, once for all readers of a task, while there are any.
 
-    def __init__(self, copies: Copies) -> None:
+    `look_around` is called at each look: what made the feed may have to close it.
+    """
+
+    def __init__(self, copies: Copies, look_around: Callable[[], None] = lambda: None) -> None:
         self._copies = copies
+        self._look_around = look_around
         self._application = copies.application
         self._subscriptions: list[Subscription] = []
         self._sources: dict[str, _Source] = {}
@@ -138,15 +142,15 @@ class ChangesFeed:
         with self._lock, suppress(ValueError):
             self._subscriptions.remove(subscription)
 
-    def close(self) -> None:
-        """End all readers; idempotent."""
+    def close(self, gap: str = "") -> None:
+        """End all readers, with the code "gap" if a reason for one is given; idempotent."""
         with self._lock:
             self._has_closed = True
         if self._ticker is not None:
             self._ticker.resume()
             self._ticker.close()
         for each in self._subscriptions:
-            each.end(_closed())
+            each.end(_gap(gap) if gap else _closed())
         self._close_sources()
 
     # ------------------------------------------------------------------ the thread
@@ -160,6 +164,7 @@ class ChangesFeed:
         if not now:
             self._close_sources()
             return
+        self._look_around()
         for task in sorted({task for each in now for task in each.tasks}):
             if self._has_closed:
                 return
@@ -315,9 +320,13 @@ def _closed() -> ChangesEndedError:
     return ChangesEndedError("closed", "the stores are not read any more")
 
 
+def _gap(reason: str) -> ChangesEndedError:
+    return ChangesEndedError("gap", f"{reason}: follow its changes from now on, and then read the store again")
+
+
 def _end_by_gap(subscriptions: Sequence[Subscription], reason: str) -> None:
     for each in subscriptions:
-        each.end(ChangesEndedError("gap", f"{reason}: follow its changes from now on, and then read the store again"))
+        each.end(_gap(reason))
 
 
 def _decoded(

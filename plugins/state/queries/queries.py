@@ -83,7 +83,8 @@ class Queries:
     def _open(self, application: Application) -> None:
         self.application = application
         self._copies = copies = self._open_copies(application)
-        self.built, self.feed = BuiltStores(copies.world.clock.now_ms), ChangesFeed(copies)
+        self.built = BuiltStores(copies.world.clock.now_ms)
+        self.feed = ChangesFeed(copies, self._look_at_layout)
         self.key_tasks: Mapping[str, KeyTasks] = {
             store.name: KeyTasks(application, part.id, store.name)
             for part in application.program.subtopologies
@@ -232,6 +233,11 @@ class Queries:
             self._follow_layout()
         return self._globals.get(subtopology, self._copies)
 
+    def _look_at_layout(self) -> None:
+        """Follow the layout where nobody but readers of changes asks; in a thread of its own, for it may end theirs."""
+        if self.seconds() - self._looked_at > LOOK_SECONDS:
+            self.ahead.start("layout", self._follow_layout)
+
     def _follow_layout(self) -> None:
         """Open the copies anew where the application is in another place of the log since it was resharded."""
         if not self._opening.acquire(blocking=False):
@@ -241,7 +247,7 @@ class Queries:
             with suppress(LogError):  # it is asked again; whether a version is the last one is another question
                 stored = stored_application(self.named, self._log)
                 if stored.id != self.application.id:
-                    self._close_copies()
+                    self._close_copies("the application was resharded")
                     self._open(stored)
         finally:
             self._opening.release()
@@ -308,14 +314,15 @@ class Queries:
             stack.callback(self._close_copies)
             stack.callback(self.ahead.close)
 
-    def _close_copies(self) -> None:
+    def _close_copies(self, gap: str = "") -> None:
+        """Close the copies; `gap`: why readers of changes cannot continue."""
         with ExitStack() as stack:
             stack.callback(self._copies.close)
             for each in self._globals.values():
                 stack.callback(each.close)
             if self._filler is not None:
                 stack.callback(self._filler.close)
-            stack.callback(self.feed.close)
+            stack.callback(self.feed.close, gap)
 
     def __enter__(self) -> Queries:
         return self
