@@ -91,7 +91,8 @@ class _Source:
         for changes, version in plan.steps:
             for store, rows in changes.items():
                 read.setdefault(store, {}).update(rows)
-            self.rows[version] = read
+            if is_version(version):  # readers behind one have read different parts: these rows may be new to some
+                self.rows[version] = read
             yield (
                 {
                     store: [row for row in rows if before.get(store, {}).get(row[0], row) != row[1]]
