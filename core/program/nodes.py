@@ -214,20 +214,25 @@ class Graph:
 
     def copartitioned_sources(self) -> list[tuple[str, set[str]]]:
         """Return groups of sources whose topics must be partitioned alike, each with the reason in words."""
-        feeds: dict[str, set[str]] = {}
         reasons: list[tuple[str, set[str]]] = []
         for subtopology in self.subtopologies:
-            stored: dict[str, set[str]] = {each.name: set() for each in subtopology.stores}
-            for node in subtopology.nodes:
-                feeds[node.name] = {node.name} if isinstance(node, SourceNode) else set()
-                feeds[node.name].update(*(feeds[parent] for parent in node.parents))
-                if isinstance(node, ProcessorNode):
-                    for store in node.stores:
-                        stored[store] |= feeds[node.name]
+            stored = self.sources_of_stores(subtopology)
             reasons += [(f"their records meet in store {store!r}", sources) for store, sources in stored.items()]
         return reasons + [
             (f"sources {', '.join(each)} are declared to be co-partitioned", set(each)) for each in self.copartitioned
         ]
+
+    def sources_of_stores(self, subtopology: Subtopology) -> dict[str, set[str]]:
+        """Return the sources whose records reach each store of a sub-topology."""
+        feeds: dict[str, set[str]] = {}
+        stored: dict[str, set[str]] = {each.name: set() for each in subtopology.stores}
+        for node in subtopology.nodes:
+            feeds[node.name] = {node.name} if isinstance(node, SourceNode) else set()
+            feeds[node.name].update(*(feeds[parent] for parent in node.parents))
+            if isinstance(node, ProcessorNode):
+                for store in node.stores:
+                    stored[store] |= feeds[node.name]
+        return stored
 
     def intermediate_topics(self, read: Collection[str], named: Collection[str] = ()) -> frozenset[str]:
         """Return the topics from outside, of those `read` by tasks, that only results of other topics reach.

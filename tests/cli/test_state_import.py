@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock import SystemClock
+from penstock import OutputBatch, SystemClock
 from penstock.plugins.state.transfer.backups import first_content
 
 from .applications import TARGET, counting, run
@@ -44,6 +44,36 @@ def test_an_application_starts_with_content(console: Console, changelog: str) ->
     result = console("state", "import", TARGET, "counts", file, *where, code=1)
     assert "store 'counts' of application 'counting' has content in task 1_" in result.stderr
     assert "penstock state drop MODULE:ATTR counts" in result.stderr
+
+
+TWO_TOPICS = """
+from penstock import Application
+from penstock.dsl import StreamsBuilder
+
+builder = StreamsBuilder()
+others = builder.stream("others")
+counts = builder.stream("counted").group_by_key().count("counts")
+counts.to_stream().map_values(str).merge(others).to("out")
+application = Application("two", builder, engine="embedded", state_serde="str")
+"""
+
+
+def test_another_topic_of_the_sub_topology_may_have_more_partitions(console: Console) -> None:
+    """Rows went to tasks that read no record of their key, which was counted afresh in another one."""
+    target, keys = "two_topics:application", [f"k{number}" for number in range(12)]
+    console.write("two_topics.py", TWO_TOPICS)
+    for topic, partitions in (("counted", "2"), ("others", "5"), ("out", "1")):
+        console("topics", "create", topic, "--partitions", partitions)
+    rows = [{"key": key, "value": 10, "timestamp": 1} for key in keys]
+    console("state", "import", target, "counts", lines(console, "rows.jsonl", rows))
+    with logs(console) as log:
+        raw = [key.encode() for key in keys]
+        log.append(OutputBatch("counted", list(raw), list(raw), [2] * len(raw)))
+    run(target, subtopologies=1)
+    found = console.json_lines("state", "export", target, "counts")
+    assert sorted((each["key"], each["value"]) for each in found) == sorted((key, 11) for key in keys)
+    for key in keys:
+        assert console("state", "get", target, "counts", key).stdout.split()[:2] == [key, "11"]
 
 
 @pytest.mark.parametrize("store", ["stamped", "windows", "sessions", "lists", "numbers"])

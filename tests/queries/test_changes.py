@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Generator, Iterator
-from contextlib import aclosing, closing
+from contextlib import ExitStack, aclosing, closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from penstock import ConfigError, StoreUnavailableError, ValueAndTimestamp, VersionedRecord, Windowed
 from penstock.client import AsyncClient, Client, Entry, QueryError
+from penstock.plugins.changelogs import topic
+from penstock.plugins.state.copies import log_history
 from penstock.plugins.state.copies.contents import LATEST
 from penstock.plugins.state.queries import changes as in_process
 from penstock.plugins.state.queries import changes_feed, subscription
@@ -258,12 +260,43 @@ def test_a_slow_reader_is_cut_and_continues(asked: Asked, monkeypatch: pytest.Mo
             return reader.has_ended
 
         wait_until(is_cut, "too much waits")
+        begun, waits = changes.position, reader._size
         with pytest.raises(ChangesEndedError, match="take them faster") as slow:
             list(changes)
-        assert slow.value.code == "slow" and reader._size <= 1_000
+        assert slow.value.code == "slow" and waits <= 1_000 + 300, "a portion more than may wait"
+        assert changes.position != begun, "it got what waited: a reader that takes nothing would never get on"
     monkeypatch.setattr(subscription, "MOST_WAITING_BYTES", 1_000_000)
     with asked.here.store("plain").changes("a", after=changes.position) as again:
         assert next(value for _, value in again if value == str(number)) == str(number)
+
+
+@pytest.mark.parametrize("asked", ["topic:"], indirect=True)
+@pytest.mark.parametrize("readers", [1, 2])
+def test_a_reader_gets_beyond_a_version_of_many_parts(
+    asked: Asked, readers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cut within the version, each time, and began with it again without end."""
+    monkeypatch.setattr(subscription, "MOST_WAITING_BYTES", 1_000)
+    monkeypatch.setattr(topic, "_FETCHED_BYTES", 500)
+    monkeypatch.setattr(log_history, "_PORTION_BYTES", 3_000)
+    asked.writer.commit([("a", "0")])
+    store = asked.here.store("plain")
+    with store.changes() as changes:
+        position = changes.position
+    rows = [(f"k{number}", "v") for number in range(60)]
+    for number in range(0, 60, 6):
+        asked.writer.commit(rows[number : number + 6])
+    with ExitStack() as stack:
+        opened = [stack.enter_context(store.changes(after=position)) for _ in range(readers)]
+        wait_until(lambda: all(each._subscription._size > 1_000 for each in opened), "more waits than may")
+        missing = [{("a", "0"), *rows} for _ in opened]
+        while any(len(own) > 1 for own in missing):  # by turns; only what was before the position may come again
+            for each, own in zip(opened, missing, strict=True):
+                if len(own) > 1:
+                    own.remove(next(each))
+        asked.writer.commit([("end", "1")])
+        for each in opened:
+            assert next(found for found in each if found != ("a", "0")) == ("end", "1")
 
 
 def test_the_client_follows_over_restarts_of_the_server(asked: Asked) -> None:

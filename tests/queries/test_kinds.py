@@ -33,6 +33,7 @@ from penstock import (
     Windowed,
 )
 from penstock.changelog import version_counter
+from penstock.client import Client
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.state.copies import Replica
 from penstock.plugins.state.copies.contents import declared_store, entries, entries_of, open_store
@@ -43,6 +44,7 @@ from penstock.stores.lmdb.backend import LmdbView
 
 from ..replicas.every_kind import INPUT, STORES, Writer, application
 from ..waiting import wait_until
+from .served import served
 
 CASES = [("lmdb", "directory:changelog"), ("contrib.sqlite", "directory:changelog"),
          ("memory", "directory:changelog"), ("lmdb", "topic:")]  # fmt: skip
@@ -297,6 +299,33 @@ def test_an_application_that_has_not_run(tmp_path: Path) -> None:
     for open_queries in (Queries.of_this_machine, Queries.from_changelog):
         with open_queries(made) as queries, pytest.raises(StoreUnavailableError, match="has saved no store 'plain'"):
             queries.store("plain").get("a")
+
+
+def test_a_version_as_of_a_time_is_the_same_in_process_and_over_http(asked: Asked) -> None:
+    """A version that is valid in the history and before it answers for the history alone, as in Kafka Streams."""
+    asked.writer.commit([("a", "1"), *[("b", "2")] * 20, ("a", "3")])
+    store = asked.store(asked.here, "versions")
+    with served(asked.here) as url, Client(url) as client:
+        far = client.store("versions")
+        for time in range(0, 120, 2):
+            near, found = store.get("a", time), far.get("a", as_of=time)
+            assert (near is None) == (found is None), time
+            if near is not None and found is not None:
+                assert near == VersionedRecord(found.value, found.timestamp, found.valid_to)
+        assert store.get("a", 6) is None and store.get("a", 12).value == "1"
+        latest = far.get("a")
+        assert latest is not None and (latest.value, latest.timestamp, latest.valid_to) == ("3", 110, -1)
+
+
+def test_a_call_ends_when_the_queries_are_closed(asked: Asked) -> None:
+    """It waited for a replica that nothing brought up any more, and said that it was being restored."""
+    asked.writer.commit([("a", "1")])
+    for queries in (asked.here, asked.replicas):
+        store = asked.store(queries, "plain")
+        assert store.get("a") == "1"
+        queries.close()
+        with pytest.raises(StoreUnavailableError, match="is not read here any more: the queries were closed"):
+            store.get("a")
 
 
 def test_a_replica_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from penstock import StoreUnavailableError, TopicPartition, Topology, key_value_store, run
+from penstock.client import Client, QueryError
 from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.state.queries.task_servers import TaskServer, note_task_servers
 from penstock.plugins.state.transfer.reshard import plan_reshard, reshard
-from penstock.queries import Queries
+from penstock.queries import ChangesEndedError, Queries
 
 from ..reshard.runs import lease
 from ..spark import apps
@@ -59,6 +60,31 @@ def test_keys_are_found_in_their_new_tasks(tmp_path: Path, changelog: str) -> No
                 _ask_until(queries, ends)
             status, answer = ask(url, ENTRIES, given={"page": page, "wait": "30000"})
             assert (status, answer["error"]["code"]) == (410, "page_gone"), "its keys are in other tasks now"
+
+
+def test_readers_of_changes_are_told(tmp_path: Path) -> None:
+    """Also where nobody else asks: they waited for changes of the tasks of before, without end."""
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(**{"in": 4, "in7": 7, "out": 1})
+        before, log = application(surroundings, "in", "topic:"), surroundings.log
+        surroundings.put("in", [(key, "v", 1) for key in KEYS])
+        run(before)
+        with (
+            Queries.of_this_machine(before) as here,
+            served(here) as url,
+            Client(url) as client,
+            here.store("counts", wait="60s").changes() as near,
+            client.store("counts").changes() as far,
+        ):
+            after = application(surroundings, "in7", "topic:")
+            reshard(plan_reshard(after, log, 7, sources={"in": "in7"}), log, lease(after, log))
+            wait_until(lambda: near._subscription.has_ended, "the end of the changes")
+            with pytest.raises(ChangesEndedError, match="was resharded: follow its changes from now on") as ended:
+                next(near)
+            assert ended.value.code == "gap"
+            with pytest.raises(QueryError, match="was resharded") as refused:
+                next(far)
+            assert refused.value.code == "gap"
 
 
 def test_servers_forward_after_a_resharding(tmp_path: Path) -> None:

@@ -16,8 +16,18 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock import ConfigError, Record, StoreUnavailableError, TopicPartition, Topology, key_value_store, run
+from penstock import (
+    ConfigError,
+    Processor,
+    Record,
+    StoreUnavailableError,
+    TopicPartition,
+    Topology,
+    key_value_store,
+    run,
+)
 from penstock.client import Client, QueryError
+from penstock.dsl import StreamsBuilder
 from penstock.errors import RuntimeUnavailableError
 from penstock.plugins.engine.host.slot_engine import NICE
 from penstock.plugins.engine.program.status_topic import StatusTopic
@@ -92,6 +102,53 @@ def test_a_partitioner_of_the_program_says_which_task_has_a_key(surroundings: Su
         assert [queries.query_metadata_for_key("counts", key).partition for key in KEYS] == [0, 1, 2, 0, 1, 2, 0]
         with pytest.raises(ConfigError, match="'x': .*name the task, or ask all tasks|needs more than the key"):
             store.get("x")
+
+
+@pytest.mark.parametrize("partitions", [(2, 5), (5, 2)])
+def test_a_key_is_looked_up_among_the_partitions_of_the_stores_own_topics(
+    tmp_path: Path, partitions: tuple[int, int]
+) -> None:
+    """Another topic of the sub-topology may have more: three keys of five were not found, and none was missed."""
+    builder = StreamsBuilder()
+    others = builder.stream("others")
+    counts = builder.stream("counted").group_by_key().count("counts")
+    counts.to_stream().map_values(str).merge(others).to("out")
+    keys = [f"k{number}" for number in range(20)]
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(counted=partitions[0], others=partitions[1], out=1)
+        for topic in ("counted", "others"):
+            surroundings.put(topic, [(key, "v", 1) for key in keys])
+        made = surroundings.application("app", builder, engine="embedded", state_serde="str")
+        run(made)
+        for queries in (Queries.of_this_machine(made), Queries.from_changelog(made)):
+            with queries:
+                store = queries.store("counts", wait="60s")
+                assert store.get_many(keys) == [store.get(key) for key in keys] == [1] * len(keys)
+                for key, task in ((key, queries.query_metadata_for_key("counts", key).task) for key in keys):
+                    assert queries.store("counts", task=task, wait="60s").get(key) == 1
+
+
+def test_a_key_is_looked_up_by_the_serde_of_each_source(tmp_path: Path) -> None:
+    class Keep(Processor):
+        def process(self, record: Record) -> None:
+            self.context.get_store("kept").put(record.key, record.value)
+
+    topology = (
+        Topology()
+        .add_source("texts", "texts", key_serde="str", value_serde="str")
+        .add_source("json", "json", key_serde="json", value_serde="str")
+        .add_processor("keep", Keep, ["texts", "json"], stores=[key_value_store("kept", key_serde="str")])
+    )
+    texts, others = [f"t{number}" for number in range(20)], [f"j{number}" for number in range(20)]
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(texts=4, json=4)
+        surroundings.put("texts", [(key, "v", 1) for key in texts])
+        surroundings.put("json", [(f'"{key}"', "v", 1) for key in others])
+        made = surroundings.application("app", topology, engine="embedded", state_serde="str")
+        run(made)
+        with Queries.of_this_machine(made) as queries:
+            assert queries.store("kept").get_many([*texts, *others]) == ["v"] * 40
+            assert queries.store("kept").get("missing") is None
 
 
 def test_no_answer_is_taken_back_when_hosts_are_killed(surroundings: Surroundings) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.plugins.engine.program.saved_tasks import SavedTask
     from penstock.plugins.spark.dataframe.checkpoint_state import Checkpoint
     from penstock.plugins.state.copies.arrow_columns import ArrowColumns
+    from penstock.plugins.state.copies.keys import KeyTasks
     from penstock.plugins.state.copies.replica import Replica
 
 
@@ -72,9 +73,14 @@ class StoreReading(ABC):
         from penstock.plugins.state.copies.keys import KeyTasks
 
         try:
-            return KeyTasks(self._application, self._number).may_have(key, self._count)
+            key_tasks = KeyTasks(self._application, self._number, self._store.name)
+            return key_tasks.may_have(key, self._division(key_tasks))
         except ConfigError as error:
             raise ConfigError(f"{error}: name it with --task, or add --all-tasks") from error
+
+    def _division(self, key_tasks: KeyTasks) -> int:
+        """Return among how many tasks the keys of the store are divided."""
+        return self._count
 
     def arrow_columns(self) -> ArrowColumns:
         """Return how the entries of the store are columns. Raises ConfigError for one that has none."""
@@ -109,6 +115,9 @@ class _OnLog(StoreReading):
                 "has not run there since its last reset; check --log and --data-dir"
             )
         super().__init__(application, store, self._saved, len(self._saved))
+
+    def _division(self, key_tasks: KeyTasks) -> int:
+        return key_tasks.count_of(self._saved)
 
     def commits(self, tasks: Sequence[str]) -> Mapping[str, Commit]:
         found = {

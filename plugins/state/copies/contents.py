@@ -26,6 +26,7 @@ from penstock import (
     StoreSpec,
     ValueAndTimestamp,
     ValueTimestampHeaders,
+    VersionedRecord,
 )
 from penstock.plugins.engine.program.saved_tasks import SavedTask
 from penstock.plugins.engine.task.local_state.store_context import TaskStoreContext
@@ -167,7 +168,7 @@ def entries_of(store: StateStore, key: Any, first: int = 0, last: int = LATEST) 
     elif isinstance(store, ReadOnlyVersionedKeyValueStore):
         with store.get(key, first, last) as versions:
             for _, each in versions:
-                yield {"key": key, "value": each.value, "timestamp": each.timestamp, "valid_to": each.valid_to}
+                yield version_entry(key, each)
         return
     elif isinstance(store, ReadOnlyListStore):
         found = [(key, value) for value in store.get(key)]
@@ -177,6 +178,11 @@ def entries_of(store: StateStore, key: Any, first: int = 0, last: int = LATEST) 
     else:
         raise _unknown(store)
     yield from _shown(found, isinstance(store, (ReadOnlyWindowStore, ReadOnlySessionStore)))
+
+
+def version_entry(key: Any, version: VersionedRecord) -> Entry:
+    """Return a version of a key as an entry."""
+    return {"key": key, "value": version.value, "timestamp": version.timestamp, "valid_to": version.valid_to}
 
 
 def entries(
@@ -200,7 +206,7 @@ def entries(
         return
     elif isinstance(store, VersionedStore):
         for key, each in store.all_versions(start, end, first, last):
-            yield {"key": key, "value": each.value, "timestamp": each.timestamp, "valid_to": each.valid_to}
+            yield version_entry(key, each)
         return
     else:
         raise _unknown(store)

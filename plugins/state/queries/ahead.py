@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 
 from penstock import World
 
@@ -37,7 +38,8 @@ class Ahead:
             self.running.add(name)
             if self._threads is None:
                 self._threads = self._world.threads(_THREADS, "penstock-ahead")
-            self._threads.submit(self._run, name, call)
+            with suppress(RuntimeError):  # the interpreter ends
+                self._threads.submit(self._run, name, call)
 
     def _run(self, name: str, call: Callable[[], object]) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,16 +55,32 @@ _Rows = dict[str, dict[bytes, bytes | None]]
 
 
 @dataclass
+class _Reading:
+    """Steps of a task's history up to a commit, which are read for readers."""
+
+    subscriptions: Sequence[Subscription]
+    steps: Iterator[tuple[Changes, str]]
+    commit: Commit
+
+    @property
+    def is_full(self) -> bool:
+        """Whether each of the readers has something to take."""
+        living = [each for each in self.subscriptions if not each.has_ended]
+        return bool(living) and not any(each.has_room for each in living)
+
+
+@dataclass
 class _Source:
     """The history of one task, as the program that ran last keeps it.
 
     `rows`: by version, the rows that were read last up to it. A changelog in topics shows some of them again to those
-    who read on from there.
+    who read on from there. `paused`: what is not read to its end yet.
     """
 
     task: SavedTask
     history: TaskChangelog
     rows: dict[str | None, _Rows] = field(default_factory=dict)
+    paused: list[_Reading] = field(default_factory=list)
 
     def steps(self, plan: Restore) -> Iterator[tuple[Changes, str]]:
         """Yield the steps of a plan that begins at its base, without what has been there before."""
@@ -75,7 +91,8 @@ class _Source:
         for changes, version in plan.steps:
             for store, rows in changes.items():
                 read.setdefault(store, {}).update(rows)
-            self.rows[version] = read
+            if is_version(version):  # readers behind one have read different parts: these rows may be new to some
+                self.rows[version] = read
             yield (
                 {
                     store: [row for row in rows if before.get(store, {}).get(row[0], row) != row[1]]
@@ -94,10 +111,14 @@ class _Source:
 
 
 class ChangesFeed:
-    """Reads the changes of tasks in a thread, once for all readers of a task, while there are any."""
+    """Reads the changes of tasks in a thread, once for all readers of a task, while there are any.
 
-    def __init__(self, copies: Copies) -> None:
+    `look_around` is called at each look: what made the feed may have to close it.
+    """
+
+    def __init__(self, copies: Copies, look_around: Callable[[], None] = lambda: None) -> None:
         self._copies = copies
+        self._look_around = look_around
         self._application = copies.application
         self._subscriptions: list[Subscription] = []
         self._sources: dict[str, _Source] = {}
@@ -122,15 +143,15 @@ class ChangesFeed:
         with self._lock, suppress(ValueError):
             self._subscriptions.remove(subscription)
 
-    def close(self) -> None:
-        """End all readers; idempotent."""
+    def close(self, gap: str = "") -> None:
+        """End all readers, with the code "gap" if a reason for one is given; idempotent."""
         with self._lock:
             self._has_closed = True
         if self._ticker is not None:
             self._ticker.resume()
             self._ticker.close()
         for each in self._subscriptions:
-            each.end(_closed())
+            each.end(_gap(gap) if gap else _closed())
         self._close_sources()
 
     # ------------------------------------------------------------------ the thread
@@ -144,6 +165,7 @@ class ChangesFeed:
         if not now:
             self._close_sources()
             return
+        self._look_around()
         for task in sorted({task for each in now for task in each.tasks}):
             if self._has_closed:
                 return
@@ -161,11 +183,12 @@ class ChangesFeed:
         if source is None:
             return
         for _ in range(_TRIES):
+            self._resume(source, subscriptions)
             commit = self._copies.last_commit(source.task)
             version = None if commit is None else commit.version
             by_version: dict[str | None, list[Subscription]] = {}
             for each in subscriptions:
-                if each.read_to.get(task, version) != version and not each.has_ended:
+                if each.read_to.get(task, version) != version and not self._gets_nothing(each):
                     by_version.setdefault(each.read_to[task], []).append(each)
             failed: Exception | None = None
             try:
@@ -223,7 +246,38 @@ class ChangesFeed:
         if plan.base != have:
             _end_by_gap(subscriptions, "the changelog has no changes from there on any more")
             return
-        for changes, version in source.steps(plan):
+        self._give(source, _Reading(subscriptions, source.steps(plan), commit))
+
+    def _gets_nothing(self, subscription: Subscription) -> bool:
+        """Return whether nothing is read for a reader now: it has ended, or takes the first parts of a version."""
+        paused = [each for source in self._sources.values() for each in source.paused]
+        return subscription.has_ended or any(subscription in each.subscriptions for each in paused)
+
+    def _resume(self, source: _Source, subscriptions: Sequence[Subscription]) -> None:
+        """Go on with what was paused; a failure leaves its readers where they are, to be read for afresh."""
+        paused, source.paused = source.paused, []
+        failed: Exception | None = None
+        for each in paused:
+            each.subscriptions = [one for one in each.subscriptions if one in subscriptions and not one.has_ended]
+            if each.is_full:
+                source.paused.append(each)
+            elif each.subscriptions:
+                try:
+                    self._give(source, each)
+                except OvertakenError:
+                    continue
+                except Exception as error:
+                    failed = error
+        if failed is not None:
+            raise failed
+
+    def _give(self, source: _Source, given: _Reading) -> None:
+        """Give readers the changes of steps, and pause within a version while each has something to take.
+
+        A reader that was ended within a version would begin with it again, and might never get beyond it.
+        """
+        subscriptions, commit = given.subscriptions, given.commit
+        for changes, version in given.steps:
             known: dict[str, dict[bytes, Entry]] = {}
             shown = version if is_version(version) else None
             for each in subscriptions:
@@ -240,6 +294,9 @@ class ChangesFeed:
                 size = sum(len(key) + len(value or b"") + _ROW_BYTES for key, value in rows)
                 each.put(Portion(source.task.id, shown, entries, size))
                 each.read_to[source.task.id] = version
+            if shown is None and given.is_full:
+                source.paused.append(given)
+                return
 
     def _entries(
         self, store: str, task: SavedTask, rows: Sequence[Row], commit: Commit, known: dict[bytes, Entry]
@@ -264,9 +321,13 @@ def _closed() -> ChangesEndedError:
     return ChangesEndedError("closed", "the stores are not read any more")
 
 
+def _gap(reason: str) -> ChangesEndedError:
+    return ChangesEndedError("gap", f"{reason}: follow its changes from now on, and then read the store again")
+
+
 def _end_by_gap(subscriptions: Sequence[Subscription], reason: str) -> None:
     for each in subscriptions:
-        each.end(ChangesEndedError("gap", f"{reason}: follow its changes from now on, and then read the store again"))
+        each.end(_gap(reason))
 
 
 def _decoded(

@@ -87,6 +87,7 @@ class Copies(ABC):
         self.log = log
         self._tasks: Mapping[int, Mapping[str, SavedTask]] = {}
         self._looked_at = float("-inf")
+        self._has_closed = False
         self.ahead = Ahead(self.world)
         """Asks the log for what is about to be too old."""
 
@@ -144,6 +145,11 @@ class Copies(ABC):
             return self._snapshot_at_once(task, store, bounds)
         until = self.world.seconds() + bounds.wait
         while True:
+            if self._has_closed:
+                raise StoreUnavailableError(
+                    f"store {store!r} of application {self.application.id!r} is not read here any more: the queries "
+                    "were closed, or the application was resharded, then ask again"
+                )
             try:
                 found = self._open(task, store)
                 try:
@@ -237,7 +243,8 @@ class Copies(ABC):
         return commit
 
     def close(self) -> None:
-        """Release everything; idempotent."""
+        """Release everything; idempotent. A call that waits raises StoreUnavailableError then."""
+        self._has_closed = True
         self.ahead.close()
 
 

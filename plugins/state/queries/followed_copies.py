@@ -65,7 +65,6 @@ class FollowedCopies(Copies):
         self._errors: dict[str, str] = {}
         self._passed_at = 0.0
         self._repeats = Repeats(self.world.clock.now_ms)
-        self._has_closed = False
         self._ticker = self.world.ticker("penstock-replicas", FOLLOW_SECONDS, self._follow)
 
     # ------------------------------------------------------------------ the thread
@@ -152,7 +151,6 @@ class FollowedCopies(Copies):
 
     def close(self) -> None:
         super().close()
-        self._has_closed = True
         self._ticker.close()
         with ExitStack() as stack:
             for replica in self._replicas.values():

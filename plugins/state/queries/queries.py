@@ -83,9 +83,13 @@ class Queries:
     def _open(self, application: Application) -> None:
         self.application = application
         self._copies = copies = self._open_copies(application)
-        self.built, self.feed = BuiltStores(copies.world.clock.now_ms), ChangesFeed(copies)
-        own = {part.id for part in application.program.subtopologies if part.stores}
-        self.key_tasks: Mapping[int, KeyTasks] = {number: KeyTasks(application, number) for number in own}
+        self.built = BuiltStores(copies.world.clock.now_ms)
+        self.feed = ChangesFeed(copies, self._look_at_layout)
+        self.key_tasks: Mapping[str, KeyTasks] = {
+            store.name: KeyTasks(application, part.id, store.name)
+            for part in application.program.subtopologies
+            for store in part.stores
+        }
         log = self._log
         global_directory = None if self._global_directory is None else self._global_directory(application)
         self._globals = {
@@ -203,7 +207,7 @@ class Queries:
 
     def key_tasks_of(self, name: str) -> KeyTasks | None:
         """Return what finds the task of a key; None for a global store. Raises ConfigError as `declared`."""
-        return self.key_tasks.get(self._found(name)[0])
+        return self.key_tasks.get(self._found(name)[1].name)
 
     def _found(self, name: str) -> tuple[int, StoreBuilder]:
         stores = self._stores
@@ -229,6 +233,11 @@ class Queries:
             self._follow_layout()
         return self._globals.get(subtopology, self._copies)
 
+    def _look_at_layout(self) -> None:
+        """Follow the layout where nobody but readers of changes asks; in a thread of its own, for it may end theirs."""
+        if self.seconds() - self._looked_at > LOOK_SECONDS:
+            self.ahead.start("layout", self._follow_layout)
+
     def _follow_layout(self) -> None:
         """Open the copies anew where the application is in another place of the log since it was resharded."""
         if not self._opening.acquire(blocking=False):
@@ -238,7 +247,7 @@ class Queries:
             with suppress(LogError):  # it is asked again; whether a version is the last one is another question
                 stored = stored_application(self.named, self._log)
                 if stored.id != self.application.id:
-                    self._close_copies()
+                    self._close_copies("the application was resharded")
                     self._open(stored)
         finally:
             self._opening.release()
@@ -305,14 +314,15 @@ class Queries:
             stack.callback(self._close_copies)
             stack.callback(self.ahead.close)
 
-    def _close_copies(self) -> None:
+    def _close_copies(self, gap: str = "") -> None:
+        """Close the copies; `gap`: why readers of changes cannot continue."""
         with ExitStack() as stack:
             stack.callback(self._copies.close)
             for each in self._globals.values():
                 stack.callback(each.close)
             if self._filler is not None:
                 stack.callback(self._filler.close)
-            stack.callback(self.feed.close)
+            stack.callback(self.feed.close, gap)
 
     def __enter__(self) -> Queries:
         return self

@@ -46,8 +46,8 @@ class Opened(Protocol):
     """Stores that earlier queries have built."""
     feed: ChangesFeed
     """Reads the changes of stores."""
-    key_tasks: Mapping[int, KeyTasks]
-    """Which task has a key, by sub-topology."""
+    key_tasks: Mapping[str, KeyTasks]
+    """Which task has a key, by store."""
 
     def copies_of(self, subtopology: int, *, at_once: bool = False) -> Copies:
         """Return the copies that have the stores of a sub-topology. Raises LogError, and WouldWait with `at_once`."""
@@ -113,7 +113,8 @@ class StoreReading:
         if self.all_tasks or len(tasks) == 1:
             return list(tasks.values())
         try:
-            names = self.queries.key_tasks[self.subtopology].may_have(key, len(tasks))
+            key_tasks = self.queries.key_tasks[self.builder.name]
+            names = key_tasks.may_have(key, key_tasks.count_of(tasks))
         except ConfigError as error:
             raise ConfigError(f"{error}: name the task, or ask all tasks") from error
         return [tasks[name] for name in names if name in tasks]

@@ -16,7 +16,7 @@ from penstock import ConfigError, PenstockError, StoreUnavailableError
 from penstock.plugins.state.copies.contents import Entry
 
 MOST_WAITING_BYTES = 4 << 20
-"""How much waits for a reader at most: keys and values as bytes, and some more for each."""
+"""How much waits for a reader before its last portion: keys and values as bytes, and some more for each."""
 _MOST_TOKEN_BYTES = 1 << 20
 _VERSION = re.compile("[0-9]{1,18}(-[!-9;-~]{0,200})?")
 """The form of a version's name: a counter, and what makes it unique, without the colon of a copy on its way."""
@@ -92,15 +92,14 @@ class Subscription:
         self._end: PenstockError | None = None
 
     def put(self, portion: Portion) -> None:
-        """Add changes; end it if too many wait."""
+        """Add changes; end it if too many wait, behind those: else the next reader might never get beyond them."""
         with self._lock:
             if self._end is not None:
                 return
-            if self._size and self._size + portion.size > MOST_WAITING_BYTES:
+            if portion.entries and not self.has_room:
                 self._end = ChangesEndedError(
                     "slow", f"more than {MOST_WAITING_BYTES:,} bytes of changes wait for the reader: take them faster"
                 )
-                self._waiting.clear()
             elif not portion.entries and not self._waiting:
                 self._advance(portion)
             elif not portion.entries and self._waiting[-1].task == portion.task and not self._waiting[-1].entries:
@@ -110,6 +109,11 @@ class Subscription:
                 self._size += portion.size
         if portion.entries or self._end is not None:
             self._notify()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether so little waits that the next portion is added, however large it is."""
+        return self._size <= MOST_WAITING_BYTES
 
     def end(self, error: PenstockError) -> None:
         """Let the reader have what waits, and then this error."""

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from penstock import Serde, StateStore, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.plugins.engine.program.saved_tasks import SavedTask
-from penstock.plugins.state.copies.contents import KINDS_OF_TIMES, LATEST, Entry, entries, entries_of
+from penstock.plugins.state.copies.contents import KINDS_OF_TIMES, LATEST, Entry, entries, entries_of, version_entry
 from penstock.plugins.state.copies.keys import may_wait
 from penstock.plugins.state.copies.store_text import StoreText
 from penstock.program.serdes import resolve_serde
@@ -115,7 +115,8 @@ class Answers:
         `at_once`: raise WouldWait instead of waiting.
         """
         reading = self._reading(name, given, at_once=at_once)
-        key, kind, store = self._key(reading, given, "key"), kind_of(reading.builder), queried_store(reading)
+        key, kind = self._key(reading, given, "key"), kind_of(reading.builder)
+        store: Any = queried_store(reading)
         for parameter, its_kind in _TIME_OF_KIND.items():
             if given.text(parameter) is not None and kind != its_kind:
                 raise bad(f"{parameter}: store {name!r} is of the kind {kind!r}; only the kind {its_kind!r} takes it")
@@ -125,7 +126,9 @@ class Answers:
                 raise bad("window: expected the start of the window in ms; `entries` has the windows of a time range")
             found = next(entries_of(store, key, start, start), None)
         elif kind == "versioned":
-            found = next(entries_of(store, key, *[given.number("as_of", LATEST)] * 2), None)
+            # Not `entries_of`: versions that are valid in part of the history only answer for that part.
+            version = store.get(key) if given.text("as_of") is None else store.get(key, given.number("as_of", LATEST))
+            found = None if version is None else version_entry(key, version)
         elif kind in _BY_KEY:
             found = next(entries_of(store, key), None)
         else:

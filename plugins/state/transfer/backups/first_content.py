@@ -140,7 +140,9 @@ class _Filling:
         if only is not None and only not in self._tasks:
             raise ConfigError(f"task {only}: store {store.name!r} is in the tasks {', '.join(self._tasks)}")
         self._only = only
-        self._key_tasks = KeyTasks(self._application, number)
+        self._key_tasks = KeyTasks(self._application, number, store.name)
+        own = {task: read for task, read in prepared.assignment.tasks.items() if task.subtopology == number}
+        self._count = self._key_tasks.count(list(own.values()))
 
     def check(self, rows: Iterable[Row]) -> int:
         """Raise an error for a store that has content, or for a row that cannot be put; return the number of rows."""
@@ -166,7 +168,7 @@ class _Filling:
         return count
 
     def _tasks_of(self, row: Row) -> list[str]:
-        return [self._only] if self._only is not None else self._key_tasks.of(row["key"], len(self._tasks))
+        return [self._only] if self._only is not None else self._key_tasks.of(row["key"], self._count)
 
     def fill(self, rows: Iterable[Row], check_lease: Callable[[], None]) -> int:
         """Put all rows, and commit after each portion; return their number."""
