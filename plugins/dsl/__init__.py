@@ -1,8 +1,9 @@
 """The streams DSL: verbs on streams and tables, which build a plain Topology. It may import core and store kinds."""
 
+from .base import GlobalKTable
 from .builder import StreamsBuilder
 from .cogrouped import CogroupedKStream, WindowedCogroupedKStream
-from .graph.windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
+from .graph.serdes import SessionWindowedSerde, TimeWindowedSerde
 from .grouped import KGroupedStream
 from .operators.aggregate.several import (
     Column,
@@ -28,7 +29,6 @@ from .operators.aggregate.windows import (
 from .operators.stream_join.within import JoinWindows, within
 from .stream import KStream
 from .table import KTable
-from .table_base import GlobalKTable
 from .windowed import SessionWindowedKStream, TimeWindowedKStream
 
 __all__ = [

@@ -22,6 +22,7 @@ from penstock import (
 from penstock.program.checks import check_builder
 from penstock.program.serdes import SerdeLike
 
+from .base import GlobalKTable
 from .graph.materialized import StoreLike, TableOptions, materialized
 from .graph.names import checked
 from .graph.recorder import Kinds, Recorder
@@ -29,14 +30,12 @@ from .graph.serdes import Default, KnownSerde, Serdes
 from .graph.sources import GlobalStoreStep, SourceStep, StoreStep, TableSourceStep
 from .graph.step import Flow
 from .graph.writer import Consumed
-from .grouped import KGroupedStream
-from .grouped_table import KGroupedTable
+from .grouped import KGroupedStream, KGroupedTable
 from .missing_verbs import Verbs
 from .operators.reading import TopicTable
-from .operators.table_source import GlobalTableSource, TableUpdates
+from .operators.table_store import GlobalTableSource, TableUpdates
 from .stream import KStream
 from .table import KTable
-from .table_base import GlobalKTable
 
 if TYPE_CHECKING:
     # The types of a serde that is named, or the application's, are not known. Python has such defaults from 3.13 on.
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     K = TypeVar("K", default=Any)
     V = TypeVar("V", default=Any)
 else:
-    from .stream_base import K, V
+    from .base import K, V
 
 KINDS = Kinds(KStream, KTable, KGroupedStream, KGroupedTable, GlobalKTable)
 

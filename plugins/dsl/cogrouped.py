@@ -8,18 +8,24 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overlo
 from penstock import TopologyError, Windowed
 from penstock.program.serdes import NodeDefaults
 
+from .base import K
 from .graph.functions import check_aggregator, check_initializer, check_same_program
 from .graph.materialized import StoreLike, StoreOptions, WindowOptions, materialized
-from .graph.pass_through import PassThrough
 from .graph.serdes import Serdes, check_same_keys
 from .graph.step import ProcessorStep
+from .graph.writer import PassThrough
 from .missing_verbs import Verbs
-from .operators.aggregate.aggregation_step import ON_UPDATE, AnyWindows, aggregation_step, table_serdes, table_source
-from .operators.aggregate.aggregator import Aggregator
-from .operators.aggregate.folds import Aggregating, check_merger
-from .operators.aggregate.grouped_source import GroupedSource, table_of
+from .operators.aggregate.aggregation_step import (
+    ON_UPDATE,
+    AnyWindows,
+    GroupedSource,
+    aggregation_step,
+    table_of,
+    table_serdes,
+    table_source,
+)
+from .operators.aggregate.folds import Aggregating, Aggregator, check_merger
 from .operators.aggregate.windows import SessionWindows, SlidingWindows, TimeWindows
-from .stream_base import K
 
 if TYPE_CHECKING:
     from .grouped import KGroupedStream

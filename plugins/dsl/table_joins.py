@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from penstock import Partitioner, StoreSpec, TopologyError
 
+from .base import GlobalKTable, K, StreamBase, TableBase, V
 from .graph.functions import check_function, check_mapper, check_same_program, keyed
 from .graph.materialized import StoreLike, StoreOptions, StoreWithKey, StoreWithoutKey, optional
 from .graph.serdes import check_same_keys
@@ -14,8 +15,6 @@ from .missing_verbs import found
 from .operators.foreign_key.steps import ForeignKeyJoin
 from .operators.joins import INNER, LEFT, OUTER, Joiner, JoinKind, TableSide
 from .operators.table_join.joined_table import record_tables_join
-from .stream_base import K, StreamBase, V
-from .table_base import GlobalKTable, TableBase
 
 if TYPE_CHECKING:
     from .table import KTable

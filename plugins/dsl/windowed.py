@@ -6,15 +6,135 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from penstock import Windowed
+from penstock import TopologyError, Windowed
 
-from .aggregations import Aggregations
-from .graph.materialized import StoreLike, WindowOptions, WindowWithKey, WindowWithoutKey
-from .operators.aggregate.folds import Counting, aggregating, check_merger, reducing
-from .stream_base import K, V
+from .base import K, V
+from .graph.materialized import (
+    Materialized,
+    OptionOfStore,
+    StoreLike,
+    StoreOptions,
+    WindowOptions,
+    WindowWithKey,
+    WindowWithoutKey,
+    materialized,
+)
+from .graph.serdes import Serdes
+from .graph.step import Flow, ProcessorStep
+from .graph.writer import PassThrough
+from .missing_verbs import Verbs
+from .operators.aggregate.aggregation_step import (
+    ON_UPDATE,
+    AnyWindows,
+    Emit,
+    GroupedSource,
+    aggregation_step,
+    table_of,
+    table_serdes,
+    table_source,
+)
+from .operators.aggregate.folds import (
+    Aggregating,
+    Aggregator,
+    Counting,
+    Fold,
+    Reducing,
+    aggregating,
+    check_merger,
+    reducing,
+)
+from .operators.aggregate.several import Column, columns_and_options
 
 if TYPE_CHECKING:
+    from .stream import KStream
     from .table import KTable
+
+
+R = TypeVar("R")
+
+
+class Aggregations(Verbs, Generic[R]):
+    """Grouped records that are aggregated, with windows or without; R is the type of the table's keys."""
+
+    def __init__(self, source: GroupedSource, windows: AnyWindows | None = None, emit: Emit = ON_UPDATE) -> None:
+        self.source = source
+        self._windows = windows
+        self._emit = emit
+
+    def agg(
+        self, store: StoreLike | None = None, *, name: str | None = None, **columns: Column | OptionOfStore
+    ) -> KTable[R, dict[str, Any]]:
+        """Make several aggregates at once; the table's values are dicts.
+
+        Each is a `sum_of`, `max_of`, `min_of`, `mean_of`, `count_of`, `first_of`, `last_of` or `collect_of` a field
+        (its name, or a function of the value); without one, of the value itself. A field that is None is left out.
+        The store has the aggregates in the serde of the state (msgpack). An argument that is no aggregate is an option
+        of the store, such as `cached=False`.
+
+        >>> from penstock.dsl import StreamsBuilder, max_of, sum_of
+        >>> from penstock.testing import TopologyTestDriver
+        >>> builder = StreamsBuilder()
+        >>> sales = builder.stream("sales", value_serde="json").group_by_key()
+        >>> sums = sales.agg("sums", total=sum_of("price"), largest=max_of("price"))
+        >>> sums.to_stream().to("out", value_serde="json")
+        >>> with TopologyTestDriver(builder) as driver:
+        ...     for price in (3, 5, 2):
+        ...         driver.pipe("sales", "anna", {"price": price})
+        ...     driver.read_all("out")[-1].value
+        {'total': 10, 'largest': 5}
+        """
+        known = StoreOptions if self._windows is None else WindowOptions
+        checked, options = columns_and_options(columns, known.__annotations__)
+        fold = Aggregating(checked.initial, Aggregator(checked.taken), merger=checked.merged)
+        return self._aggregation(fold, store, name, options, verb="agg").map_values(checked.shown)
+
+    def _aggregation(
+        self, fold: Fold, store: StoreLike | None, name: str | None, options: Any, *, verb: str | None = None
+    ) -> KTable[R, Any]:
+        """Add an aggregation; return its table. `verb` is for messages, if it is not the fold's."""
+        source, windows, names = self.source, self._windows, self.source.recorder.names
+        if isinstance(fold, Counting) and store is None and options:
+            names.step("")  # Kafka Streams uses up a number here.
+        known = StoreOptions if windows is None else WindowOptions
+        made = materialized(verb or fold.verb, names, store, options, fold.prefix, known.__annotations__)
+        step_name = names.step(fold.prefix, name)
+        parent, sources = source.behind_repartition(made.name)
+        serdes = made.serdes(Serdes(source.serdes.key, fold.value_serde(source.serdes.value)))
+        step = aggregation_step(step_name, fold, made, serdes, windows, self._emit)
+        source.recorder.add(step, parent)
+        last = step if self._emit.late is None else self._split(fold, step, sources, made)
+        table = table_source(made, windows, step, emit=self._emit)
+        found: KTable[R, Any] = table_of(source, last, sources, table_serdes(serdes, windows), table, made)
+        return found
+
+    def _split(self, fold: Fold, step: ProcessorStep, sources: frozenset[str], made: Materialized) -> ProcessorStep:
+        """Add the stream of late records; return the step that has all others.
+
+        The aggregates of `reduce` are values of the stream, so its store's serde fits. Where no serde is known, the
+        application's is not taken: a wrong one would end the run, but only at the first late record.
+        """
+        recorder, late = self.source.recorder, self._emit.late
+        serdes = self.source.serdes
+        if serdes.value is None and isinstance(fold, Reducing):
+            serdes = Serdes(serdes.key, made.serdes(serdes).value)
+        if isinstance(late, str) and serdes.value is None:
+            raise TopologyError(
+                f"windowed_by: late={late!r}: the serde of the values is not known, because a verb before has made "
+                'them; name it where they are grouped, group_by_key(value_serde="json"), group_by(..., '
+                f'value_serde="json"), or write them yourself, late=lambda records: records.to({late!r}, '
+                f'value_serde="json") (aggregation of store {made.name!r})'
+            )
+        updates = ProcessorStep(step.options["updates_to"], PassThrough)
+        lost = ProcessorStep(step.options["late_to"], PassThrough)
+        recorder.add(updates, step)
+        recorder.add(lost, step)
+        stream: KStream[Any, Any] = recorder.kinds.stream(recorder, Flow(lost, serdes, sources))
+        if isinstance(late, str):
+            stream.to(late)
+        else:
+            late(stream)
+        return updates
+
 
 A = TypeVar("A")
 

@@ -26,6 +26,6 @@ def penstock_serdes() -> Components:
         "json_schema": "penstock.plugins.serdes.registry.by_name:json_schema",
         "protobuf": "penstock.plugins.serdes.registry.by_name:protobuf",
         "pickle": "penstock.plugins.serdes.pickle:PickleSerde",
-        "windowed": "penstock.plugins.dsl.graph.windowed_serdes:windowed",
-        "session": "penstock.plugins.dsl.graph.windowed_serdes:session",
+        "windowed": "penstock.plugins.dsl.graph.serdes:windowed",
+        "session": "penstock.plugins.dsl.graph.serdes:session",
     }

@@ -29,8 +29,8 @@ from penstock import (
 )
 from penstock.console import console_app
 from penstock.plugins.operate.console import watch
+from penstock.plugins.operate.console.app import Right, Rights
 from penstock.plugins.operate.console.pages import pages
-from penstock.plugins.operate.console.rights import Right, Rights
 from penstock.queries import Queries
 
 from ..queries.served import served

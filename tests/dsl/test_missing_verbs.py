@@ -10,7 +10,7 @@ import pytest
 
 from penstock import Application, Processor, Record, TopologyError, key_value_store
 from penstock.plugins.dsl import GlobalKTable, KGroupedStream, KStream, KTable, StreamsBuilder, tumbling, within
-from penstock.plugins.dsl.grouped_table import KGroupedTable
+from penstock.plugins.dsl.grouped import KGroupedTable
 from penstock.plugins.testing import TopologyTestDriver
 
 from ..bad_input.world import says

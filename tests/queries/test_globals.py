@@ -14,7 +14,7 @@ from penstock.client import Client
 from penstock.plugins.engine.task.local_state.global_stores import GlobalStores
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.state.queries.copies import Bounds
-from penstock.plugins.state.queries.global_copies import GlobalCopies
+from penstock.plugins.state.queries.local_copies import GlobalCopies
 from penstock.queries import Queries
 
 from ..reshard.growing import grow

@@ -311,7 +311,7 @@ def test_a_version_as_of_a_time_is_the_same_in_process_and_over_http(asked: Aske
             near, found = store.get("a", time), far.get("a", as_of=time)
             assert (near is None) == (found is None), time
             if near is not None and found is not None:
-                assert near == VersionedRecord(found.value, found.timestamp, found.valid_to)
+                assert (near.value, near.timestamp, near.valid_to) == (found.value, found.timestamp, found.valid_to)
         assert store.get("a", 6) is None and store.get("a", 12).value == "1"
         latest = far.get("a")
         assert latest is not None and (latest.value, latest.timestamp, latest.valid_to) == ("3", 110, -1)

@@ -28,7 +28,7 @@ from penstock.console import console_app
 from penstock.plugins.operate.console.pages import pages
 from penstock.plugins.serdes.of import of
 from penstock.plugins.serdes.pickle import PickleSerde
-from penstock.plugins.state.queries.http.description import OPERATIONS
+from penstock.plugins.state.queries.http.parameters import OPERATIONS
 from penstock.queries import Queries
 
 from ..console.browsing import Reader

@@ -33,7 +33,7 @@ from penstock import (
 )
 from penstock.plugins.changelogs.file_format import DELTA, OPENING_BYTES, Reader
 from penstock.plugins.dsl import StreamsBuilder, sessions, tumbling, within
-from penstock.plugins.dsl.graph.windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
+from penstock.plugins.dsl.graph.serdes import SessionWindowedSerde, TimeWindowedSerde
 from penstock.plugins.engine.task.topic_ids import without_ids
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.serdes.json import JsonSerde

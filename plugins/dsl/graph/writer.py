@@ -7,11 +7,20 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock import Duration, KeyPart, Partitioner, Settings, TimestampExtractor, Topology, TopologyError
+from penstock import (
+    Duration,
+    KeyPart,
+    Partitioner,
+    ProcessorContext,
+    Settings,
+    TimestampExtractor,
+    Topology,
+    TopologyError,
+)
+from penstock.operator import Operator, Run
 from penstock.program.builder import DropNullKeys
 from penstock.program.messages import Advice
 
-from .pass_through import PassThrough
 from .serdes import Serdes, key_of_topic, value_of_internal_topic, value_of_topic
 
 
@@ -129,3 +138,12 @@ OF_DSL = Advice(
     write="to(TOPIC)",
     timers="write process(..., timers=True)",
 )
+
+
+class PassThrough(Operator):
+    """Forwards each record."""
+
+    forwards_each = True
+
+    def bind(self, context: ProcessorContext) -> Run:
+        return context.send

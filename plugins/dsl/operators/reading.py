@@ -11,8 +11,8 @@ from penstock import ProcessorContext, SessionStore, StateStore, ValueAndTimesta
 from penstock.store.record_cache import Forwarding
 from penstock.support.own_copy import own_copy
 
-from ..graph.keys import is_same_key
 from ..graph.materialized import Materialized
+from ..graph.names import is_same_key
 from ..graph.serdes import Serdes
 from ..graph.step import ProcessorStep, Step
 

@@ -32,9 +32,9 @@ from penstock.store.division import Division
 from ..graph.serdes import Serdes, WindowedKey, key_of_store, value_of_store
 from ..graph.step import Flow, ProcessorStep, Step
 from ..graph.writer import Writer
-from .own_time import IdleClock, OwnTime, forget_idle_time
+from .closing import IdleClock, OwnTime, forget_idle_time
 from .reading import Get, RowsBefore, TableSource, ValueGetter
-from .updates import LATE
+from .table_store import LATE
 from .waiting import headers_at, headers_bytes, part_at, sized
 
 _FULL = ("emit_early", "stop")

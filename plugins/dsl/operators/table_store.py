@@ -1,8 +1,8 @@
-"""TableOperator: the base of processors whose results are a table, with a store of its own or without one."""
+"""Processors that write the store of a table and send its updates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,17 @@ from penstock import (
     HeadersKeyValueStore,
     ProcessorContext,
     Record,
+    StateStore,
     ValueAndTimestamp,
     ValueTimestampHeaders,
     VersionedKeyValueStore,
+    VersionedStoreSpec,
 )
 from penstock.operator import Operator, Run, new
+
+from ..graph.materialized import TableStoreSpec
+from ..graph.step import ProcessorStep
+from ..graph.writer import Writer
 
 
 class NotLatest(Change):
@@ -129,3 +135,122 @@ def _putting_versions(store: Any, forward: Run) -> Update:
 
 def waiting(record: object, to: str | None = None) -> None:
     """Forward nothing: the flush listener does."""
+
+
+class TableUpdates(TableOperator):
+    """Takes each record as the new value of its key. Records without a key are dropped.
+
+    An update that is older than the one before replaces it all the same, unless the store keeps versions.
+    """
+
+    def bind(self, context: ProcessorContext) -> Run:
+        drop = context.metrics.drop
+        if self.store is None:
+            forward = context.send
+
+            def run_without_store(record: Record) -> None:
+                key, value, timestamp, headers = record
+                if key is None:
+                    drop("null_key")
+                    return
+                forward((key, new(Change, (value, None)), timestamp, headers))
+
+            return run_without_store
+        update, get, sends_old = self.compile_update(context), self.compile_get(context), self.sends_old
+
+        def run(record: Record) -> None:
+            key, value, timestamp, headers = record
+            if key is None:
+                drop("null_key")
+                return
+            old = get(key) if sends_old else None
+            update(key, value, None if old is None else old[0], timestamp, headers)
+
+        return run
+
+
+@dataclass(kw_only=True, eq=False)
+class GlobalTableSource(Operator):
+    """Puts the value of each record under its key, with its timestamp; the one that is read last counts.
+
+    Records without a key are dropped. Kafka Streams: KTableSource.
+    """
+
+    store: str
+
+    def bind(self, context: ProcessorContext) -> Run:
+        store, drop = context.get_store(self.store), context.metrics.drop
+        put, has_headers = store.put, isinstance(store, HeadersKeyValueStore)
+
+        def run(record: Record) -> None:
+            key, value, timestamp, headers = record
+            if key is None:
+                drop("null_key")
+            elif value is None:
+                put(key, None)
+            elif has_headers:
+                put(key, new(ValueTimestampHeaders, (value, timestamp, headers)))
+            else:
+                put(key, new(ValueAndTimestamp, (value, timestamp)))
+
+        return run
+
+
+Stored = Callable[[Any, int, Headers], Any]
+"""Returns what a store keeps for an aggregate: with its timestamp, or with timestamp and headers."""
+
+NULL_KEY, NULL_VALUE, LATE = "null_key", "null_value", "late"
+"""Why aggregations drop records."""
+
+
+@dataclass(kw_only=True, eq=False)
+class UpdatingOperator(TableOperator):
+    """A processor that puts aggregates into its store, named `store`, and sends what changed as a Change.
+
+    With `keeps_headers`, the store keeps the last record's headers.
+    """
+
+    store: str
+    keeps_headers: bool = False
+
+    @property
+    def _stored(self) -> Stored:
+        return with_headers if self.keeps_headers else with_timestamp
+
+    def _forward(self, context: ProcessorContext, store: StateStore) -> Run:
+        """Return the function that sends an update at once, or does nothing if it leaves when the cache is flushed."""
+        return self._emitter(context) if store.record_cache is None else waiting
+
+
+def updating_step(
+    name: str,
+    supplier: Callable[..., UpdatingOperator],
+    options: Mapping[str, Any],
+    declare: Callable[[Writer], TableStoreSpec],
+    *,
+    needs_key_serde: bool = False,
+) -> ProcessorStep:
+    """Return the step of an UpdatingOperator with the store that `declare` returns.
+
+    One that `needs_key_serde` gets that of the store, as well.
+    """
+
+    def late(writer: Writer) -> dict[str, Any]:
+        store = declare(writer)
+        keeps_headers = not isinstance(store, VersionedStoreSpec) and store.headers
+        found: dict[str, Any] = {"store": store.name, **({"keeps_headers": True} if keeps_headers else {})}
+        if needs_key_serde:
+            found["key_serde"] = store.key_serde or writer.settings.state_serde
+        return found
+
+    return ProcessorStep(name, supplier, options, stores=lambda writer: (declare(writer),), late=late)
+
+
+def with_timestamp(value: Any, timestamp: int, headers: Headers) -> Any:
+    """Return the entry of a timestamped store. An aggregate of None is no entry."""
+    return None if value is None else new(ValueAndTimestamp, (value, timestamp))
+
+
+def with_headers(value: Any, timestamp: int, headers: Headers) -> Any:
+    """Return the entry of a store with headers. An aggregate of None is no entry."""
+    return None if value is None else new(ValueTimestampHeaders, (value, timestamp, headers))

@@ -20,9 +20,8 @@ from .options import (
     open_application,
 )
 from .output import count, note, print_json, print_table, print_text
-from .state_backup import backup, backups, restore
+from .state_backup import backup, backups, collect, restore
 from .state_export import export
-from .state_gc import collect
 from .state_import import import_store
 from .state_reading import reading_store
 from .stores import accept, drop, state_of

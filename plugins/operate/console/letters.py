@@ -13,7 +13,7 @@ from penstock.plugins.engine.program.dead_letters import Letter, Selection, batc
 from penstock.plugins.engine.program.replay import Replayed, replay, replayed
 from penstock.plugins.engine.program.replay_targets import Refuses, refuses_other_than_inputs, targets_of
 from penstock.plugins.engine.task.locations import open_log
-from penstock.plugins.state.queries.http.refusals import Refused
+from penstock.plugins.state.queries.http.guard import Refused
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.settings.settings import HANDLERS
 

@@ -8,8 +8,8 @@ from typing import Any
 from penstock import PenstockError
 from penstock.plugins.serdes.json_text import dump_json
 from penstock.plugins.state.queries.http.answers import Answers
+from penstock.plugins.state.queries.http.guard import Refused, refusal
 from penstock.plugins.state.queries.http.parameters import Parameters
-from penstock.plugins.state.queries.http.refusals import Refused, refusal
 
 from .views import Context, Given, link
 

@@ -9,9 +9,9 @@ from copy import deepcopy
 from functools import cache
 from typing import Any
 
-from penstock import Application, ConfigError, Serde, SinkNode, TopicPartition, default_partitioner
+from penstock import Application, ConfigError, Serde, SinkNode, SourceNode, TopicPartition, default_partitioner
 from penstock.plugins.engine.program.saved_tasks import SavedTask
-from penstock.program.nodes import SourceNode, decorate, reads
+from penstock.program.nodes import decorate, reads
 from penstock.program.partitioning import partitions_of_key
 from penstock.program.serdes import resolve_serde
 

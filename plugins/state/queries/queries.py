@@ -28,14 +28,11 @@ from penstock.plugins.state.copies.keys import KeyTasks
 from penstock.support.names import did_you_mean
 
 from .active_server import active_server
-from .ahead import Ahead
-from .built_stores import BuiltStores
 from .changes_feed import ChangesFeed
-from .copies import AHEAD_SHARE, LOOK_SECONDS, Bounds, Copies, TaskLag, WouldWait
+from .copies import AHEAD_SHARE, LOOK_SECONDS, Ahead, Bounds, Copies, TaskLag, WouldWait
 from .followed_copies import FollowedCopies
-from .global_copies import GLOBAL, Filler, GlobalCopies
-from .local_copies import LocalCopies
-from .reading import StoreReading, kind_of
+from .local_copies import GLOBAL, Filler, GlobalCopies, LocalCopies
+from .reading import BuiltStores, StoreReading, kind_of
 from .stores import can_be_queried, queried_store
 from .task_servers import TaskServer, task_servers
 

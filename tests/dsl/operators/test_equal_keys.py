@@ -11,7 +11,7 @@ import pytest
 
 from penstock import ProcessingError, Processor, Record, versioned_store
 from penstock.plugins.dsl import StreamsBuilder, within
-from penstock.plugins.dsl.graph.keys import is_same_key
+from penstock.plugins.dsl.graph.names import is_same_key
 from penstock.plugins.testing import TopologyTestDriver
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import Application
 from penstock.dsl import StreamsBuilder, tumbling
-from penstock.plugins.dsl.graph.windowed_serdes import TimeWindowedSerde
+from penstock.plugins.dsl.graph.serdes import TimeWindowedSerde
 from penstock.testing import TopologyTestDriver
 
 SERDES: dict[str, Any] = {"key_serde": "str", "value_serde": "int"}

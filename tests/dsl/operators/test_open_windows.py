@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from penstock import Application
 from penstock.plugins.dsl import StreamsBuilder, TimeWindows, hopping, sessions, sliding, tumbling
-from penstock.plugins.dsl.operators.aggregate import open_windows, windowed_operator
-from penstock.plugins.dsl.operators.aggregate.open_windows import Note, OpenWindows
+from penstock.plugins.dsl.operators import closing
+from penstock.plugins.dsl.operators.aggregate import windowed_operator
 from penstock.plugins.dsl.operators.aggregate.windows import SessionWindows, SlidingWindows
+from penstock.plugins.dsl.operators.closing import Note, OpenWindows
 from penstock.plugins.testing import TopologyTestDriver
 
 from ...rotation import examples
@@ -51,7 +52,7 @@ def bytes_kept(windows: Windows, step: int) -> int:
             snapshot = tracemalloc.take_snapshot()
         finally:
             tracemalloc.stop()
-    made_here = tracemalloc.Filter(True, str(Path(open_windows.__file__).parent / "*"))
+    made_here = tracemalloc.Filter(True, str(Path(closing.__file__).parent / "*"))
     return sum(trace.size for trace in snapshot.filter_traces([made_here]).traces)
 
 

@@ -16,8 +16,7 @@ from penstock import (
 from penstock.operator import Run, new
 from penstock.support.own_copy import IMMUTABLE, own_copy
 
-from ..table_store import NotLatest
-from ..updates import NULL_KEY, NULL_VALUE, UpdatingOperator
+from ..table_store import NULL_KEY, NULL_VALUE, NotLatest, UpdatingOperator
 from .folds import Counting, Fold
 
 

@@ -10,17 +10,58 @@ from penstock.store.division import Division
 
 from ...graph.functions import check_function
 from ...graph.materialized import Materialized, TableStoreSpec
-from ...graph.serdes import Serdes, WindowedKey
-from ...graph.step import ProcessorStep
+from ...graph.recorder import Recorder
+from ...graph.serdes import Default, Serdes, WindowedKey
+from ...graph.sources import RepartitionStep, repartition_names
+from ...graph.step import Flow, ProcessorStep, Step
 from ...graph.writer import Writer
-from ..reading import ClosedWindowGetter, StoreGetter, ValueGetter, WindowGetter, WrittenTable
-from ..updates import updating_step
+from ..reading import ClosedWindowGetter, StoreGetter, TableSource, ValueGetter, WindowGetter, WrittenTable
+from ..table_store import updating_step
 from .aggregate import Aggregate
 from .folds import Fold
 from .sessions import SessionAggregate
 from .sliding import SlidingAggregate
 from .time_windows import WindowAggregate
 from .windows import SessionWindows, SlidingWindows, TimeWindows
+
+
+class GroupedSource:
+    """Records by key, and the repartition topic that brings equal keys together, if there has to be one."""
+
+    def __init__(self, recorder: Recorder, flow: Flow, name: str | None) -> None:
+        self.recorder = recorder
+        self.flow = flow
+        self.name = name
+        self._repartition: RepartitionStep | None = None
+
+    @property
+    def serdes(self) -> Serdes:
+        """The serdes as they are where the records are aggregated: in a topic, an unknown key has the default one."""
+        return self.flow.serdes.else_of(Serdes(Default.TOPIC))
+
+    def behind_repartition(self, store: str) -> tuple[Step, frozenset[str]]:
+        """Return the step whose records are aggregated, and the sources above it.
+
+        The repartition topic is named after the grouping, else after the store. Without a name each aggregation of the
+        stream has its own, as in Kafka Streams.
+        """
+        if not self.flow.needs_repartition:
+            return self.flow.step, self.flow.sources
+        how = 'group_by(..., name="NAME"), or a name for the store'
+        names = repartition_names(self.recorder.names, self.name or store, how)
+        if self._repartition is None or self.name is None:
+            self._repartition = RepartitionStep(names, self.flow.serdes)
+        self.recorder.add(self._repartition, self.flow.step)
+        return self._repartition, frozenset({self._repartition.name})
+
+
+def table_of(
+    source: GroupedSource, step: Step, sources: frozenset[str], serdes: Serdes, table: TableSource, made: Materialized
+) -> Any:
+    """Return the table that an aggregation makes."""
+    flow = Flow(step, serdes, sources)
+    return source.recorder.kinds.table(source.recorder, flow, table, made.own_name)
+
 
 AnyWindows = TimeWindows | SlidingWindows | SessionWindows
 

@@ -11,9 +11,8 @@ from penstock.operator import new
 from penstock.program.serdes import SerdeLike
 from penstock.support.own_copy import own_copy, own_record
 
-from ..own_time import WindowTime
-from ..updates import LATE
-from .open_windows import NEVER, Note, OpenWindows
+from ..closing import NEVER, Note, OpenWindows, WindowTime
+from ..table_store import LATE
 from .windowed_operator import Send, Take, WindowedOperator, bytes_of_keys
 from .windows import SlidingWindows
 

@@ -12,12 +12,12 @@ from penstock.operator import Operator, Run, new
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.support.own_copy import own_copy
 
-from ...graph.repartition import RepartitionStep
 from ...graph.serdes import KnownSerde, key_of_topic
+from ...graph.sources import RepartitionStep
 from ...graph.step import Step
 from ...graph.writer import Writer
 from ..table_store import NotLatest, TableOperator
-from .aggregator import Aggregator
+from .folds import Aggregator
 
 _EXACT = frozenset({str, bytes, int, bool})
 """Types of which equal values have equal bytes."""

@@ -10,9 +10,8 @@ from penstock import Change, Headers, ProcessorContext, Record, Windowed
 from penstock.operator import new
 from penstock.support.own_copy import IMMUTABLE, own_copy
 
-from ..own_time import WindowTime
-from ..updates import LATE
-from .open_windows import NEVER, Note, OpenWindows
+from ..closing import NEVER, Note, OpenWindows, WindowTime
+from ..table_store import LATE
 from .windowed_operator import Send, Take, WindowedOperator
 from .windows import TimeWindows
 

@@ -12,11 +12,10 @@ from penstock import Change, Headers, ProcessorContext, Record, StateStore, Wind
 from penstock.operator import Operator, Run, new
 from penstock.program.serdes import SerdeLike, resolve_serde
 
-from ..own_time import IdleClock, WindowTime, forget_idle_time
+from ..closing import IdleClock, Note, OpenWindows, WindowTime, forget_idle_time
 from ..reading import forwarding_of
-from ..updates import NULL_KEY, NULL_VALUE, UpdatingOperator
+from ..table_store import NULL_KEY, NULL_VALUE, UpdatingOperator
 from .folds import Fold
-from .open_windows import Note, OpenWindows
 
 Take = Callable[[Record], bool]
 """Handles a record that has a key, after stream time was moved. Returns whether any window took it."""

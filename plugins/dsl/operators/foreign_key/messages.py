@@ -1,15 +1,4 @@
-"""The messages between the two sides of a foreign-key join, and their serdes.
-
-The left side subscribes to a foreign key. The right side keeps the subscriptions, and answers each of them, and each of
-its own updates, with its row. Semantics: Kafka Streams' foreign-key join (KIP-213).
-
-Answers to one foreign key come back in order, those to different ones do not. An answer is stale if the left row has
-changed since. Kafka Streams drops stale answers, and an inner join then keeps a result for ever where the dropped one
-would have deleted it, and the next one is not sent because there was nothing to join. So here, an answer without a row
-says which foreign key it is for, and a row that is inserted again while the answer to its deletion is on its way asks
-for an answer in any case (a `ticket` tells the answer to the last deletion from earlier ones). Where no answer is
-stale, Kafka Streams has the same outputs.
-"""
+"""Joins by foreign key: what both tables send each other, and the processors that send and answer it."""
 
 from __future__ import annotations
 
@@ -20,8 +9,12 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Any, NamedTuple
 
-from penstock import ProcessorContext, Serde, SerdeError, WrappingSerde
+from penstock import ProcessorContext, Record, Serde, SerdeError, ValueAndTimestamp, WrappingSerde
+from penstock.operator import Operator, Run, new
 from penstock.program.serdes import SerdeLike, resolve_serde
+
+from ..reading import ValueGetter
+from ..table_store import NotLatest
 
 _HASH_BYTES = 16
 _SUBSCRIPTION = Struct(">B?16siq")
@@ -185,3 +178,201 @@ def with_partition(subscription: Subscription, partition: int) -> Subscription:
 def _check(serde: Serde[Any], data: bytes, least: int) -> None:
     if len(data) < least:
         raise SerdeError(f"{type(serde).__name__} expects at least {least} bytes, found {len(data)}")
+
+
+_UNSUBSCRIBE, _UNSUBSCRIBE_AND_ANSWER = int(Instruction.UNSUBSCRIBE), int(Instruction.UNSUBSCRIBE_AND_ANSWER)
+_ANSWER, _ANSWER_IF_FOUND = int(Instruction.ANSWER), int(Instruction.ANSWER_IF_FOUND)
+
+Send = Callable[[Record, Any, bytes | None, int, int], None]
+"""(record, foreign key, hash, instruction, ticket): forwards a Subscription."""
+
+Ask = Callable[[Record, bytes | None, Any, Any], None]
+"""(record, hash, foreign key now, foreign key before): sends the subscriptions that an update needs."""
+
+
+@dataclass(kw_only=True, eq=False)
+class ForeignKeySend(Operator):
+    """Forwards a Subscription under its foreign key for each update that needs an answer.
+
+    `foreign_key` is a function of key and value. With `is_left`, rows without a right row have a result, too.
+    `deletions` is the store of deletions that are not answered yet; only an inner join has it. Kafka Streams:
+    SubscriptionSendProcessorSupplier.
+    """
+
+    foreign_key: Callable[[Any, Any], Any]
+    is_left: bool
+    serdes: JoinSerdes
+    deletions: str | None = None
+    ignores_older: bool = False
+
+    @classmethod
+    def saved_with(cls, *args: Any, deletions: str | None = None, **options: Any) -> str | None:
+        """Return the store of deletions: the numbers of deletions belong to it."""
+        return deletions
+
+    def bind(self, context: ProcessorContext) -> Run:
+        key_bytes = self.serdes.of_foreign_keys(context).serialize
+        digest = compile_hash(self.serdes.of_values(context))
+
+        def is_same(one: Any, other: Any) -> bool:
+            return one is other if one is None or other is None else key_bytes(one) == key_bytes(other)
+
+        drop, foreign_key, ignores_older = context.metrics.drop, self.foreign_key, self.ignores_older
+        send = _compile_send(context)
+        ask = self._left(send, is_same) if self.is_left else self._inner(context, send, is_same)
+
+        def run(record: Record) -> None:
+            key, change, _, _ = record
+            if ignores_older and type(change) is NotLatest:
+                drop("not_latest")
+                return
+            value, old = change[0], change[1]
+            value_hash = digest(value)  # of the row as it is in the store: the function may change its argument
+            to = None if value is None else foreign_key(key, value)
+            before = None if old is None else foreign_key(key, old)
+            ask(record, value_hash, to, before)
+
+        return run
+
+    def _left(self, send: Send, is_same: Callable[[Any, Any], bool]) -> Ask:
+        def ask(record: Record, value_hash: bytes | None, to: Any, before: Any) -> None:
+            if record[1][0] is None and record[1][1] is None:
+                return
+            if before is not None and not is_same(to, before):
+                send(record, before, value_hash, _UNSUBSCRIBE, 0)
+            # A deletion and a row without a foreign key need an answer as well: it makes the result.
+            send(record, to, value_hash, _ANSWER, 0)
+
+        return ask
+
+    def _inner(self, context: ProcessorContext, send: Send, is_same: Callable[[Any, Any], bool]) -> Ask:
+        deletions, drop = context.get_store(str(self.deletions)), context.metrics.drop
+        is_deleted, note = deletions.get, deletions.put
+        tickets = context.saved_numbers
+
+        def ask(record: Record, value_hash: bytes | None, to: Any, before: Any) -> None:
+            key = record[0]
+            if to is None:
+                if record[1][0] is not None:
+                    drop("null_foreign_key")
+                if before is not None:
+                    tickets["ticket"] = ticket = tickets.get("ticket", 0) + 1
+                    note(key, ticket)
+                    send(record, before, value_hash, _UNSUBSCRIBE_AND_ANSWER, ticket)
+            elif before is None:
+                if is_deleted(key) is None:
+                    send(record, to, value_hash, _ANSWER_IF_FOUND, 0)
+                else:
+                    # The answer to the deletion will be stale, so this one has to delete the result if it makes none.
+                    note(key, None)
+                    send(record, to, value_hash, _ANSWER, 0)
+            elif is_same(to, before):
+                send(record, to, value_hash, _ANSWER_IF_FOUND, 0)
+            else:
+                send(record, before, value_hash, _UNSUBSCRIBE, 0)
+                send(record, to, value_hash, _ANSWER, 0)
+
+        return ask
+
+
+def _compile_send(context: ProcessorContext) -> Send:
+    forward, partition = context.send, int(context.task_id.rpartition("_")[2])
+
+    def send(record: Record, foreign_key: Any, value_hash: bytes | None, instruction: int, ticket: int) -> None:
+        subscription = new(Subscription, (value_hash, instruction, record[0], partition, ticket))
+        forward((foreign_key, subscription, record[2], record[3]))
+
+    return send
+
+
+@dataclass(kw_only=True, eq=False)
+class ForeignKeyReceive(Operator):
+    """Keeps subscriptions by foreign key and left key, and forwards them.
+
+    Kafka Streams: SubscriptionReceiveProcessorSupplier.
+    """
+
+    subscriptions: str
+    serdes: JoinSerdes
+
+    def bind(self, context: ProcessorContext) -> Run:
+        prefix = compile_prefix(self.serdes.of_foreign_keys(context))
+        key_bytes = self.serdes.of_keys(context).serialize
+        put, forward, drop = context.get_store(self.subscriptions).put, context.send, context.metrics.drop
+
+        def run(record: Record) -> None:
+            foreign_key, subscription, timestamp, _ = record
+            if foreign_key is None:
+                # The row refers to nothing, and its side still needs an answer.
+                if subscription[1] == _ANSWER:
+                    forward(record)
+                else:
+                    drop("null_key")
+                return
+            where = prefix(foreign_key) + key_bytes(subscription[2])
+            ends = subscription[1] in (_UNSUBSCRIBE, _UNSUBSCRIBE_AND_ANSWER)
+            put(where, None if ends else new(ValueAndTimestamp, (subscription, timestamp)))
+            forward(record)
+
+        return run
+
+
+@dataclass(kw_only=True, eq=False)
+class ForeignKeyAnswer(Operator):
+    """Answers a subscription with the right row, as it is now. Kafka Streams: SubscriptionJoinProcessorSupplier."""
+
+    right: ValueGetter
+    serdes: JoinSerdes
+
+    def bind(self, context: ProcessorContext) -> Run:
+        key_bytes = self.serdes.of_foreign_keys(context).serialize
+        forward, get = context.send, self.right.open(context)
+
+        def run(record: Record) -> None:
+            foreign_key, (value_hash, instruction, key, partition, ticket), timestamp, headers = record
+            if instruction == _UNSUBSCRIBE:
+                return
+            found = None if foreign_key is None else get(foreign_key)
+            if found is None:
+                if instruction == _ANSWER_IF_FOUND:
+                    return
+                value = None
+            else:
+                timestamp = max(timestamp, found[1])
+                value = None if instruction == _UNSUBSCRIBE_AND_ANSWER else found[0]
+            of = key_bytes(foreign_key) if value is None and foreign_key is not None else None
+            response = new(Response, (value_hash, value, partition, of, ticket))
+            forward((key, response, timestamp, headers))
+
+        return run
+
+
+@dataclass(kw_only=True, eq=False)
+class ForeignKeyUpdates(Operator):
+    """Answers all subscriptions to a right row that was updated. Kafka Streams: ForeignTableJoinProcessorSupplier."""
+
+    subscriptions: str
+    serdes: JoinSerdes
+    ignores_older: bool = False
+
+    def bind(self, context: ProcessorContext) -> Run:
+        serde = self.serdes.of_foreign_keys(context)
+        prefix, key_bytes = compile_prefix(serde), serde.serialize
+        scan, forward = context.get_store(self.subscriptions).prefix_scan, context.send
+        drop, ignores_older = context.metrics.drop, self.ignores_older
+
+        def run(record: Record) -> None:
+            foreign_key, change, timestamp, headers = record
+            if foreign_key is None:
+                drop("null_key")
+                return
+            if ignores_older and type(change) is NotLatest:
+                drop("not_latest")
+                return
+            of = key_bytes(foreign_key) if change[0] is None else None
+            with scan(prefix(foreign_key)) as entries:
+                for _, ((value_hash, _, key, partition, _), _) in entries:
+                    response = new(Response, (value_hash, change[0], partition, of, 0))
+                    forward((key, response, timestamp, headers))
+
+        return run

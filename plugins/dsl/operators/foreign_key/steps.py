@@ -16,16 +16,25 @@ from penstock.store.division import Division, PartitionInValue
 from ...graph.materialized import StoreLike, materialized
 from ...graph.names import Names, checked
 from ...graph.recorder import Recorder
-from ...graph.repartition import RepartitionStep
 from ...graph.serdes import Serdes, key_of_topic, value_of_internal_topic
+from ...graph.sources import RepartitionStep
 from ...graph.step import Flow, ProcessorStep
 from ...graph.writer import RepartitionNames, Writer
 from ..joins import TableSide
 from ..reading import TopicTable, ValueGetter
-from ..table_source import TableUpdates
-from .answer import ForeignKeyAnswer, ForeignKeyReceive, ForeignKeyUpdates
-from .messages import ForeignKeyOf, JoinSerdes, ResponseSerde, SubscriptionSerde, compile_hash, with_partition
-from .send import ForeignKeySend
+from ..table_store import TableUpdates
+from .messages import (
+    ForeignKeyAnswer,
+    ForeignKeyOf,
+    ForeignKeyReceive,
+    ForeignKeySend,
+    ForeignKeyUpdates,
+    JoinSerdes,
+    ResponseSerde,
+    SubscriptionSerde,
+    compile_hash,
+    with_partition,
+)
 
 _PREFIX = "KTABLE-FK-JOIN-"
 _SUBSCRIPTION, _RESPONSE = f"{_PREFIX}SUBSCRIPTION-REGISTRATION-", f"{_PREFIX}SUBSCRIPTION-RESPONSE-"

@@ -21,8 +21,7 @@ from penstock.support.callbacks import bound, watched
 from penstock.support.names import function_name, timer_store_name
 from penstock.support.own_copy import IMMUTABLE, own_copy
 
-from ...graph.keys import is_same_key
-from ...graph.names import Names
+from ...graph.names import Names, is_same_key
 from ...graph.step import ProcessorStep, Stores
 from ...graph.writer import Writer
 

@@ -10,11 +10,11 @@ from penstock import ProcessorContext, Record, ValueAndTimestamp
 from penstock.operator import Operator, Run, new
 from penstock.support.own_copy import IMMUTABLE, own_copy
 
-from ...graph.keys import is_same_key
 from ...graph.materialized import Materialized
+from ...graph.names import is_same_key
 from ...graph.recorder import Recorder
-from ...graph.repartition import RepartitionStep
 from ...graph.serdes import Serdes
+from ...graph.sources import RepartitionStep
 from ...graph.step import Flow, ProcessorStep, Step
 from ..joins import Joiner, JoinKind, TableSide
 from ..reading import Get, RowsBefore, StoreGetter, TableSource, ValueGetter, keep

@@ -20,14 +20,13 @@ from penstock.plugins.state.copies.store_text import StoreText
 from penstock.program.serdes import resolve_serde
 from penstock.store.specs import declared_serdes
 
-from ..changes import has_prefixes, keys_of, subscribed
+from ..changes_feed import Subscription
 from ..copies import Bounds, WouldWait
 from ..queries import Queries
 from ..reading import StoreReading, kind_of
-from ..stores import queried_store
-from ..subscription import Subscription
+from ..stores import has_prefixes, keys_of, queried_store, subscribed
+from .guard import Refused, bad
 from .parameters import MOST_ENTRIES, Page, Parameters, page_gone
-from .refusals import Refused, bad
 
 Data = dict[str, Any]
 MASKED = "***"

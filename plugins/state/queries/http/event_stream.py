@@ -11,9 +11,9 @@ from penstock import StoreUnavailableError
 from penstock.plugins.serdes.json_text import dump_json
 from penstock.support.packages import needed
 
-from ..subscription import ChangesEndedError, Subscription, token_of
+from ..changes_feed import ChangesEndedError, Subscription, token_of
 from .answers import Data, Followed
-from .refusals import refusal
+from .guard import refusal
 
 with needed("the server of queries", "serve"):
     from starlette.responses import StreamingResponse

@@ -17,12 +17,10 @@ from penstock.support.packages import needed
 
 from ..copies import NotHere, WouldWait
 from .answers import Answers, Data
-from .description import OPERATIONS, Operation, description
 from .event_stream import EVENT_STREAM, Waking, event_stream, has_begun
 from .forwarding import FORWARDED, Forwarding, Sent
-from .guard import Guard
-from .parameters import GONE, Parameters, keys_of_body
-from .refusals import Refused, refusal
+from .guard import Guard, Refused, refusal
+from .parameters import GONE, OPERATIONS, Operation, Parameters, description, keys_of_body
 
 with needed("the server of queries", "serve"):
     import anyio.to_thread
