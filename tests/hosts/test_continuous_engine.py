@@ -23,7 +23,7 @@ from penstock.plugins.engine.host.slot_engine import SlotCargo, SlotRequest
 from penstock.plugins.engine.host.status import Meter
 from penstock.plugins.engine.program.own_topics import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.engine.program.preparation import prepare
-from penstock.plugins.engine.task.retries import is_taken_over
+from penstock.plugins.engine.task.task_runner import is_taken_over
 from tests.spark import apps
 from tests.spark.surroundings import Surroundings
 from tests.waiting import wait_until

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock import duration_ms
-from penstock.plugins.engine.task.opening import LastCommit
+from penstock.plugins.engine.task.logged_task import LastCommit
 from penstock.plugins.testing.simulation.history import Fault
 from penstock.plugins.testing.simulation.host_world import UPKEEP
 from penstock.testing.simulation import SimulatedCluster, SimulationFailure

@@ -18,7 +18,7 @@ from typing import Any
 
 from penstock import RuntimeUnavailableError
 from penstock.plugins.engine.task.process_resources import tune_garbage_collector
-from penstock.plugins.engine.task.unpacking import unpack
+from penstock.plugins.engine.task.shipping import unpack
 
 from .engine import Cargo, Engine, HostInfo
 from .life import Life, Process

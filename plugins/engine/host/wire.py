@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import PenstockError
-from penstock.plugins.engine.task.unpacking import is_sent
+from penstock.plugins.engine.task.shipping import is_sent
 
 PROTOCOL = "penstock-host/1"
 _LENGTH = struct.Struct("!Q")

@@ -18,8 +18,8 @@ from penstock import (
     TaskChangelog,
     TaskId,
 )
-from penstock.plugins.engine.task.coverage import Coverage
 from penstock.plugins.engine.task.epoch import begin_epoch
+from penstock.plugins.engine.task.local_state.backends import Coverage
 from penstock.plugins.engine.task.locations import open_deltas, resolve
 from penstock.program.layouts import Layouts
 from penstock.settings.secret import hide

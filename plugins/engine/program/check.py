@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock import Application, Assignment, IncompatibleStateError, Log, TopicPartition, check_compatible
-from penstock.plugins.engine.task.older import BY_STORE
+from penstock.plugins.engine.task.refusals import BY_STORE
 from penstock.program.compatibility import saved_serdes
 from penstock.program.layouts import Layouts, layout_from_data, layout_to_data
 from penstock.store.kept_store import KeptStore, Layout

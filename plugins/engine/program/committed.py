@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from penstock import Application, Assignment, IncompatibleStateError, Log, TaskId, TopicPartition
 from penstock.plugins.engine.task import topic_ids
-from penstock.plugins.engine.task.lost_commits import MADE_AGAIN, NO_COMMIT, ways_on
+from penstock.plugins.engine.task.refusals import MADE_AGAIN, NO_COMMIT, ways_on
 
 _META, _IDS_META = "committed", "committed-ids"
 """Two notes: the first one has partitions only."""

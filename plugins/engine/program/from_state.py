@@ -26,7 +26,7 @@ from penstock import (
 from penstock.plugins.engine.task.epoch import begin_epoch
 from penstock.plugins.engine.task.local_state.task_state import first_version
 from penstock.plugins.engine.task.locations import open_deltas
-from penstock.plugins.engine.task.lost_commits import KEEPS_NO_POSITIONS
+from penstock.plugins.engine.task.refusals import KEEPS_NO_POSITIONS
 from penstock.plugins.engine.task.topic_ids import without_ids
 from penstock.program.nodes import decorate
 from penstock.settings.dead_letters import dead_letter_topics

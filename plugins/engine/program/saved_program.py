@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 from penstock import Lease, Log
-from penstock.plugins.engine.task.older import check_note
+from penstock.plugins.engine.task.refusals import check_note
 
 _META = "program"
 

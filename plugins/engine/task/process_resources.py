@@ -17,7 +17,7 @@ from penstock.task.failures import RetryRequested
 from .epoch import EpochCheck
 from .local_state.directories import remove_unused
 from .local_state.global_stores import GlobalStores
-from .local_state.stretch import Stretch
+from .local_state.restoring import Stretch
 from .locations import state_directory
 from .topic_ids import RecentIds
 

@@ -26,13 +26,11 @@ from penstock.changelog import is_version
 from penstock.plugins.engine.program.changelog_location import shown_location
 from penstock.plugins.engine.program.committed import has_lost_commit
 from penstock.plugins.engine.program.saved_tasks import SavedTask, saved_tasks
-from penstock.plugins.engine.task.coverage import Coverage
-from penstock.plugins.engine.task.local_state.backends import OF_REPLICA, Backends
+from penstock.plugins.engine.task.local_state.backends import OF_REPLICA, Backends, Coverage
 from penstock.plugins.engine.task.local_state.directories import SoleUse
-from penstock.plugins.engine.task.local_state.stretch import Stretch
+from penstock.plugins.engine.task.local_state.restoring import Stretch
 from penstock.plugins.engine.task.locations import making_state_directory, open_changelog
-from penstock.plugins.engine.task.lost_commits import NO_COMMIT
-from penstock.plugins.engine.task.older import check_commit
+from penstock.plugins.engine.task.refusals import NO_COMMIT, check_commit
 from penstock.program.layouts import Layouts, id_of_version
 from penstock.settings.secret import HIDDEN
 from penstock.store.kept_store import Layout

@@ -33,8 +33,8 @@ from penstock.support.repeats import Repeats
 from penstock.task.progress import Progress
 
 from ..locations import making_state_directory
+from .restoring import Stretch
 from .store_context import TaskStoreContext
-from .stretch import Stretch
 
 _SHARED_BACKEND = "lmdb"
 """In place of a backend whose directory one process has for itself: every process of this machine opens a copy."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 
 from penstock import (
     Application,
+    ChangelogError,
     Commit,
     DeltaChangelog,
     LogChangelog,
@@ -18,6 +20,7 @@ from penstock import (
     StateStore,
     StoreBackend,
     StoreContext,
+    StoreView,
     TaskChangelog,
     TaskId,
     World,
@@ -35,16 +38,11 @@ from penstock.task.progress import Progress
 from penstock.task.saved_values import adopt_values
 from penstock.task.task import Task
 
-from ..coverage import Coverage
-from ..older import check_commit
-from .backends import Backends
-from .changelog_upkeep import ChangelogUpkeep
-from .closed_store import close_store
-from .content import StateContent
+from ..refusals import check_commit
+from .backends import Backends, Coverage
 from .refill import Refill
-from .restoring import RestoreProgress
-from .store_context import TaskStoreContext
-from .stretch import Stretch
+from .restoring import RestoreProgress, Stretch
+from .store_context import TaskStoreContext, close_store
 
 _log = logging.getLogger("penstock.state")
 
@@ -55,6 +53,8 @@ _LONG_COUNT, _COUNT_PAUSES = 0.05, 200
 """After a count of the entries that took more seconds, the next one begins after so many times the time it took."""
 _MOST_FREED = 10_000
 """Freed entries that wait for a commit with other changes; so many are a reason for a commit of their own."""
+_AGAIN_SECONDS = 60.0
+"""After so long upkeep that failed is tried again."""
 
 
 def first_version(world: World) -> str:
@@ -398,3 +398,87 @@ class TaskState:
         if self._changelog is not None:
             self._changelog.close()
         self._backends.end_use()
+
+
+class StateContent:
+    """The rows of the stores at `commit`, whatever the task does meanwhile. `views`: by store, in order."""
+
+    def __init__(self, commit: Commit, views: Mapping[str, StoreView]) -> None:
+        self.commit = commit
+        self._views = views
+        self._has_ended = False
+
+    def rows(self) -> Iterator[tuple[str, bytes, bytes]]:
+        """Yield store, key and value of everything.
+
+        Raises StaleStoreError if another process has taken the stores over, and after `end`.
+        """
+        for store, view in self._views.items():
+            if view.version != self.commit.version:
+                raise StaleStoreError(f"the store is no longer at version {self.commit.version}")
+            for key, value in view.range(store):
+                if self._has_ended:
+                    raise StaleStoreError("the task was closed meanwhile")
+                yield store, key, value
+
+    def end(self) -> None:
+        """Let `rows` raise; any thread may call it."""
+        self._has_ended = True
+
+    def close(self) -> None:
+        """Release the views; idempotent."""
+        for view in self._views.values():
+            view.close()
+
+
+class ChangelogUpkeep:
+    """Writes snapshots and cleans. Any thread may call all methods. `deltas` None: the task has no such changelog.
+
+    A snapshot that cannot be written, or files that cannot be deleted, are no reason to end the task: its state is in
+    the deltas, and a commit that cannot write its delta fails by itself. So a ChangelogError is a warning here, and a
+    minute passes until the next try.
+    """
+
+    def __init__(self, task_id: str, deltas: DeltaChangelog | None, world: World) -> None:
+        self._task_id = task_id
+        self._deltas = deltas
+        self._world = world
+        self._rests_until = 0.0
+
+    def wants_snapshot(self, is_current: Callable[[], bool]) -> bool:
+        """Return whether a snapshot is due and `is_current` returns True."""
+        wanted = False
+        if self._deltas is not None and self._world.seconds() >= self._rests_until:
+            with self._failing_later("whether a snapshot is due is not known"):
+                wanted = self._deltas.wants_snapshot() and is_current()
+        return wanted
+
+    def write_snapshot(self, version: str, rows: Iterable[tuple[str, bytes, bytes]], commit: Commit | None) -> bool:
+        """Write a snapshot of `version`, which has these rows of (store, key, value); return whether it was written."""
+        assert self._deltas is not None
+        is_written = False
+        with self._failing_later(f"a snapshot of version {version} cannot be written"):
+            try:
+                self._deltas.snapshot(version, rows, commit)
+                is_written = True
+            except StaleStoreError as error:
+                _log.info("task %s: no snapshot: %s", self._task_id, error)
+        return is_written
+
+    def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
+        """Delete history that `version` and later versions do not need, while `is_current` returns True."""
+        # Ask here as well: writing the snapshot may have taken long.
+        if self._deltas is not None and is_current():
+            with self._failing_later("history that is not needed cannot be deleted"):
+                self._deltas.clean(version, grace_ms, now_ms, is_current)
+
+    @contextmanager
+    def _failing_later(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except ChangelogError as error:
+            self._rests_until = self._world.seconds() + _AGAIN_SECONDS
+            _log.warning(
+                "task %s: %s: %s. Nothing is lost, and the changelog grows; it is tried again in a minute",
+                self._task_id, what, error,
+            )  # fmt: skip

@@ -31,7 +31,7 @@ from penstock.plugins.engine.program.preparation import resolve as resolve_tasks
 from penstock.plugins.engine.program.saved_program import is_same_program, read_note, repartition_topics
 from penstock.plugins.engine.program.saved_tasks import SavedTask, saved_tasks, task_partitions
 from penstock.plugins.engine.task.locations import open_deltas, resolve, state_directory
-from penstock.plugins.engine.task.lost_commits import NO_COMMIT, ways_on
+from penstock.plugins.engine.task.refusals import NO_COMMIT, ways_on
 from penstock.plugins.state.copies.replica import Replica
 from penstock.plugins.state.copies.verification import beside
 from penstock.store import Change, Changes

@@ -12,7 +12,7 @@ from penstock.plugins.engine.program.preparation import RESTORING
 from penstock.plugins.engine.program.saved_program import Note, read_note, repartition_topics, saved_subtopologies
 from penstock.plugins.engine.program.saved_tasks import saved_layouts
 from penstock.plugins.engine.task.locations import open_deltas
-from penstock.plugins.engine.task.older import check_note
+from penstock.plugins.engine.task.refusals import check_note
 
 from .catalog import Backup, Catalog
 

@@ -1,4 +1,4 @@
-"""Refuses saved data that this process cannot read: of an older version of penstock, or of a later program."""
+"""Refuses saved data that this process cannot read, and says how to go on without a commit that is lost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from penstock import IncompatibleStateError, version_counter
+from penstock import IncompatibleStateError, Settings, version_counter
 from penstock.program.compatibility import of_other_version
 from penstock.program.layouts import Layouts, id_of_version
 
@@ -17,6 +17,20 @@ _BEGIN_AFRESH = (
     "this version does not read it. Run the program under another application id, which starts afresh, or "
     "`penstock reset` it"
 )
+NO_COMMIT = (
+    "its positions were deleted or have expired (offsets.retention.minutes), a topic was deleted and made again, "
+    "or this is another log"
+)
+"""Possible causes."""
+
+MADE_AGAIN = "was deleted and made again since, and its positions went with it"
+"""The cause, where the id of a topic is another one."""
+
+KEEPS_NO_POSITIONS = (
+    "a changelog that lives in the log keeps the newest value of each key and no positions, "
+    "so nothing says up to where the state goes"
+)
+"""Why `reset --from-state` cannot use the state of a changelog like `topic:`."""
 
 
 def check_note(application_id: str, note: Mapping[str, Any]) -> None:
@@ -53,3 +67,16 @@ def check_layout(where: str, version: str, layouts: Layouts) -> None:
             f"{where}: its last commit (state version {version}) is of a program with other stores, which was deployed "
             "after this process had started: nothing was changed; end this process, and start the present program"
         )
+
+
+def ways_on(settings: Settings, *, partly: bool = False) -> str:
+    """Return how to go on after a lost commit; `partly`: only some of its positions are lost."""
+    if settings.log_changelog is not None and not partly:
+        return (
+            "To start now would process everything again. `penstock reset` starts the application afresh, from where "
+            f"it says; its state cannot be kept, for {KEEPS_NO_POSITIONS}"
+        )
+    return (
+        "To start now would process everything again. `penstock reset --from-state --dry-run` shows from where the "
+        "application can go on with its state, and `penstock reset` starts it afresh"
+    )
