@@ -27,8 +27,15 @@ from penstock.errors import ConfigError, FencedError, UnknownTopicError
 from penstock.handlers import Failure, Stage
 from penstock.log import Log
 from penstock.plugins.engine.program.dead_letters import Letter, Selection, read_letters
-from penstock.plugins.engine.program.replay import Replay, Replayed, count_letters, replay
-from penstock.plugins.engine.program.replay_targets import Targets, by_sinks, targets_of
+from penstock.plugins.engine.program.replay import (
+    Replay,
+    Replayed,
+    Targets,
+    by_sinks,
+    count_letters,
+    replay,
+    targets_of,
+)
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog

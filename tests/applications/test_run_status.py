@@ -6,8 +6,7 @@ import json
 from dataclasses import replace
 
 from penstock.log import Log
-from penstock.plugins.engine.program.run_status import Event, RunStatus, SlotHost, TaskStatus
-from penstock.plugins.engine.program.status_topic import StatusTopic, status_topic
+from penstock.plugins.engine.program.run_status import Event, RunStatus, SlotHost, StatusTopic, TaskStatus, status_topic
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.record import TopicPartition
 

@@ -29,7 +29,7 @@ from penstock.plugins.engine.host.plan import SlotPlan
 from penstock.plugins.engine.host.reports import Observed, SlotMessage, TaskResult
 from penstock.plugins.engine.host.slot_engine import SlotCargo, SlotRequest
 from penstock.plugins.engine.host.status import Meter
-from penstock.plugins.engine.program import open_files as open_files_module
+from penstock.plugins.engine.program import preparation as preparation_module
 from penstock.plugins.engine.program.preparation import prepare
 from penstock.plugins.engine.task.report import TaskReport
 from penstock.plugins.engine.task.task_worker import TaskWorker
@@ -557,7 +557,7 @@ def test_a_limit_of_open_files_that_is_too_low_is_met_before_anything_is_opened(
 ) -> None:
     world = make_world(apps.count(), partitions=9)
     engine = world.engine()
-    monkeypatch.setattr(open_files_module, "open_files_limit", lambda: (60, 60))
+    monkeypatch.setattr(preparation_module, "open_files_limit", lambda: (60, 60))
     with pytest.raises(
         RuntimeUnavailableError, match=r"9 tasks in one task host need at least \d+ open files, and none"
     ):

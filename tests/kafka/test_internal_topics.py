@@ -13,8 +13,7 @@ from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import ConfigError, IncompatibleStateError, LogError, TopologyError
 from penstock.plugins.engine.program.own_topics import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.engine.program.preparation import prepare
-from penstock.plugins.engine.program.run_status import RunStatus
-from penstock.plugins.engine.program.status_topic import StatusTopic, status_topic
+from penstock.plugins.engine.program.run_status import RunStatus, StatusTopic, status_topic
 from penstock.plugins.engine.run.open_application import OpenApplication
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker

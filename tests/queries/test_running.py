@@ -20,7 +20,7 @@ from penstock import ConfigError, Record, StoreUnavailableError, TopicPartition,
 from penstock.client import Client, QueryError
 from penstock.errors import RuntimeUnavailableError
 from penstock.plugins.engine.host.priority import NICE
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import StatusTopic
 from penstock.plugins.state.queries.run_server import _Server
 from penstock.queries import Queries
 

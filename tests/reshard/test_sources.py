@@ -22,8 +22,7 @@ from penstock import (
 )
 from penstock.plugins.dsl import StreamsBuilder, within
 from penstock.plugins.engine.program.dead_letters import Selection
-from penstock.plugins.engine.program.replay import replay
-from penstock.plugins.engine.program.replay_targets import targets_of
+from penstock.plugins.engine.program.replay import replay, targets_of
 from penstock.plugins.engine.program.stored_id import StoredAs, read_stored, write_stored
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.state.transfer.reshard import accept, plan_reshard, reshard, undo

@@ -11,8 +11,7 @@ from urllib.request import urlopen
 import pytest
 
 from penstock import ProcessingError, TopicPartition
-from penstock.plugins.engine.program.run_status import RunStatus
-from penstock.plugins.engine.program.status_topic import StatusTopic, status_topic
+from penstock.plugins.engine.program.run_status import RunStatus, StatusTopic, status_topic
 from penstock.plugins.engine.run.statistics import RunStatistics
 from penstock.plugins.engine.run.status_writer import StatusWriter
 from penstock.plugins.spark import run

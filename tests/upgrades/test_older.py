@@ -11,8 +11,8 @@ import pytest
 
 from penstock import Application
 from penstock.errors import IncompatibleStateError
+from penstock.plugins.engine.program.check import accept_stores, drop_stores, saved_stores
 from penstock.plugins.engine.program.reset import plan_reset, reset, to_latest
-from penstock.plugins.engine.program.saved_stores import accept_stores, drop_stores, saved_stores
 
 from ..leases import brief_lease
 from .dsl_programs import program

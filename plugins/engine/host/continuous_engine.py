@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from penstock import Commit, RuntimeUnavailableError
-from penstock.plugins.engine.program.open_files import check_open_files_of_process
+from penstock.plugins.engine.program.preparation import check_open_files_of_process
 from penstock.plugins.engine.task.logged_task import FIRST
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop
 from penstock.plugins.engine.task.report import DetailedCounts

@@ -1,22 +1,32 @@
-"""Whether a program fits the state and positions that the last program of its application id has saved."""
+"""Whether a program fits what the last program of its application id has saved; and its parked stores."""
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy, deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock import Application, Assignment, IncompatibleStateError, Log, TopicPartition, check_compatible
+from penstock import (
+    Application,
+    Assignment,
+    ConfigError,
+    IncompatibleStateError,
+    Lease,
+    Log,
+    TopicPartition,
+    check_compatible,
+)
+from penstock.plugins.engine.task.epoch import begin_epoch
 from penstock.plugins.engine.task.refusals import BY_STORE
 from penstock.program.compatibility import saved_serdes
 from penstock.program.layouts import Layouts, layout_from_data, layout_to_data
 from penstock.store.kept_store import KeptStore, Layout
-from penstock.support.names import index_name
+from penstock.support.names import changelog_topic, did_you_mean, index_name
 
-from .saved_program import Note, drop_store, saved_subtopologies
+from .saved_program import Note, drop_store, read_note, saved_subtopologies, write_note
 from .windowed_keys import WHOLE_KEYS, whole_keys, with_whole_keys
 
 _EARLIER, _EARLIER_BYTES = 100, 200_000
@@ -283,3 +293,86 @@ def waiting_records(application_id: str, topic: str, partitions: int, log: Log) 
     committed, starts, ends = log.committed(application_id, each), log.start_offsets(each), log.end_offsets(each)
     positions = {one: starts[one] if (at := committed[one]) is None else at for one in each}
     return sum(max(0, ends[one] - positions[one]) for one in each)
+
+
+@dataclass(frozen=True)
+class SavedStore:
+    """A saved store.
+
+    `parked`: the program that ran last did not name it. `missed`: how far its tasks have gone on since, as text.
+    `accepted`: it may come back all the same.
+    """
+
+    name: str
+    subtopology: int
+    backend: str
+    logged: bool
+    parked: bool
+    missed: tuple[str, ...]
+    accepted: bool
+
+
+def saved_stores(application_id: str, log: Log) -> list[SavedStore]:
+    """Return the stores that the program which ran last saved, and those that are parked; none if none ran."""
+    note = read_note(application_id, log)
+    parked = note.get("parked", {})
+    found = []
+    for number, each in saved_subtopologies(note).items() if note else ():
+        for name in each["stores"]:
+            kept, aside = note["layouts"][number]["now"][name], parked.get(name)
+            found.append(
+                SavedStore(
+                    name,
+                    int(number),
+                    kept["backend"],
+                    kept["logged"],
+                    aside is not None,
+                    () if aside is None else tuple(missed(application_id, note, aside, log)),
+                    aside is not None and aside.get("accepted", False),
+                )
+            )
+    return sorted(found, key=lambda each: (each.subtopology, each.name))
+
+
+def accept_stores(application_id: str, log: Log, lease: Lease, names: Sequence[str]) -> None:
+    """Let parked stores come back with their old content, whatever they have missed.
+
+    Raises ConfigError for a store that is not parked, and FencedError when the application's lease was lost; then
+    nothing has changed.
+    """
+    note = read_note(application_id, log)
+    parked = note.get("parked", {})
+    for name in names:
+        _check_known(application_id, name, list(parked), "parked store")
+        parked[name]["accepted"] = True
+    begin_epoch(application_id, lease)
+    write_note(application_id, lease, note)
+
+
+def drop_stores(application: Application, log: Log, lease: Lease, names: Sequence[str]) -> None:
+    """Drop the content of stores: a store of such a name starts empty from now on, on every machine.
+
+    This is one write to the log. The tasks delete their content when they are opened next. Raises ConfigError for a
+    store that the application did not save, and FencedError when the application's lease was lost.
+    """
+    note = read_note(application.id, log)
+    known = (
+        {name: number for number, each in saved_subtopologies(note).items() for name in each["stores"]} if note else {}
+    )
+    for name in names:
+        _check_known(application.id, name, list(known), "store")
+        drop_store(note, known[name], name)
+    begin_epoch(application.id, lease)
+    write_note(application.id, lease, note)
+    # If this process is killed before a topic is deleted, the tasks empty that topic.
+    topics = log.topics()
+    for topic in (changelog_topic(application.id, name) for name in names):
+        if topic in topics and topics[topic].internal:
+            lease.renew()
+            log.delete_topic(topic)
+
+
+def _check_known(application_id: str, name: str, known: Sequence[str], what: str) -> None:
+    if name not in known:
+        advice = did_you_mean(name, known) or f"it has: {', '.join(sorted(known)) or 'none'}"
+        raise ConfigError(f"application {application_id!r} has no {what} {name!r}; {advice}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock import Log
 from penstock.plugins.engine.task.pause_requests import requests_topic
 
-from .status_topic import status_topic
+from .run_status import status_topic
 
 
 def topics_beside(application_id: str) -> set[str]:

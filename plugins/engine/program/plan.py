@@ -30,7 +30,7 @@ from penstock.task.saved_schedules import left_schedules
 
 from .changelog_location import moved_location
 from .committed import LostPositionsError
-from .new_topics import continued_tasks, plan_to_continue
+from .from_state import continued_tasks, plan_to_continue
 from .preparation import Checked, check, circular_topics
 from .saved_program import Note, repartition_topics, saved_subtopologies, write_note
 from .windowed_keys import kept_whole_keys, left_whole_keys

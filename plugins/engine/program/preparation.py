@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from penstock import (
     Application,
     Assignment,
     ConfigError,
+    CountsFiles,
     IncompatibleStateError,
     Log,
     LogChangelog,
+    RuntimeUnavailableError,
+    Serde,
+    SerdeError,
+    SerdeUnavailableError,
     SinkNode,
+    SourceNode,
     StoreBuilder,
     StoreSpec,
     TopicInfo,
@@ -23,9 +30,13 @@ from penstock import (
 )
 from penstock.hooks import registry
 from penstock.plugins.engine.task.epoch import begin_epoch, current_epoch, of_epoch
+from penstock.program.nodes import decorate
+from penstock.program.serdes import resolve_serde, serdes_of_topic
 from penstock.settings.dead_letters import dead_letter_topics
+from penstock.store.specs import declared_serdes
 from penstock.support.names import did_you_mean
 from penstock.support.packages import check_installed
+from penstock.support.system_errors import open_files_advice, open_files_limit
 from penstock.support.topic_config import TopicConfig, checked_topic_config
 from penstock.support.urls import url_scheme
 
@@ -34,7 +45,6 @@ from .check import check_saved
 from .committed import CommittedPartitions, Positions
 from .own_topics import topics_beside
 from .saved_program import Note, gone_stores, is_same_program, read_note, saved_subtopologies, write_note
-from .serdes import check_serdes, prepare_serdes
 
 _log = logging.getLogger("penstock.applications")
 
@@ -48,6 +58,10 @@ _REPARTITION_CONFIG: Mapping[str, str] = {
     "message.timestamp.after.max.ms": str(2**63 - 1),
     "message.timestamp.type": "CreateTime",
 }
+_BASE = 24
+"""Open files of a task host without a task."""
+_LOCK = 1
+"""Each task's directory on this host has a lock."""
 
 
 @dataclass(frozen=True)
@@ -391,3 +405,98 @@ def _check_sinks(application: Application, log: Log) -> None:
             f"the log has no topic{'s' if several else ''} {', '.join(missing)}; create {'them' if several else 'it'} "
             "(`penstock topics create`) or correct the name"
         )
+
+
+def prepare_serdes(application: Application, unused: Collection[tuple[str, str, str]] = ()) -> None:
+    """Prepare the serdes of all topics and stores. Raises ConfigError with the node and topic, or the store.
+
+    `unused`: serdes of topics that are not called, as ("source" or "sink", topic, "keys" or "values").
+    """
+    for where, serde, writes in _serdes(application, unused):
+        try:
+            serde.prepare(writes=writes)
+        except (ConfigError, SerdeError, SerdeUnavailableError) as error:
+            raise ConfigError(f"application {application.id!r}, {where}: {error}") from error
+
+
+def check_serdes(application: Application) -> None:
+    """Make the serdes of all topics and stores. Raises MissingPackageError for what one needs, among others."""
+    for _ in _serdes(application):
+        pass
+
+
+def _serdes(
+    application: Application, unused: Collection[tuple[str, str, str]] = ()
+) -> Iterator[tuple[str, Serde[Any], bool]]:
+    """Yield each serde with where it is used, and whether values are written with it.
+
+    Topics of patterns are left out: which they are is known when records come.
+    """
+    program, settings = application.program, application.settings
+    for node in program.nodes.values():
+        if isinstance(node, SourceNode):
+            kind, topics = "source", node.topics
+        elif isinstance(node, SinkNode) and isinstance(node.topic, str):
+            kind, topics = "sink", (node.topic,)
+        else:
+            continue
+        what = f"{kind} {node.name!r}"
+        for topic in topics:
+            name = decorate(application.id, topic, program.internal_topics)
+            key, value = serdes_of_topic(node.key_serde, node.value_serde, settings, what, name)
+            for part, serde in (("keys", key), ("values", value)):
+                if (kind, topic, part) not in unused:
+                    yield f"{what}, {part} of topic {name!r}", serde, kind == "sink"
+    for store in program.all_stores():
+        for name, given in declared_serdes(store).items():
+            serde = resolve_serde(given, settings.state_serde, store.name, settings.of_plugins)
+            yield f"store {store.name!r}, {name}", serde, True
+
+
+def check_open_files(prepared: Prepared, log: Log, hosts: int | None) -> None:
+    """Raise RuntimeUnavailableError when the tasks need more open files than the task hosts on this machine may have.
+
+    `hosts`: number of task hosts that share the tasks; None if they run on other machines, whose limits are
+    unknown. It counts the least that evenly spread tasks need. A run may still meet the limit, and then ends with the
+    same advice.
+    """
+    limit, _ = open_files_limit()
+    tasks = len(prepared.assignment.tasks)
+    if hosts is None or limit < 0 or not tasks:
+        return
+    processes = min(tasks, hosts)
+    each = -(-tasks // processes)
+    needed = open_files(prepared.application, log, each)
+    if needed > limit:
+        raise RuntimeUnavailableError(
+            f"application {prepared.application.id!r}: {tasks} tasks in {processes} task host(s), up to {each} in "
+            f"each, need at least {needed} open files in each: {open_files_advice()}"
+        )
+
+
+def check_open_files_of_process(application: Application, log: Log, tasks: int) -> None:
+    """Raise RuntimeUnavailableError when this process may not have as many open files as `tasks` tasks need."""
+    limit, _ = open_files_limit()
+    needed = open_files(application, log, tasks) if limit >= 0 else 0
+    if needed > limit >= 0:
+        raise RuntimeUnavailableError(
+            f"application {application.id!r}: {tasks} tasks in one task host need at least {needed} open files, and "
+            f"none was opened: {open_files_advice()}"
+        )
+
+
+def open_files(application: Application, log: Log, tasks: int) -> int:
+    """Return the least number of open files of a task host with `tasks` tasks."""
+    # Count for the sub-topology with the fewest stores.
+    stores = min(
+        sum(
+            _of_backend(name) for name in {store.backend or application.settings.store_backend for store in each.stores}
+        )
+        for each in application.program.subtopologies
+    )
+    return _BASE + log.open_files(tasks) + tasks * (_LOCK + stores)
+
+
+def _of_backend(name: str) -> int:
+    factory = registry().load("store backend", name)
+    return factory.open_files if isinstance(factory, CountsFiles) else 0

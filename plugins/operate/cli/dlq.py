@@ -175,8 +175,8 @@ def replay(
     The headers of a letter name the topic. With --app it must be one that the application reads. Letters that cannot go
     back wait, and the command ends with 1 when it has sent the others.
     """
+    from penstock.plugins.engine.program.replay import BY_HEADERS, targets_of
     from penstock.plugins.engine.program.replay import replay as run_replay
-    from penstock.plugins.engine.program.replay_targets import BY_HEADERS, targets_of
 
     selection, where = _selection(given)
     with open_log(find_settings(**where)) as log:

@@ -14,7 +14,7 @@ from .output import note
 
 if TYPE_CHECKING:
     from penstock import Application, Commit, Log
-    from penstock.plugins.engine.program.saved_tasks import SavedTask
+    from penstock.plugins.engine.program.saved_program import SavedTask
     from penstock.plugins.spark.dataframe.checkpoint_state import Checkpoint
     from penstock.plugins.state.copies.arrow_columns import ArrowColumns
     from penstock.plugins.state.copies.replica import Replica
@@ -95,7 +95,7 @@ class _OnLog(StoreReading):
     """Reads replicas of the tasks, which stay under `state_dir`."""
 
     def __init__(self, application: Application, log: Log, store: str) -> None:
-        from penstock.plugins.engine.program.saved_tasks import saved_tasks
+        from penstock.plugins.engine.program.saved_program import saved_tasks
         from penstock.plugins.state.copies.contents import declared_store
 
         self._log = log

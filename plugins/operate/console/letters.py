@@ -10,8 +10,14 @@ from typing import Any
 
 from penstock import Application, Log, PenstockError, TopicPartition
 from penstock.plugins.engine.program.dead_letters import Letter, Selection, batches_from, letters_in, partitions_of
-from penstock.plugins.engine.program.replay import Replayed, replay, replayed
-from penstock.plugins.engine.program.replay_targets import Refuses, refuses_other_than_inputs, targets_of
+from penstock.plugins.engine.program.replay import (
+    Refuses,
+    Replayed,
+    refuses_other_than_inputs,
+    replay,
+    replayed,
+    targets_of,
+)
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.state.queries.http.refusals import Refused
 from penstock.settings.dead_letters import dead_letter_topics

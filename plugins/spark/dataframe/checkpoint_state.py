@@ -19,7 +19,7 @@ from penstock import (
     TaskId,
     World,
 )
-from penstock.plugins.engine.program.saved_tasks import SavedTask, written_forms
+from penstock.plugins.engine.program.saved_program import SavedTask, written_forms
 from penstock.plugins.engine.task.local_state.backends import Backends, Coverage
 from penstock.plugins.engine.task.locations import open_deltas
 from penstock.plugins.state.copies.contents import declared_store, store_over

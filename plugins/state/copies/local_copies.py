@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock import Application, StoreError
 from penstock.changelog import is_version
 from penstock.hooks import registry
-from penstock.plugins.engine.program.saved_tasks import SavedTask
+from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.plugins.engine.task.local_state.backends import OF_REPLICA
 from penstock.plugins.engine.task.locations import state_directory
 

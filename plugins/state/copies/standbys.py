@@ -18,7 +18,7 @@ from penstock import (
     StoreLockedError,
     World,
 )
-from penstock.plugins.engine.program.saved_tasks import saved_tasks
+from penstock.plugins.engine.program.saved_program import saved_tasks
 from penstock.plugins.engine.task.locations import state_directory
 
 from .replica import Replica

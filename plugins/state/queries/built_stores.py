@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import Application, StateStore, StoreBackend, StoreBuilder
-from penstock.plugins.engine.program.saved_tasks import SavedTask
+from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.plugins.state.copies.contents import store_over
 
 from .snapshots import Snapshot, ViewBackend

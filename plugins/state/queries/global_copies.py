@@ -20,7 +20,7 @@ from penstock import (
     World,
 )
 from penstock.hooks import registry
-from penstock.plugins.engine.program.saved_tasks import SavedTask
+from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.plugins.engine.task.local_state.global_copy import Position, copy_backend, copy_directory, current_number
 from penstock.plugins.engine.task.local_state.global_stores import GlobalStores
 from penstock.plugins.engine.task.locations import state_directory

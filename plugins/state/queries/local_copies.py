@@ -19,7 +19,7 @@ from penstock import (
 )
 from penstock.changelog import is_version, may_precede
 from penstock.hooks import registry
-from penstock.plugins.engine.program.saved_tasks import SavedTask
+from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.plugins.engine.task.locations import state_directory
 from penstock.program.layouts import id_of_version
 from penstock.store.kept_store import KeptStore

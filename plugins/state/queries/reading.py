@@ -19,7 +19,7 @@ from penstock import (
     ValueAndTimestamp,
     ValueTimestampHeaders,
 )
-from penstock.plugins.engine.program.saved_tasks import SavedTask
+from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.plugins.state.copies.keys import KeyTasks
 from penstock.stores.rows.scan import Scan
 

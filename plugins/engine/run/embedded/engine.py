@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from penstock import Application, LeaseTakenError
-from penstock.plugins.engine.program.open_files import check_open_files
+from penstock.plugins.engine.program.preparation import check_open_files
 from penstock.plugins.engine.task.process_resources import tune_garbage_collector
 
 from ..engine import Engine

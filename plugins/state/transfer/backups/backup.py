@@ -28,8 +28,14 @@ from penstock.plugins.engine.program.changelog_location import reaches
 from penstock.plugins.engine.program.committed import has_lost_commit
 from penstock.plugins.engine.program.lag import offset_resets
 from penstock.plugins.engine.program.preparation import resolve as resolve_tasks
-from penstock.plugins.engine.program.saved_program import is_same_program, read_note, repartition_topics
-from penstock.plugins.engine.program.saved_tasks import SavedTask, saved_tasks, task_partitions
+from penstock.plugins.engine.program.saved_program import (
+    SavedTask,
+    is_same_program,
+    read_note,
+    repartition_topics,
+    saved_tasks,
+    task_partitions,
+)
 from penstock.plugins.engine.task.locations import open_deltas, resolve, state_directory
 from penstock.plugins.engine.task.refusals import NO_COMMIT, ways_on
 from penstock.plugins.state.copies.replica import Replica

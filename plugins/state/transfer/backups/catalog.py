@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 from penstock import ChangelogError, Commit, ConfigError, StoreError, TopicPartition, World
 from penstock.plugins.changelogs.directory import DirectoryChangelog, location_and_options
 from penstock.plugins.changelogs.storage import TEMPORARY, Storage, absolute, open_storage
-from penstock.plugins.engine.program.saved_program import Note
-from penstock.plugins.engine.program.saved_tasks import saved_layouts
+from penstock.plugins.engine.program.saved_program import Note, saved_layouts
 from penstock.world import StoredFile
 
 FORMAT = 1

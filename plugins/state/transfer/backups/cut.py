@@ -9,8 +9,7 @@ from struct import Struct
 from msgpack import packb, unpackb
 
 from penstock import Commit, Log, OffsetOutOfRangeError, OutputBatch, StoreError, TopicPartition, World
-from penstock.plugins.engine.program.saved_program import Note, repartition_topics
-from penstock.plugins.engine.program.saved_tasks import task_partitions
+from penstock.plugins.engine.program.saved_program import Note, repartition_topics, task_partitions
 from penstock.plugins.engine.task.pause_requests import LEAD_MS, LONGEST_MS, Pause, ask_for_pause
 
 _THREADS = 8

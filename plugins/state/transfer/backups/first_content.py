@@ -27,8 +27,8 @@ from penstock import (
     Windowed,
     WindowStore,
 )
+from penstock.plugins.engine.program.check import drop_stores
 from penstock.plugins.engine.program.preparation import RESTORING, Prepared, prepare
-from penstock.plugins.engine.program.saved_stores import drop_stores
 from penstock.plugins.engine.task.commit import PendingCommit
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.report import Phases

@@ -9,8 +9,13 @@ from dataclasses import dataclass, replace
 
 from penstock import Application, IncompatibleStateError, Log, TopicPartition, World
 from penstock.plugins.engine.program.preparation import RESTORING
-from penstock.plugins.engine.program.saved_program import Note, read_note, repartition_topics, saved_subtopologies
-from penstock.plugins.engine.program.saved_tasks import saved_layouts
+from penstock.plugins.engine.program.saved_program import (
+    Note,
+    read_note,
+    repartition_topics,
+    saved_layouts,
+    saved_subtopologies,
+)
 from penstock.plugins.engine.task.locations import open_deltas
 from penstock.plugins.engine.task.refusals import check_note
 

@@ -25,8 +25,7 @@ from penstock.plugins.engine.program.changelog_location import note_location
 from penstock.plugins.engine.program.checkpoint_files import delete_checkpoint
 from penstock.plugins.engine.program.committed import CommittedPartitions
 from penstock.plugins.engine.program.preparation import RESTORING, changelog_config, repartition_config
-from penstock.plugins.engine.program.saved_program import write_note
-from penstock.plugins.engine.program.saved_tasks import saved_layouts, task_partitions
+from penstock.plugins.engine.program.saved_program import saved_layouts, task_partitions, write_note
 from penstock.plugins.engine.task.locations import open_changelog, open_deltas
 from penstock.plugins.engine.task.topic_ids import without_ids
 from penstock.program.layouts import id_of_version

@@ -27,8 +27,13 @@ from penstock.plugins.engine.program.committed import CommittedPartitions
 from penstock.plugins.engine.program.own_topics import topics_beside
 from penstock.plugins.engine.program.pausing import carrying_pause, check_not_paused
 from penstock.plugins.engine.program.preparation import Prepared, make_changelog_topics, prepare
-from penstock.plugins.engine.program.saved_program import read_note, repartition_topics, saved_subtopologies, write_note
-from penstock.plugins.engine.program.saved_tasks import task_partitions
+from penstock.plugins.engine.program.saved_program import (
+    read_note,
+    repartition_topics,
+    saved_subtopologies,
+    task_partitions,
+    write_note,
+)
 from penstock.plugins.engine.program.stored_id import (
     StoredAs,
     read_grown,
