@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock import Application, Assignment, ConfigError, Log, SystemClock, TopicPartition, World
 from penstock.plugins.engine.task.epoch import begin_epoch
 from penstock.plugins.engine.task.local_state.directories import remove_all
-from penstock.plugins.engine.task.locations import open_deltas, state_directory
+from penstock.plugins.engine.task.locations import Places, open_deltas
 from penstock.program.nodes import decorate
 from penstock.support.names import changelog_topic, did_you_mean
 
@@ -167,7 +167,7 @@ def plan_reset(
         tuple(sorted(stores)),
         tuple(sorted(tasks)),
         settings.shown("changelog"),
-        state_directory(settings) / application.id,
+        Places.of(application).root,
         shown_checkpoint(settings, application.id),
     )
 

@@ -292,13 +292,13 @@ def verify(target: str, stores: tuple[str, ...], task: str | None, as_json: bool
     freed, are counted.
     """
     from penstock.plugins.engine.program.saved_program import saved_tasks
-    from penstock.plugins.engine.task.locations import state_directory
+    from penstock.plugins.engine.task.locations import Places
     from penstock.plugins.state.copies.verification import compare
 
     application = find_application(target, **where)
     faults = 0
     with open_application(application) as (application, log):
-        root = state_directory(application.settings) / application.id
+        root = Places.of(application).root
         known = saved_tasks(application.id, log)
         if task is not None and task not in known:
             raise ConfigError(

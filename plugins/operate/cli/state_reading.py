@@ -122,11 +122,11 @@ class _OnLog(StoreReading):
     @contextmanager
     def open(self, task: str, commit: Commit | None = None) -> Iterator[tuple[Any, str]]:
         """Bring a replica there: to a later commit if the changelog does not lead to this one any more."""
+        from penstock.plugins.engine.task.locations import Places
         from penstock.plugins.state.copies.contents import open_store
-        from penstock.plugins.state.copies.local_copies import replica_directory
         from penstock.plugins.state.copies.replica import Replica
 
-        directory = replica_directory(self._application, task, self._store.name)
+        directory = Places.of(self._application).replica(self._store.name, task)
         with Replica(self._application, task, self._log, directory, stores=[self._store.name]) as replica:
             if commit is not None and replica.bring_to(commit):
                 version = commit.version

@@ -23,7 +23,7 @@ from penstock.hooks import registry
 from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.plugins.engine.task.local_state.global_copy import Position, copy_backend, copy_directory, current_number
 from penstock.plugins.engine.task.local_state.global_stores import GlobalStores
-from penstock.plugins.engine.task.locations import state_directory
+from penstock.plugins.engine.task.locations import GLOBAL, Places
 from penstock.program.layouts import Layouts
 from penstock.store.kept_store import KeptStore
 from penstock.support.repeats import Repeats
@@ -32,7 +32,6 @@ from .copies import MOST_AGE_SECONDS
 from .local_copies import LocalCopies, Look
 from .snapshots import Snapshot
 
-GLOBAL = "global"
 """The name that stands for a task where a global store is asked: it has all keys."""
 _FILL_SECONDS = 0.2
 
@@ -58,7 +57,7 @@ class GlobalCopies(LocalCopies):
     ) -> None:
         super().__init__(application, log, world)
         self._spec = spec
-        root = directory or state_directory(application.settings) / application.id / GLOBAL
+        root = directory or Places.of(application).globals
         self._directory = root / spec.store.name
         self._kept = KeptStore.of(spec.store, copy_backend(application, spec.store))
 

@@ -20,7 +20,7 @@ from penstock import (
 from penstock.changelog import is_version, may_precede
 from penstock.hooks import registry
 from penstock.plugins.engine.program.saved_program import SavedTask
-from penstock.plugins.engine.task.locations import state_directory
+from penstock.plugins.engine.task.locations import Places, live_directory
 from penstock.program.layouts import id_of_version
 from penstock.store.kept_store import KeptStore
 from penstock.stores.memory import MemoryBackend
@@ -66,7 +66,7 @@ class LocalCopies(Copies):
 
     def __init__(self, application: Application, log: Log, world: World | None = None) -> None:
         super().__init__(application, log, world)
-        self._root = state_directory(application.settings) / application.id
+        self._places = Places.of(application)
         self._lock = threading.Lock()
         self._readers: dict[tuple[str, str], _Reader] = {}
         self._absent: dict[tuple[str, str], float] = {}
@@ -179,9 +179,9 @@ class LocalCopies(Copies):
             self._lock.release()
 
     def _opened(self, task: SavedTask, backend: str) -> StoreBackend:
-        root = self._root / task.id / backend
-        numbers = [int(each.name) for each in root.glob("*") if each.name.isdigit()]
-        if not numbers:
+        root = self._places.task(task.id) / backend
+        live = live_directory(root)
+        if live is None:
             self._absent[task.id, backend] = self.world.seconds()
             raise StoreUnavailableError(
                 f"this machine has no local state of the task under {root}: ask where it runs, or read the changelog "
@@ -190,9 +190,7 @@ class LocalCopies(Copies):
         tables = [
             table for name, kept in task.layouts.now.items() if kept.backend == backend for table in kept.tables(name)
         ]
-        opened: StoreBackend = registry().load("store backend", backend)(
-            root / str(max(numbers)), tables, read_only=True
-        )
+        opened: StoreBackend = registry().load("store backend", backend)(live, tables, read_only=True)
         return opened
 
     def _drop(self, key: tuple[str, str]) -> None:

@@ -29,7 +29,7 @@ from penstock.store.kept_store import KeptStore
 from penstock.support.names import index_name
 from penstock.support.private_files import make_private_directory, write_private_text
 
-from ..locations import making_state_directory
+from ..locations import live_directory, making_state_directory
 from .directories import DirectoryUse
 from .restoring import Restoring, Stretch
 
@@ -169,7 +169,8 @@ class Backends:
     def _latest(self, name: str) -> int:
         directory = self._directory / name
         with making_state_directory(directory):
-            return max((int(path.name) for path in directory.glob("*") if path.name.isdigit()), default=0)
+            live = live_directory(directory)
+        return 0 if live is None else int(live.name)
 
     def _bring_to(
         self, backend: StoreBackend, reopen: Callable[[], StoreBackend], name: str, version: str, coverage: Coverage

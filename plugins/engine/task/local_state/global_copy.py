@@ -32,7 +32,7 @@ from penstock.support.private_files import make_private_directory, write_private
 from penstock.support.repeats import Repeats
 from penstock.task.progress import Progress
 
-from ..locations import making_state_directory
+from ..locations import GLOBAL, making_state_directory
 from .restoring import Stretch
 from .store_context import TaskStoreContext
 
@@ -84,7 +84,7 @@ class Copy:
         self._index = CommitBuffer(backend, index_name(self.name)) if has_index else None
         context = TaskStoreContext(
             application.id,
-            "global",
+            GLOBAL,
             application.settings.state_serde,
             spec.store.traits.fixed_options,
             lambda: self.progress.stream_time,

@@ -46,7 +46,7 @@ from penstock.plugins.engine.program.stored_id import (
 from penstock.plugins.engine.program.visits import check_no_visits
 from penstock.plugins.engine.task.epoch import begin_epoch
 from penstock.plugins.engine.task.local_state.directories import remove_all
-from penstock.plugins.engine.task.locations import making_state_directory, open_deltas, state_directory
+from penstock.plugins.engine.task.locations import Places, making_state_directory, open_deltas
 from penstock.plugins.engine.task.topic_ids import without_ids
 from penstock.support.names import changelog_topic
 
@@ -336,7 +336,7 @@ def _engine_states(
 @contextmanager
 def _work_directory(plan: ReshardPlan) -> Iterator[Path]:
     """Return a directory of this machine for the state on its way; what a killed run left there is deleted."""
-    directory = state_directory(plan.before.settings) / f"{plan.id}.resharding"
+    directory = Places(plan.before.settings, plan.id).resharding
     shutil.rmtree(directory, ignore_errors=True)
     with making_state_directory(directory):
         directory.mkdir(parents=True)
@@ -370,4 +370,4 @@ def delete_layout(
             log.delete_topic(topic)
     check_lease()
     log.delete_commits(application_id)
-    remove_all(state_directory(settings) / application_id)
+    remove_all(Places(settings, application_id).root)
