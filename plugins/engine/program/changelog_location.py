@@ -18,13 +18,13 @@ from penstock import (
     TaskChangelog,
     TaskId,
 )
+from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.epoch import begin_epoch
 from penstock.plugins.engine.task.local_state.backends import Coverage
 from penstock.plugins.engine.task.locations import open_deltas, resolve
 from penstock.program.layouts import Layouts
 from penstock.settings.secret import hide
 
-_META = "changelog"
 _THREADS = 8
 
 
@@ -66,7 +66,7 @@ def moved_location(application: Application, assignment: Assignment, log: Log, i
 
 def note_location(application: Application, log: Log, identity: str) -> None:
     """Note in the log where the changelog is now."""
-    log.put_meta(application.id, f"{_META}-{identity}", shown_location(application.settings).encode())
+    notes.CHANGELOG.of(identity).write(application.id, log, shown_location(application.settings))
 
 
 def keeps_state(application: Application, task: TaskId) -> bool:
@@ -92,8 +92,7 @@ def shown_location(settings: Settings) -> str:
 
 def noted_location(application_id: str, log: Log, identity: str) -> str | None:
     """Return the changelog as it was noted last, without secrets; None if it never was, or is in the log."""
-    saved = log.get_meta(application_id, f"{_META}-{identity}")
-    return None if saved is None else saved.decode()
+    return notes.CHANGELOG.of(identity).read(application_id, log) or None
 
 
 def stateful_tasks(application: Application, assignment: Assignment) -> list[TaskId]:

@@ -19,6 +19,7 @@ from penstock import (
     TopicPartition,
     check_compatible,
 )
+from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.epoch import begin_epoch
 from penstock.plugins.engine.task.refusals import BY_STORE
 from penstock.program.compatibility import saved_serdes
@@ -26,7 +27,7 @@ from penstock.program.layouts import Layouts, layout_from_data, layout_to_data
 from penstock.store.kept_store import KeptStore, Layout
 from penstock.support.names import changelog_topic, did_you_mean, index_name
 
-from .saved_program import Note, drop_store, read_note, saved_subtopologies, write_note
+from .saved_program import ProgramNote, drop_store, read_note, saved_subtopologies
 from .windowed_keys import WHOLE_KEYS, whole_keys, with_whole_keys
 
 _EARLIER, _EARLIER_BYTES = 100, 200_000
@@ -34,7 +35,9 @@ _EARLIER, _EARLIER_BYTES = 100, 200_000
 sub-topologies together, so that a log takes it; a local copy in an older layout is restored from the changelog."""
 
 
-def check_saved(application: Application, assignment: Assignment, before: Note, log: Log) -> tuple[Note, Application]:
+def check_saved(
+    application: Application, assignment: Assignment, before: ProgramNote, log: Log
+) -> tuple[ProgramNote, Application]:
     """Compare the program with `before`, the note of the program that ran last (empty: none did).
 
     Return the new note, and the application with the layouts of its tasks' state. Raises IncompatibleStateError with
@@ -42,7 +45,7 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
     """
     now = application.program.fingerprint(assignment, application.settings)
     before = _without_refilled(application.id, before, now, log)
-    note: Note = {
+    note: ProgramNote = {
         "identity": before.get("identity") or secrets.token_hex(8),
         "fingerprint": now,
         "changelog": application.settings.changelog.partition(":")[0],
@@ -95,7 +98,7 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
     return note, with_whole_keys(_with_layouts(application, layouts), note)
 
 
-def _without_refilled(application_id: str, before: Note, now: Mapping[str, Any], log: Log) -> Note:
+def _without_refilled(application_id: str, before: ProgramNote, now: Mapping[str, Any], log: Log) -> ProgramNote:
     """Return the note without stores that are filled from a topic from now on, and whose saved content is not that.
 
     These are stores that the program wrote, and parked ones that have missed records of the topic.
@@ -126,7 +129,9 @@ def _check_changelog(application: Application, before: Mapping[str, Any]) -> Non
 # ---------------------------------------------------------------- parked stores
 
 
-def _park(application_id: str, before: Note, now: Mapping[str, Any], log: Log) -> tuple[dict[str, Any], dict[str, Any]]:
+def _park(
+    application_id: str, before: ProgramNote, now: Mapping[str, Any], log: Log
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the stores that are parked from now on, and the parked stores that the program names again."""
     named = {name for each in now["subtopologies"].values() for name in each["stores"]}
     were = before.get("parked", {})
@@ -141,7 +146,7 @@ def _park(application_id: str, before: Note, now: Mapping[str, Any], log: Log) -
     return parked, back
 
 
-def _late(application_id: str, before: Note, back: Mapping[str, Any], log: Log) -> Iterable[str]:
+def _late(application_id: str, before: ProgramNote, back: Mapping[str, Any], log: Log) -> Iterable[str]:
     """Return a reason for each store that comes back and has missed records."""
     for name, each in back.items():
         if not each.get("accepted") and (moved := missed(application_id, before, each, log)):
@@ -152,7 +157,7 @@ def _late(application_id: str, before: Note, back: Mapping[str, Any], log: Log) 
             )
 
 
-def missed(application_id: str, note: Note, parked: Mapping[str, Any], log: Log) -> list[str]:
+def missed(application_id: str, note: ProgramNote, parked: Mapping[str, Any], log: Log) -> list[str]:
     """Return how far the tasks upstream of a parked store have gone on without it, as text for each partition.
 
     Topics that they did not read before are included.
@@ -167,7 +172,7 @@ def missed(application_id: str, note: Note, parked: Mapping[str, Any], log: Log)
     ]
 
 
-def _upstream(note: Note, number: str) -> list[str]:
+def _upstream(note: ProgramNote, number: str) -> list[str]:
     """Return the numbers of a sub-topology and of those upstream of it."""
     subtopologies = note["fingerprint"]["subtopologies"]
     wanted, found = [number], []
@@ -182,7 +187,7 @@ def _upstream(note: Note, number: str) -> list[str]:
     return found
 
 
-def _read_by(note: Note, numbers: Iterable[str]) -> dict[str, list[int | None]]:
+def _read_by(note: ProgramNote, numbers: Iterable[str]) -> dict[str, list[int | None]]:
     """Return the topics that sub-topologies read, each with None for each of its partitions."""
     counts = note["fingerprint"]["partitions"]
     topics = sorted({topic for number in numbers for topic in note["reads"].get(number, ())})
@@ -346,7 +351,7 @@ def accept_stores(application_id: str, log: Log, lease: Lease, names: Sequence[s
         _check_known(application_id, name, list(parked), "parked store")
         parked[name]["accepted"] = True
     begin_epoch(application_id, lease)
-    write_note(application_id, lease, note)
+    notes.PROGRAM.write(application_id, lease, note)
 
 
 def drop_stores(application: Application, log: Log, lease: Lease, names: Sequence[str]) -> None:
@@ -363,7 +368,7 @@ def drop_stores(application: Application, log: Log, lease: Lease, names: Sequenc
         _check_known(application.id, name, list(known), "store")
         drop_store(note, known[name], name)
     begin_epoch(application.id, lease)
-    write_note(application.id, lease, note)
+    notes.PROGRAM.write(application.id, lease, note)
     # If this process is killed before a topic is deleted, the tasks empty that topic.
     topics = log.topics()
     for topic in (changelog_topic(application.id, name) for name in names):

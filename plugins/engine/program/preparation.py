@@ -29,6 +29,7 @@ from penstock import (
     TopologyError,
 )
 from penstock.hooks import registry
+from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.epoch import begin_epoch, current_epoch, of_epoch
 from penstock.program.nodes import decorate
 from penstock.program.serdes import resolve_serde, serdes_of_topic
@@ -44,12 +45,10 @@ from .changelog_location import check_location
 from .check import check_saved
 from .committed import CommittedPartitions, Positions
 from .own_topics import topics_beside
-from .saved_program import Note, gone_stores, is_same_program, read_note, saved_subtopologies, write_note
+from .saved_program import ProgramNote, gone_stores, is_same_program, read_note, saved_subtopologies
 
 _log = logging.getLogger("penstock.applications")
 
-RESTORING = "restoring"
-"""The note that an application has while it is restored from a backup, or a store is filled; empty afterwards."""
 
 _REPARTITION_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "delete",
@@ -123,8 +122,8 @@ class Checked:
     assignment: Assignment
     committed: CommittedPartitions
     positions: Positions
-    before: Note
-    now: Note
+    before: ProgramNote
+    now: ProgramNote
     topics: tuple[NewTopic, ...]
 
 
@@ -198,9 +197,9 @@ def _resolve_with_sinks(application: Application, log: Log) -> Assignment:
 
 def check_restored(application_id: str, log: Log) -> None:
     """Raise IncompatibleStateError for an application of which only a part was restored or imported."""
-    if begun := log.get_meta(application_id, RESTORING):
+    if begun := notes.RESTORING.read(application_id, log):
         raise IncompatibleStateError(
-            f"application {application_id!r} is being restored or filled ({begun.decode()}), or that was cut short: "
+            f"application {application_id!r} is being restored or filled ({begun}), or that was cut short: "
             "repeat `penstock state restore` or `penstock state import`, which begins again"
         )
 
@@ -222,7 +221,7 @@ def prepare(application: Application, log: Log, check_lease: Callable[[], None] 
         check_lease()
         if not is_same_program(checked.now, checked.before):
             begin_epoch(application.id, log)
-        write_note(application.id, log, checked.now)
+        notes.PROGRAM.write(application.id, log, checked.now)
     epoch = current_epoch(application.id, log) or begin_epoch(application.id, log)
     assignment = replace(checked.assignment, missing={})
     return Prepared(of_epoch(application, epoch), assignment, identity, checked.committed, gone_stores(checked.now))
@@ -322,7 +321,7 @@ def make_changelog_topics(application: Application, assignment: Assignment, log:
 
 
 def _missing_changelog_topics(
-    application: Application, assignment: Assignment, log: Log, before: Note
+    application: Application, assignment: Assignment, log: Log, before: ProgramNote
 ) -> list[NewTopic]:
     """Check the changelog topics that are there, and return those that are not; `before`: the last start's note."""
     changelog = application.settings.log_changelog

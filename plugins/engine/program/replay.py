@@ -24,13 +24,13 @@ from penstock import (
     UnknownTopicError,
     default_partitioner,
 )
+from penstock.plugins.engine.task import notes
 from penstock.program.nodes import decorate, reads
 from penstock.program.partitioning import partitions_of_key
 from penstock.program.serdes import serdes_of_topic
 from penstock.task.dead_letter import FailureNote
 
 from .dead_letters import Letter, Selection, batches_from, letters_in, partitions_of, read_letters
-from .saved_program import read_note_of_any_version
 from .stored_id import read_grown, read_stored, stored_application
 from .windowed_keys import WHOLE_KEYS, whole_keys, with_whole_keys
 
@@ -77,7 +77,7 @@ def by_sinks(application: Application, log: Log) -> Choose:
     Where only a source names the topic, its key serde says whether keys are windowed. Others are chosen `by_hash`.
     """
     application = stored_application(application, log)
-    kept = whole_keys(application, read_note_of_any_version(application.id, log), log)
+    kept = whole_keys(application, notes.PROGRAM.read(application.id, log), log)
     application = with_whole_keys(application, {WHOLE_KEYS: kept})
     program, settings = application.program, application.settings
     nodes: dict[str, SinkNode | SourceNode] = {}

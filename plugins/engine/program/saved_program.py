@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock import IncompatibleStateError, Lease, Log, Serde, TopicPartition
+from penstock import IncompatibleStateError, Log, Serde, TopicPartition
+from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.refusals import check_note
 from penstock.program.layouts import Layouts, layout_from_data
 
 from .changelog_location import noted_location
 
-_META = "program"
-
-Note = dict[str, Any]
+ProgramNote = dict[str, Any]
 """The note of the program that ran last.
 
 `identity`: the application's incarnation. `fingerprint`; `changelog`. `reads`: the topics of each sub-topology by their
@@ -31,44 +29,32 @@ def saved_fingerprint(application_id: str, log: Log) -> Mapping[str, Any] | None
 
     Also that of an older version of penstock, so that it can be reset.
     """
-    note = read_note_of_any_version(application_id, log)
+    note: ProgramNote = notes.PROGRAM.read(application_id, log)
     return {**note["fingerprint"], "subtopologies": saved_subtopologies(note)} if note else None
 
 
-def read_note(application_id: str, log: Log) -> Note:
+def read_note(application_id: str, log: Log) -> ProgramNote:
     """Return the note of the program that ran last under this id; empty if none did.
 
     Raises IncompatibleStateError if another version of penstock saved it in a form that this one does not read.
     """
-    note = read_note_of_any_version(application_id, log)
+    note: ProgramNote = notes.PROGRAM.read(application_id, log)
     if note:
         check_note(application_id, note)
     return note
 
 
-def read_note_of_any_version(application_id: str, log: Log) -> Note:
-    """Return the note as it is, for what must work on notes that this version does not read; empty if there is none."""
-    saved = log.get_meta(application_id, _META)
-    note: Note = {} if saved is None else json.loads(saved)
-    return note
-
-
-def is_same_program(note: Note, other: Note) -> bool:
+def is_same_program(note: ProgramNote, other: ProgramNote) -> bool:
     """Return whether two notes are of one program and incarnation; its second start writes some fields more."""
     return _compared(note) == _compared(other)
 
 
-def _compared(note: Note) -> Note:
+def _compared(note: ProgramNote) -> ProgramNote:
     layouts = {
         number: {**each, "earlier": {name: old for name, old in each["earlier"].items() if old != each["now"]}}
         for number, each in note.get("layouts", {}).items()
     }
     return {"parked": {}, "gone": {}, "whole_keys": [], **note, "layouts": layouts}
-
-
-def write_note(application_id: str, log: Log | Lease, note: Note) -> None:
-    """Write the note. The caller holds the application's lease; `log`: that lease, where it may have been lost."""
-    log.put_meta(application_id, _META, json.dumps(note).encode())
 
 
 def saved_subtopologies(note: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -79,7 +65,7 @@ def saved_subtopologies(note: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def repartition_topics(application_id: str, note: Note) -> set[str]:
+def repartition_topics(application_id: str, note: ProgramNote) -> set[str]:
     """Return the internal topics of the saved program as the log names them; none if no program was saved."""
     return {f"{application_id}-{each}" for each in note["fingerprint"]["internal_topics"]} if note else set()
 
@@ -90,7 +76,7 @@ def gone_stores(note: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sorted(name for name, each in note.get("parked", {}).items() if each["subtopology"] in gone))
 
 
-def drop_store(note: Note, number: str, name: str) -> None:
+def drop_store(note: ProgramNote, number: str, name: str) -> None:
     """Change a note so that a store of this name starts afresh in the next program."""
     note.setdefault("lives", {})[name] = note.get("lives", {}).get(name, 0) + 1
     if note.get("parked", {}).pop(name, None) is None:
@@ -157,7 +143,7 @@ def written_forms(stores: Mapping[str, Any]) -> Mapping[str, Mapping[str, str]]:
     }
 
 
-def task_partitions(note: Note) -> Mapping[str, tuple[TopicPartition, ...]]:
+def task_partitions(note: ProgramNote) -> Mapping[str, tuple[TopicPartition, ...]]:
     """Return the partitions that each task of the saved program reads, also those of tasks without stores."""
     found = {}
     for number, topics in sorted(note["reads"].items(), key=lambda each: int(each[0])):
@@ -168,7 +154,7 @@ def task_partitions(note: Note) -> Mapping[str, tuple[TopicPartition, ...]]:
     return found
 
 
-def saved_layouts(note: Note, number: str) -> Layouts:
+def saved_layouts(note: ProgramNote, number: str) -> Layouts:
     """Return how the tasks of a sub-topology keep their stores, now and before."""
     saved = note["layouts"].get(number, {"now": {}, "earlier": {}})
     earlier = {name: layout_from_data(layout) for name, layout in saved["earlier"].items()}

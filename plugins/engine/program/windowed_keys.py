@@ -7,27 +7,25 @@ its rows would go to other partitions than those that they were in, so it keeps 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
 from typing import Any
 
 from penstock import Application, Log, SinkNode
+from penstock.plugins.engine.task import notes
 from penstock.program.partitioning import whole_key
 from penstock.program.serdes import resolve_serde
 
-from .saved_program import Note, read_note_of_any_version
+from .saved_program import ProgramNote
 
 WHOLE_KEYS = "whole_keys"
 """The entry of a note. Versions that knew only that partitioner have none."""
-_BESIDE = "-layouts"
-"""Notes under this id stay when a reset deletes those of the application; see applications/stored_id.py."""
 CHOSEN = ""
 """The entry for sinks that choose a topic for each record."""
 
 
-def whole_keys(application: Application, before: Note, log: Log) -> set[str]:
+def whole_keys(application: Application, before: ProgramNote, log: Log) -> set[str]:
     """Return the topics that keep this partitioner; `before`: the note of the program that ran last, empty if none did.
 
     A topic that the program does not name any more stays among them. A new internal topic is among them if it is
@@ -37,29 +35,29 @@ def whole_keys(application: Application, before: Note, log: Log) -> set[str]:
     return _with_copartitioned(application, before, _by_whole_key(application, before, log) - chosen) - chosen
 
 
-def left_whole_keys(application: Application, before: Note, log: Log) -> set[str]:
+def left_whole_keys(application: Application, before: ProgramNote, log: Log) -> set[str]:
     """Return the topics that had this partitioner, and for which a sink of the program now chooses another one."""
     return _by_whole_key(application, before, log) & _chosen_otherwise(application)
 
 
 def note_before_reset(application: Application, log: Log) -> None:
     """Save these topics for the first start after a reset, which deletes the note of the program but no output."""
-    before, name = read_note_of_any_version(application.id, log), application.id + _BESIDE
+    before = notes.PROGRAM.read(application.id, log)
     kept = sorted(whole_keys(application, before, log)) if before else None
-    if kept is not None and kept != json.loads(log.get_meta(name, WHOLE_KEYS) or b"[]"):
-        log.put_meta(name, WHOLE_KEYS, json.dumps(kept).encode())
+    if kept is not None and kept != notes.WHOLE_KEYS.read(application.id, log):
+        notes.WHOLE_KEYS.write(application.id, log, kept)
 
 
-def _by_whole_key(application: Application, before: Note, log: Log) -> set[str]:
+def _by_whole_key(application: Application, before: ProgramNote, log: Log) -> set[str]:
     if not before:
-        return set(json.loads(log.get_meta(application.id + _BESIDE, WHOLE_KEYS) or b"[]"))
+        return set(notes.WHOLE_KEYS.read(application.id, log))
     if WHOLE_KEYS in before:
         return set(before[WHOLE_KEYS])
     # Which topics from outside such a version has written is not known, so it may be any; of internal ones it is.
     return {topic_of(each) for each in _windowed_sinks(application)} - _new_internal(application, before)
 
 
-def _with_copartitioned(application: Application, before: Note, kept: set[str]) -> set[str]:
+def _with_copartitioned(application: Application, before: ProgramNote, kept: set[str]) -> set[str]:
     program = application.program
     topics = {each.name: each.topics for part in program.subtopologies for each in part.sources}
     groups = [
@@ -72,7 +70,7 @@ def _with_copartitioned(application: Application, before: Note, kept: set[str]) 
     return kept
 
 
-def _new_internal(application: Application, before: Note) -> set[str]:
+def _new_internal(application: Application, before: ProgramNote) -> set[str]:
     """Return the internal topics that the program which ran last did not have."""
     return application.program.internal_topics.keys() - set(before.get("fingerprint", {}).get("internal_topics", ()))
 
@@ -89,7 +87,7 @@ def kept_whole_keys(application: Application) -> set[str]:
     return {topic_of(each) for each in _windowed_sinks(application) if each.partition_by is whole_key}
 
 
-def with_whole_keys(application: Application, note: Note) -> Application:
+def with_whole_keys(application: Application, note: ProgramNote) -> Application:
     """Return the application, whose sinks of the topics in a note keep that partitioner."""
     kept = {
         each.name: replace(each, partition_by=whole_key)

@@ -32,18 +32,16 @@ from penstock.plugins.engine.program.saved_program import (
     repartition_topics,
     saved_subtopologies,
     task_partitions,
-    write_note,
 )
 from penstock.plugins.engine.program.stored_id import (
     StoredAs,
     read_grown,
-    read_note_beside,
     read_stored,
     write_grown,
-    write_note_beside,
     write_stored,
 )
 from penstock.plugins.engine.program.visits import check_no_visits
+from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.epoch import begin_epoch
 from penstock.plugins.engine.task.local_state.directories import remove_all
 from penstock.plugins.engine.task.locations import Places, making_state_directory, open_deltas
@@ -55,8 +53,6 @@ from .engine_state import merged_state, partition_times, with_partition_times
 from .plan import ReshardPlan, moves, new_note
 from .splitting import split_state
 from .writing import NewTask
-
-_META = "resharding"
 
 _log = logging.getLogger("penstock.reshard")
 
@@ -172,7 +168,7 @@ def _without_position(log: Log, layout_id: str) -> list[str]:
 def _prepare(plan: ReshardPlan, layout_id: str, log: Log) -> Prepared:
     """Write the note of the new layout, and make its topics. The note is first: it says what may be there."""
     application, assignment = plan.under(layout_id, log)
-    write_note(layout_id, log, new_note(plan, application, assignment, log))
+    notes.PROGRAM.write(layout_id, log, new_note(plan, application, assignment, log))
     make_changelog_topics(application, assignment, log)
     return prepare(application, log)
 
@@ -198,7 +194,7 @@ def _begin(plan: ReshardPlan, log: Log, world: World, lease: Lease) -> _Begun:
     """
     check_no_visits(plan.before, log, plan.tasks.tasks)
     check_not_paused(plan.before, log)
-    noted = read_note_beside(plan.id, log, _META)
+    noted = notes.RESHARDING.read(plan.id, log)
     ends = _noted_ends(plan, log, noted) or fixed_ends(plan, log)
     for unused in {plan.stored.unused, noted.get("id", "")} - {"", plan.stored.id}:
         delete_layout(plan.before.settings, log, unused, world, lease.renew)
@@ -212,7 +208,7 @@ def _begin(plan: ReshardPlan, log: Log, world: World, lease: Lease) -> _Begun:
         **_what(plan),
         "ends": _by_topic(ends),
     }
-    write_note_beside(plan.id, lease, _META, note)
+    notes.RESHARDING.write(plan.id, lease, note)
     return begun
 
 
