@@ -44,10 +44,8 @@ def read_grown(stored: StoredAs, log: Log) -> Mapping[str, Mapping[str, int]]:
 
     Records below such an end were written by an earlier number of partitions.
     """
-    if note := notes.GROWN.read(stored.id, log):
-        return dict(note["ends"])
-    # Earlier versions noted no growth. When they resharded, the new partitions of a topic that had grown were empty.
-    return {topic: at for topic, at in stored.starts.items() if at.get(str(len(at) - 1)) == 0}
+    ends: Mapping[str, Mapping[str, int]] = notes.GROWN.read(stored.id, log).get("ends", {})
+    return ends
 
 
 def write_grown(layout_id: str, lease: Lease, grown: Mapping[str, Mapping[str, int]]) -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from penstock import IncompatibleStateError, Settings, version_counter
+from penstock import IncompatibleStateError, Settings
 from penstock.program.compatibility import of_other_version
 from penstock.program.layouts import Layouts, id_of_version
-
-BY_STORE = "by store"
-"""The entry `values` of a note. Older versions have none: they saved numbers of operators by the names of nodes."""
 
 _BEGIN_AFRESH = (
     "this version does not read it. Run the program under another application id, which starts afresh, or "
@@ -36,24 +32,8 @@ KEEPS_NO_POSITIONS = (
 def check_note(application_id: str, note: Mapping[str, Any]) -> None:
     """Raise IncompatibleStateError for the note of a program that another version of penstock ran."""
     reason = of_other_version(note["fingerprint"])
-    if not reason and note.get("values") != BY_STORE:
-        reason = "it was saved by an older version of penstock, with times by the names of nodes"
     if reason:
         raise IncompatibleStateError(f"application {application_id!r}, its saved program: {reason}; {_BEGIN_AFRESH}")
-
-
-def check_commit(where: str, version: str, engine_state: bytes) -> None:
-    """Raise IncompatibleStateError for a task's last commit if its version's name or its engine state has an old form.
-
-    A note may be newer than the commit of a task: when a version of penstock starts first, tasks follow one by one.
-    """
-    has_layout = id_of_version(version) is not None or version_counter(version) == 0
-    old = {"due", "nodes"} & json.loads(engine_state).keys() if engine_state else ()
-    if not has_layout or old:
-        raise IncompatibleStateError(
-            f"{where}: its last commit (state version {version}) was saved by an older version of penstock; "
-            f"{_BEGIN_AFRESH}"
-        )
 
 
 def check_layout(where: str, version: str, layouts: Layouts) -> None:

@@ -30,7 +30,7 @@ from penstock.plugins.engine.task.local_state.backends import OF_REPLICA, Backen
 from penstock.plugins.engine.task.local_state.directories import SoleUse
 from penstock.plugins.engine.task.local_state.restoring import Stretch
 from penstock.plugins.engine.task.locations import making_state_directory, open_changelog
-from penstock.plugins.engine.task.refusals import NO_COMMIT, check_commit
+from penstock.plugins.engine.task.refusals import NO_COMMIT
 from penstock.program.layouts import Layouts, id_of_version
 from penstock.settings.secret import HIDDEN
 from penstock.store.kept_store import Layout
@@ -192,7 +192,6 @@ class Replica:
 
     def _bring_to(self, commit: Commit, between: Callable[[], None]) -> bool:
         """Return False if the task has committed meanwhile."""
-        check_commit(self._where, commit.version, commit.engine_state)
         backends = self._backends
         assert backends is not None
         backends.opening.between = lambda: self._pause(between)

@@ -37,8 +37,6 @@ _log = logging.getLogger("penstock.state")
 
 OF_REPLICA = "incarnation"
 """The file in a directory whose content a replica wrote: it has nothing of stores that are not in the changelog."""
-_FILLED = "filled"
-"""The file in a directory that no earlier penstock filled: it named a copy before its read-only stores were filled."""
 _UNFILLED = "unfilled:"
 """How the name of a copy begins before its read-only stores are filled; a token and the name afterwards follow."""
 _PARTIAL = "partial:"
@@ -92,14 +90,11 @@ class Backends:
         gone = coverage.gone
         if self._names or gone:
             self._use = DirectoryUse(self._directory, self._world)
-        of_replica, filled = self._directory / OF_REPLICA, self._directory / _FILLED
-        self._lacks_filled = of_replica.exists() or not filled.exists()
+        of_replica = self._directory / OF_REPLICA
+        self._lacks_filled = of_replica.exists()
         for name, stores in self._names.items():
             self._open_backend(name, [*stores, *gone.get(name, ())], version, coverage)
         self._take_over(version, coverage)
-        if self.refills and not filled.exists():
-            with making_state_directory(self._directory):
-                write_private_text(filled, "")
         of_replica.unlink(missing_ok=True)
 
     def open_empty(self, version: str) -> None:

@@ -38,7 +38,6 @@ from penstock.task.progress import Progress
 from penstock.task.saved_values import adopt_values
 from penstock.task.task import Task
 
-from ..refusals import check_commit
 from .backends import Backends, Coverage
 from .refill import Refill
 from .restoring import RestoreProgress, Stretch
@@ -180,11 +179,7 @@ class TaskState:
         return self._coverage.is_settled
 
     def adopt(self, version: str, engine_state: bytes) -> bytes:
-        """Return the engine state that was committed with `version`, as far as it belongs to the present stores.
-
-        Raises IncompatibleStateError if an older version of penstock saved it.
-        """
-        check_commit(self._where, version, engine_state)
+        """Return the engine state that was committed with `version`, as far as it belongs to the present stores."""
         return adopt_values(engine_state, self._layouts.of_version(version), self._layouts.now)
 
     def append_layout(self, last: Commit, commit: Commit) -> list[OutputBatch]:
