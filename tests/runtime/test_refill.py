@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -242,6 +242,25 @@ def test_one_that_a_deployment_moves_to_another_backend_where_local_state_is_beh
             run_on(machine, in_memory)
         run_on("one", topology())
         assert surroundings.values_by_key("out") == {"a": ["1 1", "1 2", "1 3"]}
+
+
+def test_entries_expire_as_when_they_were_put_first() -> None:
+    """The store has the clocks of the task that fills it."""
+    with TopologyTestDriver(topology(key_value_store("rates", ttl="1000s", **TEXTS)), store_backend="lmdb") as driver:
+        driver.pipe("rates", "a", "1", timestamp=5_000_000)
+        driver.pipe("in", "a", "x", timestamp=5_000_100)
+
+        def rows() -> list[tuple[bytes, bytes]]:
+            driver.reopen()
+            with closing(LmdbBackend(state_of(driver) / "lmdb" / "0", ["rates"])) as copy:
+                return list(copy.range("rates"))
+
+        before = rows()
+        lose_copy(driver)
+        assert dict(driver.store("rates").all()) == {"a": "1"}
+        assert rows() == before
+        driver.pipe("in", "a", "x", timestamp=7_000_000)
+        assert dict(driver.store("rates").all()) == {}
 
 
 def test_others_only_read_it() -> None:

@@ -131,7 +131,7 @@ class TaskState:
         return lambda backend: refill.changes(backend, self._context, self._connect_clocks, pause)
 
     def _connect_clocks(self, task: Task) -> None:
-        self.stream_time, self.wall_clock = lambda: task.stream_time, lambda: task.wall_clock
+        self._progress = task.progress
 
     def set_clocks(self, stream_time: int, wall_clock: int) -> None:
         """Set the times (ms) that stores count from, for a tool that puts rows without a task."""
