@@ -27,7 +27,6 @@ from penstock.store.kept_store import KeptStore, Layout
 from penstock.support.names import changelog_topic, did_you_mean, index_name
 
 from .saved_program import ProgramNote, drop_store, read_note, saved_subtopologies
-from .windowed_keys import WHOLE_KEYS, whole_keys, with_whole_keys
 
 _EARLIER, _EARLIER_BYTES = 100, 200_000
 """Number of earlier layouts of a sub-topology that are kept, and their bytes in the note of the program, of all
@@ -51,7 +50,7 @@ def check_saved(
         "reads": _reads(assignment),
         "lives": before.get("lives", {}),
         "values": "by store",  # no reader looks at it
-        WHOLE_KEYS: sorted(whole_keys(application, before, log)),
+        "whole_keys": [],  # no other value is written
     }
     reasons: list[str] = []
     if before:
@@ -94,7 +93,7 @@ def check_saved(
             for number, each in layouts.items()
         },
     }
-    return note, with_whole_keys(_with_layouts(application, layouts), note)
+    return note, _with_layouts(application, layouts)
 
 
 def _without_refilled(application_id: str, before: ProgramNote, now: Mapping[str, Any], log: Log) -> ProgramNote:

@@ -34,7 +34,6 @@ from .committed import LostPositionsError
 from .from_state import continued_tasks, plan_to_continue
 from .preparation import Checked, check, circular_topics
 from .saved_program import ProgramNote, repartition_topics, saved_subtopologies
-from .windowed_keys import kept_whole_keys, left_whole_keys
 
 _THREADS = 8
 KEPT, NEW, PARKED, BACK, FILLED = "kept", "new", "parked", "comes back", "filled"
@@ -80,10 +79,8 @@ class Plan:
     saved schedules no processor takes over; they do not fire. `rollback`: why the program that ran last would be
     refused afterwards; empty if it would not. `rollback_after`: why it would be while records wait in repartition
     topics. Stores in `parked` come back with it only until their tasks have processed a record. `left_to_the_start`:
-    what only the start itself can check. `whole_keys`: topics whose windowed keys stay partitioned by key and window,
-    as an earlier version wrote them ("": topics that a function chooses); `left_whole_keys`: those that were, and now
-    go by the `partition_by` or `partitioner` of their sink. `circular_topics`: inputs that what reads them writes, and
-    that are not known to be intermediate.
+    what only the start itself can check. `circular_topics`: inputs that what reads them writes, and that are not known
+    to be intermediate.
     """
 
     application_id: str
@@ -97,8 +94,6 @@ class Plan:
     rollback: tuple[str, ...] = ()
     rollback_after: tuple[str, ...] = ()
     left_to_the_start: tuple[str, ...] = ()
-    whole_keys: tuple[str, ...] = ()
-    left_whole_keys: tuple[str, ...] = ()
     circular_topics: tuple[str, ...] = ()
 
     @property
@@ -140,8 +135,6 @@ def made_plan(application: Application, log: Log) -> tuple[Plan, ProgramNote]:
         rollback=rollback,
         rollback_after=tuple(each for each in _rollback(before, now, ()) if each not in rollback),
         left_to_the_start=(*continued, *_left_to_the_start(checked, log)),
-        whole_keys=tuple(sorted(kept_whole_keys(checked.application))),
-        left_whole_keys=tuple(sorted(left_whole_keys(checked.application, before, log))),
         circular_topics=circular_topics(checked.application, checked.assignment),
     )
     return made, now

@@ -24,7 +24,6 @@ from penstock import (
     UnknownTopicError,
     default_partitioner,
 )
-from penstock.plugins.engine.task import notes
 from penstock.program.nodes import decorate, reads
 from penstock.program.partitioning import partitions_of_key
 from penstock.program.serdes import serdes_of_topic
@@ -32,7 +31,6 @@ from penstock.task.dead_letter import FailureNote
 
 from .dead_letters import Letter, Selection, batches_from, letters_in, partitions_of, read_letters
 from .stored_id import read_grown, read_stored, stored_application
-from .windowed_keys import WHOLE_KEYS, whole_keys, with_whole_keys
 
 _STATE_BYTES = 1_900
 _VERSION = "replay"
@@ -77,8 +75,6 @@ def by_sinks(application: Application, log: Log) -> Choose:
     Where only a source names the topic, its key serde says whether keys are windowed. Others are chosen `by_hash`.
     """
     application = stored_application(application, log)
-    kept = whole_keys(application, notes.PROGRAM.read(application.id, log), log)
-    application = with_whole_keys(application, {WHOLE_KEYS: kept})
     program, settings = application.program, application.settings
     nodes: dict[str, SinkNode | SourceNode] = {}
     for node in sorted(program.nodes.values(), key=lambda each: isinstance(each, SinkNode)):

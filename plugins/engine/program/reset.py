@@ -20,7 +20,6 @@ from .lag import start_positions
 from .own_topics import topics_beside
 from .preparation import circular_topics
 from .saved_program import saved_fingerprint
-from .windowed_keys import note_before_reset
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -198,7 +197,6 @@ def reset(
     remarks = []
     check_lease()
     begin_epoch(application.id, log)
-    note_before_reset(application, log)
     remark = delete_checkpoint(application.settings, application.id)
     if remark is not None:
         remarks.append(remark)

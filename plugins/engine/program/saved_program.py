@@ -20,7 +20,7 @@ ProgramNote = dict[str, Any]
 
 `identity`: the application's incarnation. `fingerprint`; `changelog`. `reads`: the topics of each sub-topology by their
 names in the log. `layouts` by sub-topology. `parked`: parked stores. `gone`: sub-topologies of which only parked stores
-are left. `lives`: how often each store was dropped. `whole_keys`: see windowed_keys.py.
+are left. `lives`: how often each store was dropped.
 """
 
 

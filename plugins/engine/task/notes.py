@@ -91,5 +91,3 @@ GROWN = _json("grown", b"{}", suffix=_LAYOUTS)
 """The topics that had grown before the application was resharded; by the id of the layout."""
 RESHARDING = _json("resharding", b"{}", suffix=_LAYOUTS)
 """The resharding that has begun."""
-WHOLE_KEYS = _json("whole_keys", b"[]", suffix=_LAYOUTS)
-"""The topics with windowed keys that stay partitioned by key and window, for the first start after a reset."""

@@ -32,6 +32,8 @@ KEEPS_NO_POSITIONS = (
 def check_note(application_id: str, note: Mapping[str, Any]) -> None:
     """Raise IncompatibleStateError for the note of a program that another version of penstock ran."""
     reason = of_other_version(note["fingerprint"])
+    if not reason and note.get("whole_keys"):
+        reason = "windowed keys in its topics were partitioned by an older version of penstock, by key and window"
     if reason:
         raise IncompatibleStateError(f"application {application_id!r}, its saved program: {reason}; {_BEGIN_AFRESH}")
 

@@ -23,7 +23,6 @@ from penstock.plugins.engine.program.check import check_saved
 from penstock.plugins.engine.program.preparation import topic_counts
 from penstock.plugins.engine.program.saved_program import ProgramNote, gone_stores, read_note
 from penstock.plugins.engine.program.stored_id import StoredAs, read_stored, renamed
-from penstock.plugins.engine.program.windowed_keys import WHOLE_KEYS, whole_keys
 from penstock.program.nodes import decorate
 from penstock.stores.kinds.row_keys import row_keys_of
 from penstock.support.names import did_you_mean
@@ -241,7 +240,6 @@ def new_note(plan: ReshardPlan, application: Application, assignment: Assignment
     """Return the note of the new layout, which keeps its stores as the old one does."""
     fresh, _ = check_saved(application, assignment, {}, log)
     fresh["lives"] = plan.note.get("lives", {})
-    fresh[WHOLE_KEYS] = sorted(whole_keys(application, plan.note, log))
     for number, each in plan.note["layouts"].items():
         if number in fresh["layouts"]:
             fresh["layouts"][number] = {
