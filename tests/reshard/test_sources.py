@@ -22,7 +22,7 @@ from penstock import (
 )
 from penstock.plugins.dsl import StreamsBuilder, within
 from penstock.plugins.engine.program.dead_letters import Selection
-from penstock.plugins.engine.program.replay import replay, targets_of
+from penstock.plugins.engine.program.replay import ApplicationTargets, replay
 from penstock.plugins.engine.program.stored_id import read_stored
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.state.transfer.reshard import accept, plan_reshard, reshard, undo
@@ -115,7 +115,7 @@ def test_letters_of_before_a_topic_grew_go_where_the_state_of_their_keys_is(
     produce(log, "in", [(key, "2,", 2) for key in KEYS] + bad)
     beside = run(fails, log)
     assert beside.id == "shop-layout-3"
-    done = replay(log, "dead", Selection(), targets=targets_of(beside if is_beside_a_run else mended, log))
+    done = replay(log, "dead", Selection(), targets=ApplicationTargets(beside if is_beside_a_run else mended, log))
     assert (sum(each.records for each in done.sent), done.held) == (16, {})
     run(mended, log)
     last = {key: values[-1][0] for key, values in outputs(log).items()}

@@ -175,14 +175,14 @@ def replay(
     The headers of a letter name the topic. With --app it must be one that the application reads. Letters that cannot go
     back wait, and the command ends with 1 when it has sent the others.
     """
-    from penstock.plugins.engine.program.replay import BY_HEADERS, targets_of
+    from penstock.plugins.engine.program.replay import BY_HEADERS, ApplicationTargets
     from penstock.plugins.engine.program.replay import replay as run_replay
 
     selection, where = _selection(given)
     with open_log(find_settings(**where)) as log:
         topic_info(log, topic)
         application = _application_of(to, **where)
-        targets = BY_HEADERS if application is None else targets_of(application, log)
+        targets = BY_HEADERS if application is None else ApplicationTargets(application, log)
         done = run_replay(log, topic, selection, to=to, limit=limit, again=again, dry_run=dry_run, targets=targets)
     _report(topic, done, dry_run=dry_run, as_json=as_json)
 
