@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from penstock import Log, OffsetOutOfRangeError, OutputBatch, PenstockError, TopicPartition, World
-from penstock.plugins.engine.program.own_topics import heartbeat_topic
+from penstock.plugins.engine.task.own_topics import HEARTBEATS
 from penstock.plugins.engine.task.reading import read_up_to
 
 from .reports import SlotMessage
@@ -32,7 +32,7 @@ class HeartbeatSender:
         world: World,
     ) -> None:
         self._log = log
-        self._topic = heartbeat_topic(application_id)
+        self._topic = HEARTBEATS.of(application_id)
         self._make = make
         self._give_back = give_back
         self._ticker = world.ticker("penstock-heartbeats", _INTERVAL_SECONDS, self._send)
@@ -57,7 +57,7 @@ class HeartbeatReader:
 
     def __init__(self, log: Log, application_id: str, run: str) -> None:
         self._log = log
-        self._partition = TopicPartition(heartbeat_topic(application_id), 0)
+        self._partition = TopicPartition(HEARTBEATS.of(application_id), 0)
         self._run = run
         self._next = log.end_offsets([self._partition])[self._partition]
 

@@ -31,6 +31,7 @@ from penstock import (
 from penstock.hooks import registry
 from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.epoch import begin_epoch, current_epoch, of_epoch
+from penstock.plugins.engine.task.own_topics import topics_beside
 from penstock.program.nodes import decorate
 from penstock.program.serdes import resolve_serde, serdes_of_topic
 from penstock.settings.dead_letters import dead_letter_topics
@@ -44,7 +45,6 @@ from penstock.support.urls import url_scheme
 from .changelog_location import check_location
 from .check import check_saved
 from .committed import CommittedPartitions, Positions
-from .own_topics import topics_beside
 from .saved_program import ProgramNote, gone_stores, is_same_program, read_note, saved_subtopologies
 
 _log = logging.getLogger("penstock.applications")

@@ -11,13 +11,13 @@ from penstock import Application, Assignment, ConfigError, Log, SystemClock, Top
 from penstock.plugins.engine.task.epoch import begin_epoch
 from penstock.plugins.engine.task.local_state.directories import remove_all
 from penstock.plugins.engine.task.locations import Places, open_deltas
+from penstock.plugins.engine.task.own_topics import topics_beside
 from penstock.program.nodes import decorate
 from penstock.support.names import changelog_topic, did_you_mean
 
 from .check import waiting_records
 from .checkpoint_files import delete_checkpoint, shown_checkpoint
 from .lag import start_positions
-from .own_topics import topics_beside
 from .preparation import circular_topics
 from .saved_program import saved_fingerprint
 

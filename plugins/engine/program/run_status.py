@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from penstock import Log, OutputBatch, TopicPartition
 from penstock.plugins.engine.task.local_state.restoring import RestoreProgress
+from penstock.plugins.engine.task.own_topics import STATUS
 from penstock.plugins.engine.task.reading import read_up_to
 from penstock.plugins.engine.task.report import Counts, DetailedCounts
 from penstock.task.visits import Visit
@@ -22,10 +23,7 @@ READY_SECONDS = 20.0
 LIVE_SECONDS = 300.0
 """A driver's loop, or a host of the continuous mode, without a sign for so long is not alive. It is as long as tasks
 may make no turn, and longer than a broker is away at a restart."""
-_SUFFIX = "-penstock-status"
 _KEY = b"status"
-# All records have one key, so compaction leaves the last one, for ever.
-_CONFIG = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.1"}
 _LATEST = 4
 """So many of the latest records are looked at: one of a driver that was frozen may follow its successor's."""
 
@@ -235,23 +233,18 @@ def _made(kind: type[_Made], data: Mapping[str, Any]) -> _Made:
     return kind(**{name: value for name, value in data.items() if name in names})
 
 
-def status_topic(application_id: str) -> str:
-    """Return the topic's name."""
-    return application_id + _SUFFIX
-
-
 class StatusTopic:
     """Writes and reads the status of an application's runs."""
 
     def __init__(self, log: Log, application_id: str) -> None:
         self._log = log
-        self._name = status_topic(application_id)
+        self._application_id, self._name = application_id, STATUS.of(application_id)
         self._is_there = False
 
     def write(self, status: RunStatus) -> None:
         """Keep a status; the topic is made when it is not there."""
         if not self._exists():
-            self._log.ensure_topic(self._name, 1, _CONFIG)
+            STATUS.make(self._application_id, self._log)
             self._is_there = True
         # A thousand tasks take some hundred kilobytes of text, and Kafka takes a megabyte a record.
         value = zlib.compress(status.to_json().encode(), 1)

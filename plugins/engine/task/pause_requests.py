@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from penstock import Log, OutputBatch, TopicPartition
 
+from .own_topics import REQUESTS
 from .reading import read_up_to
 from .topic_ids import EVERY_SECONDS
 
@@ -15,10 +16,7 @@ LEAD_MS = round(EVERY_SECONDS * 1000) + 1_500
 """So long before a pause it has to be asked for: processes with tasks look every `EVERY_SECONDS`."""
 LONGEST_MS = 10_000
 """A longer pause counts as one of so many milliseconds."""
-_SUFFIX = "-penstock-requests"
 _KEY = b"pause"
-# All records have one key, so compaction leaves the last one, for ever.
-_CONFIG = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.1"}
 
 
 @dataclass(frozen=True)
@@ -29,21 +27,15 @@ class Pause:
     until_ms: int
 
 
-def requests_topic(application_id: str) -> str:
-    """Return the name of the internal topic with requests; it is made for the first one."""
-    return application_id + _SUFFIX
-
-
 def ask_for_pause(log: Log, application_id: str, pause: Pause) -> None:
     """Ask for a pause, in place of the last one that was asked for. Raises LogError.
 
     It needs no answer, and ends by itself: whoever asks finds out from the commits whether all tasks rest. A process
     that reads the request too late, or never, only lets the one who asks find no moment.
     """
-    topic = requests_topic(application_id)
-    log.ensure_topic(topic, 1, _CONFIG)
+    REQUESTS.make(application_id, log)
     text = json.dumps({"from_ms": pause.from_ms, "until_ms": pause.until_ms})
-    log.append(OutputBatch(topic, [_KEY], [text.encode()], [pause.from_ms]))
+    log.append(OutputBatch(REQUESTS.of(application_id), [_KEY], [text.encode()], [pause.from_ms]))
 
 
 class PauseWatch:
@@ -52,7 +44,7 @@ class PauseWatch:
     def __init__(self, log: Log, application_id: str, seconds: Callable[[], float]) -> None:
         """`seconds` is a stopwatch."""
         self._log = log
-        self.topic = requests_topic(application_id)
+        self.topic = REQUESTS.of(application_id)
         self._partition = TopicPartition(self.topic, 0)
         self._seconds = seconds
         self._end = 0

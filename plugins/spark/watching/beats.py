@@ -12,7 +12,7 @@ from penstock.plugins.engine.host.claims import SlotLayout
 from penstock.plugins.engine.host.heartbeats import HeartbeatReader
 from penstock.plugins.engine.host.plan import SILENT, STUCK, STUCK_SECONDS
 from penstock.plugins.engine.host.reports import SlotMessage
-from penstock.plugins.engine.program.own_topics import make_heartbeat_topic
+from penstock.plugins.engine.task.own_topics import HEARTBEATS
 from penstock.support.repeats import Repeats
 
 MISSING_SECONDS = 3.0
@@ -59,7 +59,7 @@ class Beats:
 
     def start(self) -> None:
         """Make the topic, and read from its present end on."""
-        make_heartbeat_topic(self._log, self._application_id)
+        HEARTBEATS.make(self._application_id, self._log)
         self._reader = HeartbeatReader(self._log, self._application_id, self._layout.run)
 
     def note_batch(self) -> None:

@@ -24,7 +24,6 @@ from penstock import (
     World,
 )
 from penstock.plugins.engine.program.committed import CommittedPartitions
-from penstock.plugins.engine.program.own_topics import topics_beside
 from penstock.plugins.engine.program.pausing import carrying_pause, check_not_paused
 from penstock.plugins.engine.program.preparation import Prepared, make_changelog_topics, prepare
 from penstock.plugins.engine.program.saved_program import (
@@ -45,6 +44,7 @@ from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.epoch import begin_epoch
 from penstock.plugins.engine.task.local_state.directories import remove_all
 from penstock.plugins.engine.task.locations import Places, making_state_directory, open_deltas
+from penstock.plugins.engine.task.own_topics import topics_beside
 from penstock.plugins.engine.task.topic_ids import without_ids
 from penstock.support.names import changelog_topic
 
