@@ -26,12 +26,14 @@ from penstock import (
 from penstock.errors import ConfigError, FencedError, UnknownTopicError
 from penstock.handlers import Failure, Stage
 from penstock.log import Log
-from penstock.plugins.engine.program.dead_letters import Letter, Selection, read_letters
-from penstock.plugins.engine.program.replay import (
+from penstock.plugins.engine.program.dead_letters import (
     ApplicationTargets,
+    Letter,
     Replay,
     Replayed,
+    Selection,
     count_letters,
+    read_letters,
     replay,
 )
 from penstock.plugins.engine.task.locations import open_log

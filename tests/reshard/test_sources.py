@@ -21,8 +21,7 @@ from penstock import (
     key_value_store,
 )
 from penstock.plugins.dsl import StreamsBuilder, within
-from penstock.plugins.engine.program.dead_letters import Selection
-from penstock.plugins.engine.program.replay import ApplicationTargets, replay
+from penstock.plugins.engine.program.dead_letters import ApplicationTargets, Selection, replay
 from penstock.plugins.engine.program.stored_id import read_stored
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.state.transfer.reshard import accept, plan_reshard, reshard, undo

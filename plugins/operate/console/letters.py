@@ -9,11 +9,15 @@ from itertools import chain
 from typing import Any
 
 from penstock import Application, Log, PenstockError, TopicPartition
-from penstock.plugins.engine.program.dead_letters import Letter, Selection, batches_from, letters_in, partitions_of
-from penstock.plugins.engine.program.replay import (
+from penstock.plugins.engine.program.dead_letters import (
     ApplicationTargets,
+    Letter,
     Replayed,
+    Selection,
     Targets,
+    batches_from,
+    letters_in,
+    partitions_of,
     replay,
     replayed,
 )
