@@ -337,13 +337,6 @@ class ContinuousWorker(LoggedTask):
         """The upkeep of the open task, another object after each opening; None if the task is closed."""
         return self._upkeep
 
-    def next_upkeep(self) -> Callable[[], Upkept] | None:
-        """Return the next step of upkeep, for another thread while the task works; None if there is none.
-
-        Call it when the step before has ended.
-        """
-        return None if self._upkeep is None or self._commits is None else self._upkeep.next_step(self._commits.last)
-
     def end_upkeep(self, upkept: Upkept) -> None:
         """Take the result of a step."""
         if self._upkeep is not None:

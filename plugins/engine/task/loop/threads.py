@@ -307,9 +307,10 @@ class Upkeeps:
         """Begin a task's next step, if there is one and a thread is free. Raises as `Upkeep.next_step`."""
         # None waits for a thread: its stores would be as of an earlier time than necessary.
         if name not in self._steps and len(self._steps) < _MOST_UPKEPT:
-            step = task.next_upkeep()
+            upkeep, commit = task.upkeep, task.commit
+            step = None if upkeep is None or commit is None else upkeep.next_step(commit)
             if step is not None:
-                self._steps[name] = task, task.upkeep, self._threads.submit(step)
+                self._steps[name] = task, upkeep, self._threads.submit(step)
 
     def end_steps(self) -> None:
         """Take the results of steps that have ended."""
