@@ -348,7 +348,7 @@ def test_records_that_are_gone(tmp_path: Path, policy: str) -> None:
             assert isinstance(failed.error, OffsetOutOfRangeError)
 
 
-@pytest.mark.parametrize(("name", "limit", "padding"), [("_MOST", 10, 0), ("_MOST_BYTES", 11_000, 1_000)])
+@pytest.mark.parametrize(("name", "limit", "padding"), [("_MOST_QUEUED", 10, 0), ("_MOST_QUEUED_BYTES", 11_000, 1_000)])
 def test_an_input_that_waits_for_another_is_not_read_without_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, limit: int, padding: int
 ) -> None:

@@ -69,7 +69,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
     monkeypatch.setattr(DirectoryChangelog, "snapshot", held)
     monkeypatch.setattr(DirectoryChangelog, "wants_snapshot", lambda self: True)
-    monkeypatch.setattr(worker_module, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(worker_module, "_UPKEEP_SECONDS", 0.0)
     monkeypatch.setattr(loop_module, "_TURN_SECONDS", 60.0)  # a commit has all records of a `put`
     return gate
 

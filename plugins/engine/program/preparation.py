@@ -57,9 +57,9 @@ _REPARTITION_CONFIG: Mapping[str, str] = {
     "message.timestamp.after.max.ms": str(2**63 - 1),
     "message.timestamp.type": "CreateTime",
 }
-_BASE = 24
+_FILES_OF_HOST = 24
 """Open files of a task host without a task."""
-_LOCK = 1
+_FILES_OF_TASK = 1
 """Each task's directory on this host has a lock."""
 
 
@@ -493,7 +493,7 @@ def open_files(application: Application, log: Log, tasks: int) -> int:
         )
         for each in application.program.subtopologies
     )
-    return _BASE + log.open_files(tasks) + tasks * (_LOCK + stores)
+    return _FILES_OF_HOST + log.open_files(tasks) + tasks * (_FILES_OF_TASK + stores)
 
 
 def _of_backend(name: str) -> int:

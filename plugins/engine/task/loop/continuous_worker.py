@@ -49,8 +49,9 @@ _BEHIND_RECORDS = 4
 Tasks that read its repartition topics are then behind, too: what they wait for has not been written yet."""
 _MOVED_SECONDS = 5.0
 """Seconds after which positions are committed that have only passed offsets without a record."""
-_LOOK_SECONDS = 5.0
-_ASKED = 3
+_UPKEEP_SECONDS = 5.0
+"""Seconds between two looks whether a snapshot is due."""
+_MOST_ASKED = 3
 
 
 class ContinuousWorker(LoggedTask):
@@ -415,7 +416,7 @@ class Upkeep:
         now = self._world.seconds()
         if now < self._look_at or not self._state.keeps_commits:
             return None
-        self._look_at = now + _LOOK_SECONDS
+        self._look_at = now + _UPKEEP_SECONDS
         return partial(self._run, self._look)
 
     def end_step(self) -> None:
@@ -467,4 +468,4 @@ class Upkeep:
 
     def _is_current(self) -> bool:
         # While a commit of the task's own is being written, its committer may say no once.
-        return any(not self._has_ended and self._committer.is_current() for _ in range(_ASKED))
+        return any(not self._has_ended and self._committer.is_current() for _ in range(_MOST_ASKED))

@@ -31,9 +31,9 @@ meanwhile never comes to these."""
 FrontOf = Callable[[str], Front | None]
 """Returns the `front` of a task by its id; see `Task.plan`."""
 _UPDATE_SECONDS = 0.1
-"""Between two looks at the topics."""
+"""Seconds between two looks at the topics of global stores."""
 _PORTION_SECONDS = 0.05
-"""How long the loop's thread reads on at a time."""
+"""How long the loop's thread reads on in them at a time."""
 
 
 class _Look(NamedTuple):

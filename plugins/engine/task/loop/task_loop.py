@@ -41,10 +41,9 @@ _LONGEST_WAIT, _SHORT_WAIT, _STALLED_WAIT, _OPENING_WAIT = 0.05, 0.001, 0.01, 0.
 _CLEAN_UP_SECONDS = 60.0
 _LAST_SECONDS = 5.0
 """How long `close` waits for commits and openings that are under way."""
-_LOOK_SECONDS = 0.02
-_LOOKS_WITHOUT_WORK = 50
-"""After so many looks without any work, it looks no more until there is some: an idle process costs nothing."""
-_MOST, _MOST_BYTES = 100_000, 32 << 20
+_ALARM_SECONDS, _IDLE_LOOKS = 0.02, 50
+"""After so many looks without any work, the alarm looks no more until there is some: an idle process costs nothing."""
+_MOST_QUEUED, _MOST_QUEUED_BYTES = 100_000, 32 << 20
 """An input with more records, or about so many bytes, that wait is not read on, until it has a fifth of that."""
 _SAMPLED, _RECORD_BYTES = 8, 100
 
@@ -438,7 +437,7 @@ class Alarm:
         """Let `end` be called once `until` has passed, some milliseconds later, unless `self.end` is called before."""
         self._work = _Work(end, until)
         if self._ticker is None:
-            self._ticker = self._world.ticker("penstock-alarm", _LOOK_SECONDS, self.look)
+            self._ticker = self._world.ticker("penstock-alarm", _ALARM_SECONDS, self.look)
         elif self._rests:
             self._look_again()
 
@@ -457,7 +456,7 @@ class Alarm:
         work = self._work
         if work is None:
             self._idle_looks += 1
-            if self._idle_looks >= _LOOKS_WITHOUT_WORK:
+            if self._idle_looks >= _IDLE_LOOKS:
                 self._rest()
             return
         self._idle_looks = 0
@@ -506,7 +505,7 @@ class Pauses:
             return
         size = sum(len(value) for value in some if value is not None) // len(some) + _RECORD_BYTES
         self._sizes[partition] = size
-        most = min(_MOST, _MOST_BYTES // size)
+        most = min(_MOST_QUEUED, _MOST_QUEUED_BYTES // size)
         if self._queued(partition) > most:
             self._pause(partition, most // 5 + 1)
         self._total += len(batch) * size
