@@ -239,7 +239,7 @@ PLANTED = {
     ),
     "a replica shows a version while it is restored": Planted(
         "counts, with replicas, changelog directory:",
-        (Change(Replica, "version", "if found is not None and is_version(found)", "if found is not None"),),
+        (Change(Replica, "_found_version", "if found is not None and is_version(found)", "if found is not None"),),
     ),
     "a replica has a copy open that was destroyed": Planted(
         "counts, with replicas, changelog topic:",

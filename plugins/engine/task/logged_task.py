@@ -108,13 +108,13 @@ class LoggedTask(TaskRunner):
     def opening(self) -> Stretch | None:
         """The work of `restore`, which any thread may watch and end; None before the last commit is known."""
         state = self._state
-        return None if state is None else state.opening
+        return None if state is None else state.backends.opening
 
     @property
     def restoring(self) -> RestoreProgress | None:
         """How far `restore` is; None if it restores nothing now. Any thread may ask."""
         state = self._state
-        return None if state is None else state.restoring()
+        return None if state is None else state.backends.restoring.progress()
 
     def commit_expires(self) -> bool:
         """Return whether the task must repeat its last commit soon, because the log deletes old ones.
@@ -313,11 +313,11 @@ class LoggedTask(TaskRunner):
         if state.version is None:
             began, last = self._phases.now(), commits.last
             adopted = replace(last, engine_state=state.adopt(last.version, last.engine_state))
-            state.opening.between = between
+            state.backends.opening.between = between
             state.open(last.version, self._inputs.refills(last, self._retries.attempt))
             self._has_adopted = adopted != last
             commits.settle(adopted)
-            state.release()
+            state.backends.release()
             self._opening_seconds += self._phases.now() - began
 
     def restore_ahead(self) -> None:

@@ -36,7 +36,7 @@ _imported: tuple[object, ...] = ()
 _own: list[ModuleType] = []
 """The modules that were imported when something was packed last, and the own ones of them."""
 IS_SENT = "__penstock_sent__"
-"""The name by which `shipping.pack` marks the globals of functions that are those of a module."""
+"""The name by which `pack` marks the globals of functions that are those of a module."""
 
 
 def pack(cargo: Any) -> bytes:
@@ -137,7 +137,7 @@ def check_packages(packages: tuple[tuple[str, str], ...], machine: str) -> None:
 
 
 def _pickled(cargo: Any) -> bytes:
-    """Return the pickle, and behind it, by module, what `unpacking` makes the user's own modules of."""
+    """Return the pickle, and behind it, by module, what `Arrived` makes the user's own modules of."""
     own: dict[str, ModuleType] = {each.__name__: each for each in [*_own_modules(), sys.modules["__main__"]]}
     file = BytesIO()
     pickler = _pickler_class()(file, own)
@@ -468,7 +468,7 @@ class Arrived:
 
 
 def unpack(packed: bytes) -> Any:
-    """Return what `shipping.pack` packed, in a process that runs this program only.
+    """Return what `pack` packed, in a process that runs this program only.
 
     The user's own modules are this process's modules from then on.
     """

@@ -40,7 +40,6 @@ from penstock.task.task import Task
 
 from .backends import Backends, Coverage
 from .refill import Refill
-from .restoring import RestoreProgress, Stretch
 from .store_context import TaskStoreContext, close_store
 
 _log = logging.getLogger("penstock.state")
@@ -100,10 +99,11 @@ class TaskState:
         self._layouts = layouts or Layouts.of_program(self._builders, self._settings.store_backend)
         self._logged = frozenset(store for store, kept in self._layouts.now.items() if kept.logged)
         self._where = f"application {application.id!r}, task {task_id}"
-        self._backends = Backends(
+        self.backends = Backends(
             directory, self._layouts, changelog, self._where, self.task_id, self._world,
             self._settings.restore_listener,
         )  # fmt: skip
+        """The stores' bytes on this host; any thread may watch, and end, their `opening` and `restoring`."""
         self._coverage = Coverage(Layouts(self._layouts.now), "")
         self._buffers: dict[str, CommitBuffer] = {}
         self._indexes: dict[str, CommitBuffer] = {}
@@ -122,12 +122,12 @@ class TaskState:
         `refills`: how the read-only stores are filled where this host does not have their content.
         """
         self._coverage = Coverage(self._layouts, version)
-        self._backends.refills = {each.spec.store.name: self._changes_of(each) for each in refills}
-        self._backends.open(version, self._coverage)
+        self.backends.refills = {each.spec.store.name: self._changes_of(each) for each in refills}
+        self.backends.open(version, self._coverage)
         self._build(version)
 
     def _changes_of(self, refill: Refill) -> Callable[[StoreBackend], Iterator[Changes]]:
-        pause = self._backends.opening.pause
+        pause = self.backends.opening.pause
         return lambda backend: refill.changes(backend, self._context, self._connect_clocks, pause)
 
     def _connect_clocks(self, task: Task) -> None:
@@ -139,13 +139,13 @@ class TaskState:
 
     def open_fresh(self, version: str) -> None:
         """Build the stores, empty, at `version`: for a state without a log."""
-        self._backends.open_empty(version)
+        self.backends.open_empty(version)
         self._build(version)
 
     def _build(self, version: str) -> None:
         self.version = version
         for builder in self._builders:
-            kept, backend = self._layouts.now[builder.name], self._backends.of(builder.name)
+            kept, backend = self._layouts.now[builder.name], self.backends.of(builder.name)
             buffer = self._buffers[builder.name] = CommitBuffer(backend, builder.name)
             index = CommitBuffer(backend, index_name(builder.name)) if kept.has_index else None
             if index is not None:
@@ -196,7 +196,7 @@ class TaskState:
             self._deltas.snapshot(commit.version, self._counted(self.rows()), commit)
         elif self._deltas is not None:
             self._deltas.append({}, last.version, commit.version, last)
-        self._backends.begin_transition(last.version, commit.version)
+        self.backends.begin_transition(last.version, commit.version)
         return outputs
 
     def apply_layout(self, version: str) -> None:
@@ -205,11 +205,11 @@ class TaskState:
         self.apply({}, version)
         stores = ", ".join(sorted(self._layouts.now)) or "none"
         _log.info("task %s: from version %s on, its state has these stores: %s", self.task_id, version, stores)
-        self._backends.end_transition(gone, version)
+        self.backends.end_transition(gone, version)
 
     def _counted(self, rows: Iterator[_Row]) -> Iterator[_Row]:
         for row in rows:
-            self._backends.opening.moved()
+            self.backends.opening.moved()
             yield row
 
     def connect(self, task: Task) -> None:
@@ -236,7 +236,7 @@ class TaskState:
         for name, buffer in self._buffers.items():
             changes = len(buffer) + self.stores[name].unflushed()
             if changes > _FEW_CHANGES:
-                total += self._backends.of(name).write_bytes(name, changes)
+                total += self.backends.of(name).write_bytes(name, changes)
         return total
 
     def count_rows(self) -> int:
@@ -264,19 +264,10 @@ class TaskState:
             if (changes := buffer.changes()) or buffer.freed > _MOST_FREED
         }
 
-    @property
-    def opening(self) -> Stretch:
-        """The work of `open` and `append_layout`: any thread may watch and end it."""
-        return self._backends.opening
-
     def take_restored(self) -> int:
         """Return how many changes were restored since the last call."""
-        before, self._taken = self._taken, self._backends.restoring.entries
+        before, self._taken = self._taken, self.backends.restoring.entries
         return self._taken - before
-
-    def restoring(self) -> RestoreProgress | None:
-        """Return how far the restoring is; None if nothing is restored now. Any thread may call it."""
-        return self._backends.restoring.progress()
 
     @property
     def keeps_commits(self) -> bool:
@@ -318,7 +309,7 @@ class TaskState:
         for index in self._indexes.values():
             if index:
                 local[index.name] = index.changes()
-        self._backends.write(local, self.version, version)
+        self.backends.write(local, self.version, version)
         for buffer in (*self._buffers.values(), *self._indexes.values()):
             buffer.clear()
         self.version = version
@@ -339,7 +330,7 @@ class TaskState:
 
     def is_at(self, version: str) -> bool:
         """Return whether every backend still is at `version`: another process may have written meanwhile."""
-        return self.version == version and self._backends.are_at(version)
+        return self.version == version and self.backends.are_at(version)
 
     # ------------------------------------------------------------------ upkeep
 
@@ -364,35 +355,31 @@ class TaskState:
 
     def content(self, commit: Commit) -> StateContent | None:
         """Return the content of a snapshot of `commit`, the last one; None if a backend has no views."""
-        views = self._backends.views(sorted(self._logged))
+        views = self.backends.views(sorted(self._logged))
         return None if views is None else StateContent(commit, views)
 
     def rows(self) -> Iterator[tuple[str, bytes, bytes]]:
         """Yield store, key and value of all rows of logged stores; StaleStoreError comes at the end, if at all."""
         for store in sorted(self._logged):
-            for key, value in self._backends.of(store).range(store):
+            for key, value in self.backends.of(store).range(store):
                 yield store, key, value
         # Another process may have taken the store over while this one was frozen: the rows may be of a later version.
         if self.version is None or not self.is_at(self.version):
             raise StaleStoreError(f"the store is no longer at version {self.version}")
 
-    def release(self) -> None:
-        """Release what pins resources until the next batch."""
-        self._backends.release()
-
     def destroy(self) -> None:
         """Close, and delete the local copy; the changelog stays."""
-        self._backends.destroy()
+        self.backends.destroy()
         self.close()
 
     def close(self) -> None:
         """Close stores and backends; uncommitted changes are lost."""
         for store in self.stores.values():
             close_store(store, self.task_id)
-        self._backends.close()
+        self.backends.close()
         if self._changelog is not None:
             self._changelog.close()
-        self._backends.end_use()
+        self.backends.end_use()
 
 
 class StateContent:

@@ -325,7 +325,7 @@ class ContinuousWorker(LoggedTask):
         assert self._commits is not None and self._state is not None and self.task is not None
         self._commit_took = self._seconds() - self._committed_at
         commit = self._commits.finish()
-        self._state.release()
+        self._state.backends.release()
         self._retries.forget_done(commit.positions, self.task.stream_time, self.task.wall_clock)
         self._has_news = True
         if not self._reports:
