@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from penstock import PenstockError
 from penstock.plugins.describe.svg import DARK_RULES
-from penstock.plugins.engine.program.settings_in_force import settings_in_force
+from penstock.plugins.operate.settings.settings_in_force import settings_in_force
 from penstock.plugins.state.queries.http.answers import Answers
 from penstock.plugins.state.queries.http.guard import Guard
 from penstock.plugins.state.queries.http.refusals import Refused, refusal
