@@ -75,7 +75,7 @@ class KeyTasks:
     def may_have(self, key: Any, count: int) -> list[str]:
         """Return `of`, and for a windowed key also the task that has it if it was partitioned by key and window.
 
-        Earlier versions of penstock wrote windowed keys so, and so do clients that know no windows. Raises as `of`.
+        Clients that know no windows write windowed keys so. Raises as `of`.
         """
         names = self.of(key, count)
         if not self._serde.window_bytes:
