@@ -159,7 +159,7 @@ class Replica:
         StaleStoreError after `opening.end()`, StoreError when the disk is full, IncompatibleStateError, and LogError.
         Afterwards the replica may be used as before.
         """
-        self.opening.begin()
+        self.opening.begin(self._world.seconds())
         for _ in range(passes):
             commit = self._last_commit()
             self._follow_program(commit)
@@ -183,7 +183,7 @@ class Replica:
         Raises as `catch_up`. With a changelog in a directory an earlier commit can be reached for a while; with one in
         topics only the last one.
         """
-        self.opening.begin()
+        self.opening.begin(self._world.seconds())
         self._follow_program(commit)
         if self.version != commit.version and not self._bring_to(commit, lambda: None):
             return False

@@ -110,10 +110,19 @@ class Stretch:
         """Called after a step, by the working thread: it may let others work."""
         self.is_waiting = False
         """Whether others have their turn now."""
+        self._seen, self._seen_at = -1, 0.0
 
-    def begin(self) -> None:
-        """Begin the work anew, after an `end`."""
+    def begin(self, now: float) -> None:
+        """Begin the work anew, after an `end`. `now`: as for `still`."""
         self._has_ended = False
+        self._seen, self._seen_at = self.steps, now
+
+    def still(self, now: float) -> float:
+        """Return for how many seconds, of a stopwatch, calls have seen no step; 0.0 while others have their turn."""
+        if self._seen == self.steps and not self.is_waiting:
+            return now - self._seen_at
+        self._seen, self._seen_at = -1 if self.is_waiting else self.steps, now
+        return 0.0
 
     def moved(self, steps: int = 1) -> None:
         """Count steps; the working thread calls it. Raises StaleStoreError after `end`."""

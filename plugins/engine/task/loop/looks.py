@@ -206,7 +206,6 @@ class GlobalUpdates:
         self._seconds = resources.world.seconds
         self._at = 0.0 if application.program.global_stores else inf
         self._filling: Future[bool] | None = None
-        self._steps, self._moved_at = -1, 0.0
         self.are_filled = not application.program.global_stores
         """Whether tasks may be opened, and work."""
 
@@ -235,8 +234,7 @@ class GlobalUpdates:
 
     def _update(self, clock_ms: int, are_used: bool, all_of_it: bool) -> None:
         if not self.are_filled and not are_used:
-            self._resources.filling.begin()
-            self._steps, self._moved_at = self._resources.filling.steps, self._seconds()
+            self._resources.filling.begin(self._seconds())
             self._filling = self._threads.submit(
                 lambda: self._resources.globals_of(self._application).update(self._log, {}, clock_ms)
             )
@@ -256,10 +254,8 @@ class GlobalUpdates:
 
     def still(self) -> tuple[float, str]:
         """Return for how long the filling has read no record, and what it is; 0.0 if nothing is filled."""
-        now, steps = self._seconds(), self._resources.filling.steps
-        if self._filling is None or steps != self._steps:
-            self._steps, self._moved_at = steps, now
-        return now - self._moved_at, "the filling of the global stores"
+        is_filled = self._filling is None
+        return 0.0 if is_filled else self._resources.filling.still(self._seconds()), "the filling of the global stores"
 
     def close(self, seconds: float) -> None:
         """End the filling as soon as it can be ended, and wait for that, at most so long."""

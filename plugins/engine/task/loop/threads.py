@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from penstock import Commit, World
 
-from ..local_state.restoring import RestoreProgress, Stretch
+from ..local_state.restoring import RestoreProgress
 from .continuous_worker import ContinuousWorker, Upkeep, Upkept
 
 _log = logging.getLogger("penstock.worker")
@@ -88,15 +88,10 @@ class Turnstile:
 
 @dataclass
 class _Opening:
-    """A task that is being prepared. `steps` are those of its restoring when they last grew, at `moved_at`.
-
-    `is_renewal`: the task only repeats its commit, and stays closed.
-    """
+    """A task that is being prepared. `is_renewal`: the task only repeats its commit, and stays closed."""
 
     task: ContinuousWorker
     future: Future[None]
-    steps: int = -1
-    moved_at: float = 0.0
     is_renewal: bool = False
 
 
@@ -172,13 +167,8 @@ class Openings:
         """
         now, longest = self._world.seconds(), (0.0, "")
         for name, opening in list(self._all.items()):
-            stretch: Stretch | None = opening.task.opening
-            if name not in self._restoring or stretch is None or stretch.is_waiting:
-                opening.steps = -1
-            elif opening.steps != stretch.steps:
-                opening.steps, opening.moved_at = stretch.steps, now
-            else:
-                longest = max(longest, (now - opening.moved_at, f"the restoring of task {name}"))
+            if name in self._restoring and (stretch := opening.task.opening) is not None:
+                longest = max(longest, (stretch.still(now), f"the restoring of task {name}"))
         return longest
 
     def close(self, seconds: float) -> dict[str, Future[None]]:
