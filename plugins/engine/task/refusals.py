@@ -17,10 +17,10 @@ NO_COMMIT = (
     "its positions were deleted or have expired (offsets.retention.minutes), a topic was deleted and made again, "
     "or this is another log"
 )
-"""Possible causes."""
+"""Possible causes of a commit that the log does not have."""
 
 MADE_AGAIN = "was deleted and made again since, and its positions went with it"
-"""The cause, where the id of a topic is another one."""
+"""The cause, where the id of a topic is another one than before."""
 
 KEEPS_NO_POSITIONS = (
     "a changelog that lives in the log keeps the newest value of each key and no positions, "

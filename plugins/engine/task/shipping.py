@@ -35,7 +35,7 @@ _CACHE = "__msgspec_cache__"
 _imported: tuple[object, ...] = ()
 _own: list[ModuleType] = []
 """The modules that were imported when something was packed last, and the own ones of them."""
-IS_SENT = "__penstock_sent__"
+_IS_SENT = "__penstock_sent__"
 """The name by which `pack` marks the globals of functions that are those of a module."""
 
 
@@ -191,7 +191,7 @@ def _pickler_class() -> Callable[[BytesIO, Mapping[str, ModuleType]], Any]:
                 names = value.__globals__
                 module = self._own.get(names.get("__name__", ""))
                 if module is not None and vars(module) is names:
-                    sent = {"__name__": module.__name__, IS_SENT: True} | _about(module)
+                    sent = {"__name__": module.__name__, _IS_SENT: True} | _about(module)
                     self.globals_ref.setdefault(id(names), sent)
             elif isinstance(value, CodeType):
                 self.imports |= _imports_in(value, self._own)
@@ -453,7 +453,7 @@ class Arrived:
 
     def _globals(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return the globals for a function: those of its module, if they were."""
-        if not given.get(IS_SENT):
+        if not given.get(_IS_SENT):
             return given
         found = self._module(given["__name__"]).__dict__
         found.update(given)
