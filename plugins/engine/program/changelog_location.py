@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from shlex import quote
@@ -37,15 +38,13 @@ def check_location(application: Application, assignment: Assignment, log: Log, i
     stateful = stateful_tasks(application, assignment)
     if not stateful or application.settings.log_changelog is not None:
         return
-    if noted_location(application.id, log, identity) == shown_location(application.settings):
+    before, now = noted_location(application.id, log, identity), shown_location(application.settings)
+    if before == now:
         return
-    if moved := moved_location(application, assignment, log, identity):
-        before, now = moved
+    if before is not None:
         begin_epoch(application.id, log)  # hosts that have the other place open no task from now on
-        with ThreadPoolExecutor(_THREADS, "changelog-location") as pool:
-            found = pool.map(lambda task: unreachable(application, assignment, log, task), stateful)
-            missing = [f"task {task} (version {each[0]})" for task, each in zip(stateful, found) if each]
-        if missing:
+        found = unreachable(application, assignment, log, stateful)
+        if missing := [f"task {task} (version {version})" for task, version, _ in found]:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             raise IncompatibleStateError(
                 f"application {application.id!r} keeps its state's history in {before!r}, and its setting 'changelog' "
@@ -116,17 +115,22 @@ def committed_state(application: Application, assignment: Assignment, log: Log, 
 
 
 def unreachable(
-    application: Application, assignment: Assignment, log: Log, task: TaskId
-) -> tuple[str, ChangelogError] | None:
-    """Return the committed version of a task to which the changelog does not lead, and why; None if it leads there."""
-    commit = committed_state(application, assignment, log, task)
-    if commit is not None:
-        with closing(open_deltas(application.settings, application.id, str(task))) as changelog:
-            try:
-                changelog.restore(commit.version, None)
-            except ChangelogError as error:
-                return commit.version, error
-    return None
+    application: Application, assignment: Assignment, log: Log, tasks: Sequence[TaskId]
+) -> list[tuple[TaskId, str, ChangelogError]]:
+    """Return the tasks to whose committed versions the changelog does not lead, with these versions, and why."""
+
+    def of(task: TaskId) -> tuple[TaskId, str, ChangelogError] | None:
+        commit = committed_state(application, assignment, log, task)
+        if commit is not None:
+            with closing(open_deltas(application.settings, application.id, str(task))) as changelog:
+                try:
+                    changelog.restore(commit.version, None)
+                except ChangelogError as error:
+                    return task, commit.version, error
+        return None
+
+    with ThreadPoolExecutor(_THREADS, "changelog-location") as pool:
+        return [each for each in pool.map(of, tasks) if each is not None]
 
 
 def reaches(changelog: TaskChangelog, version: str) -> bool:

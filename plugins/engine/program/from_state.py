@@ -156,14 +156,10 @@ def _check_kept(application: Application, log: Log, plan: FromStatePlan) -> None
     tasks = [each for each in plan.assignment.tasks if each not in recovered and keeps_state(application, each)]
     if application.settings.log_changelog is not None or not tasks:
         return
-
-    with ThreadPoolExecutor(_THREADS, "from-state") as pool:
-        found = pool.map(lambda task: unreachable(application, plan.assignment, log, task), tasks)
-        wrong = [
-            f"task {task}: the log has its commit (state version {each[0]}), and {each[1]}"
-            for task, each in zip(tasks, found, strict=True)
-            if each
-        ]
+    wrong = [
+        f"task {task}: the log has its commit (state version {version}), and {reason}"
+        for task, version, reason in unreachable(application, plan.assignment, log, tasks)
+    ]
     if wrong:
         raise IncompatibleStateError(
             f"application {application.id!r}: the changelog {application.settings.shown('changelog')!r} does not lead "
