@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import OutputBatch
-from penstock.plugins.engine.task.own_topics import REQUESTS
-from penstock.plugins.engine.task.pause_requests import Pause, ask_for_pause
+from penstock.plugins.engine.task.own_topics import REQUESTS, Pause, ask_for_pause
 from penstock.testing.simulation import SimulatedCluster
 
 from .programs import counts

@@ -16,7 +16,7 @@ from penstock.task.saved_schedules import are_called
 
 from .. import topic_ids
 from ..fronts import NOT_KNOWN, Fronts, in_front
-from ..pause_requests import PauseWatch
+from ..own_topics import PauseWatch
 from ..process_resources import ProcessResources
 from .continuous_worker import ContinuousWorker
 

@@ -10,7 +10,7 @@ from msgpack import packb, unpackb
 
 from penstock import Commit, Log, OffsetOutOfRangeError, OutputBatch, StoreError, TopicPartition, World
 from penstock.plugins.engine.program.saved_program import ProgramNote, repartition_topics, task_partitions
-from penstock.plugins.engine.task.pause_requests import LEAD_MS, LONGEST_MS, Pause, ask_for_pause
+from penstock.plugins.engine.task.own_topics import LEAD_MS, LONGEST_MS, Pause, ask_for_pause
 
 _THREADS = 8
 _FETCHED_BYTES = 4 * 1024 * 1024
