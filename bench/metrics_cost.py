@@ -174,8 +174,8 @@ def _compile_here(*, counts: bool) -> None:
     SourceFileLoader.source_to_code = source_to_code  # type: ignore[method-assign]
     if counts:
         return
-    from penstock.plugins.engine.task.histogram import Histogram
     from penstock.plugins.engine.task.logged_task import LoggedTask
+    from penstock.plugins.engine.task.report import Histogram
     from penstock.stores.commit_buffer import CommitBuffer
 
     setattr(Histogram, "observe", lambda *given: None)  # noqa: B010

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from penstock import Application, Log
-from penstock.plugins.engine.program.new_topics import prepare_and_continue
+from penstock.plugins.engine.program.from_state import prepare_and_continue
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.world import World

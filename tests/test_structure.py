@@ -219,6 +219,16 @@ def test_what_runs_tasks_takes_time_threads_and_random_names_from_its_world() ->
     assert {name for name, found in taken.items() if found} == set(OF_THIS_MACHINE), taken
 
 
+def test_notes_in_the_log_are_in_one_list() -> None:
+    """`engine/task/notes.py` has all notes of applications; a lease, logs and what tests these pass bytes on."""
+    apart = ("engine.task.notes", "engine.program.lease", "logs.", "testing.")
+    use = re.compile(r"\.(get|put|change)_meta\(")
+    plugins = {module.removeprefix("penstock.plugins."): source for module, source in MODULES.items()}
+    users = {module for module, source in plugins.items() if use.search(source.read_text())}
+    assert "engine.task.notes" in users
+    assert not {each for each in users if not each.startswith(apart)}
+
+
 METHODS = (FunctionType, classmethod, staticmethod, property, cached_property)
 
 

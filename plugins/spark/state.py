@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import Application, Commit, ConfigError, StateStore, StoreError
-from penstock.plugins.engine.program.saved_tasks import saved_tasks
+from penstock.plugins.engine.program.saved_program import saved_tasks
 from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.shipping import pack

@@ -13,8 +13,8 @@ from penstock.plugins.engine.host.claims import SlotLayout
 from penstock.plugins.engine.host.continuous_engine import HeartbeatReader
 from penstock.plugins.engine.host.executor_identity import host_name
 from penstock.plugins.engine.host.reports import SILENT, STUCK, STUCK_SECONDS, SlotMessage
-from penstock.plugins.engine.program.own_topics import make_heartbeat_topic
 from penstock.plugins.engine.run.slots import Slots
+from penstock.plugins.engine.task.own_topics import HEARTBEATS
 from penstock.plugins.state.queries.task_servers import TaskServer, note_task_servers
 from penstock.support.repeats import Repeats
 
@@ -62,7 +62,7 @@ class Beats:
 
     def start(self) -> None:
         """Make the topic, and read from its present end on."""
-        make_heartbeat_topic(self._log, self._application_id)
+        HEARTBEATS.make(self._application_id, self._log)
         self._reader = HeartbeatReader(self._log, self._application_id, self._layout.run)
 
     def note_batch(self) -> None:

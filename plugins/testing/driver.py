@@ -25,8 +25,7 @@ from penstock import (
     duration_ms,
 )
 from penstock.plugins.changelogs.memory import MemoryChangelog
-from penstock.plugins.engine.program.preparation import make_changelog_topics
-from penstock.plugins.engine.program.serdes import prepare_serdes
+from penstock.plugins.engine.program.preparation import make_changelog_topics, prepare_serdes
 from penstock.plugins.engine.program.visits import asked_visits
 from penstock.plugins.engine.task.fronts import UNKNOWN, in_front
 from penstock.plugins.engine.task.report import TaskReport

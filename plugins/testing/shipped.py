@@ -8,8 +8,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from penstock import Application
-from penstock.plugins.engine.task.shipping import cannot_arrive
-from penstock.plugins.engine.task.unpacking import Arrived
+from penstock.plugins.engine.task.shipping import Arrived, cannot_arrive
 
 _DEPTH, _MOST = 3, 1_000
 """How deep the parts of a value are compared, and up to how many elements of a container."""

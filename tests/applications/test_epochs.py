@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock import FencedError, Log
+from penstock.plugins.engine.program.check import drop_stores
 from penstock.plugins.engine.program.preparation import Prepared, check_program, prepare
 from penstock.plugins.engine.program.reset import plan_reset, reset, to_earliest
 from penstock.plugins.engine.program.saved_program import read_note
-from penstock.plugins.engine.program.saved_stores import drop_stores
 from penstock.plugins.engine.task.epoch import EpochCheck, begin_epoch, current_epoch, of_epoch
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker

@@ -26,9 +26,16 @@ from penstock import (
 from penstock.errors import ConfigError, FencedError, UnknownTopicError
 from penstock.handlers import Failure, Stage
 from penstock.log import Log
-from penstock.plugins.engine.program.dead_letters import Letter, Selection, read_letters
-from penstock.plugins.engine.program.replay import Replay, Replayed, count_letters, replay
-from penstock.plugins.engine.program.replay_targets import Targets, by_sinks, targets_of
+from penstock.plugins.engine.program.dead_letters import (
+    ApplicationTargets,
+    Letter,
+    Replay,
+    Replayed,
+    Selection,
+    count_letters,
+    read_letters,
+    replay,
+)
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
@@ -230,21 +237,19 @@ def test_a_windowed_key_goes_where_the_sink_of_its_topic_sends_it() -> None:
     topology = Topology().add_source("all", "a", "read", key_serde=serde)
     topology.add_sink("windows", "windows", "all", key_serde=serde)
     topology.add_sink("by first", "by-first", "all", key_serde=serde, partition_by=lambda key: key.key[0])
-    choose = by_sinks(Application("app", topology), log)
+    targets = ApplicationTargets(Application("app", topology), log)
     for topic in ("windows", "read", "by-first"):
-        replay(log, "dead", Selection(), to=topic, again=True, targets=Targets(choose))
+        replay(log, "dead", Selection(), to=topic, again=True, targets=targets)
     for topic, hashed in (("windows", names), ("read", names), ("by-first", ["k"] * len(names))):
         assert placed(log, topic) == [default_partitioner(each.encode(), 7) for each in hashed], topic
-    replay(
-        log, "dead", Selection(), again=True, targets=Targets(choose)
-    )  # back, where partition 9 is not there any more
+    replay(log, "dead", Selection(), again=True, targets=targets)  # back, where partition 9 is not there any more
     assert placed(log, "a") == [default_partitioner(each.encode(), 3) for each in names]
     topology.add_sink(
         "by value", "b", "all", key_serde=serde, partitioner=lambda topic, record, count: record.value % 2
     )
     with pytest.raises(ConfigError, match="sink 'by value' cannot choose a partition of 'b'"):
         replay(
-            log, "dead", Selection(), to="b", again=True, targets=Targets(by_sinks(Application("app", topology), log))
+            log, "dead", Selection(), to="b", again=True, targets=ApplicationTargets(Application("app", topology), log)
         )
 
 
@@ -254,9 +259,9 @@ def test_no_letter_is_dropped_by_a_partitioner_that_drops_what_has_no_value() ->
     letter(log, 7, 0, "a", ERRORS[0])
     topology = Topology().add_source("all", "a", key_serde="str")
     topology.add_sink("some", "elsewhere", "all", key_serde="str", partitioner=lambda topic, record, count: ())
-    choose = by_sinks(Application("app", topology), log)
+    targets = ApplicationTargets(Application("app", topology), log)
     with pytest.raises(ConfigError, match="sink 'some' cannot choose a partition of 'elsewhere'.* drops"):
-        replay(log, "dead", Selection(), to="elsewhere", targets=Targets(choose))
+        replay(log, "dead", Selection(), to="elsewhere", targets=targets)
     assert [each.records for each in replay(log, "dead", Selection(), to="elsewhere").sent] == [1]
     assert values(log, "elsewhere") == [7]
 
@@ -415,7 +420,7 @@ def test_headers_lead_to_no_topic_but_inputs() -> None:
     topology.add_repartition("again", "all", key_serde="str")
     topology.add_global_store(key_value_store("fixed"), "the fixed", "fixed", "fill", Ignores)
     application = Application("app", topology)
-    done = replay(log, "dead", Selection(), targets=targets_of(application, log))
+    done = replay(log, "dead", Selection(), targets=ApplicationTargets(application, log))
     assert [each.to for each in done.sent] == ["a", "app-again-repartition", "in-1", "fixed"]
     assert held(done) == dict.fromkeys(("b", "app-counts-changelog", "elsewhere", "__internal"), 1)
     # Where the application is not known, names tell.

@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 
 from penstock.log import Log
-from penstock.plugins.engine.program.run_status import Event, RunStatus, SlotHost, TaskStatus
-from penstock.plugins.engine.program.status_topic import StatusTopic, status_topic
+from penstock.plugins.engine.program.run_status import Event, RunStatus, SlotHost, StatusTopic, TaskStatus
+from penstock.plugins.engine.task import own_topics
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.record import TopicPartition
 
@@ -25,7 +25,7 @@ STATUS = RunStatus(
 
 
 def end(log: Log) -> int:
-    partition = TopicPartition(status_topic("app"), 0)
+    partition = TopicPartition(own_topics.STATUS.of("app"), 0)
     return log.end_offsets([partition])[partition]
 
 
@@ -38,7 +38,7 @@ def test_what_is_read_is_what_was_written() -> None:
     later = replace(STATUS, number=2, ended_ms=3_000, error="no")
     StatusTopic(log, "app").write(later)
     assert StatusTopic(log, "app").read() == later
-    assert log.topics()[status_topic("app")].internal
+    assert log.topics()[own_topics.STATUS.of("app")].internal
 
 
 def test_the_topic_keeps_one_record_however_many_were_written() -> None:
@@ -47,7 +47,7 @@ def test_the_topic_keeps_one_record_however_many_were_written() -> None:
     for at_ms in range(50):
         topic.write(replace(STATUS, written_ms=at_ms))
     log.maintain(10_000_000)
-    partition = TopicPartition(status_topic("app"), 0)
+    partition = TopicPartition(own_topics.STATUS.of("app"), 0)
     batches = log.fetch(partition, 0, end(log), 1 << 20)
     assert sum(len(batch) for batch in batches) == 1
     found = topic.read()

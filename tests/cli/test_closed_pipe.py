@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import StatusTopic
 from penstock.plugins.operate.cli.group import penstock
 from penstock.plugins.operate.cli.options import open_log
 from penstock.plugins.operate.cli.verbs import VERBS

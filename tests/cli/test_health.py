@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.log import Log
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import StatusTopic
 
 from .applications import TARGET
 from .console import Console

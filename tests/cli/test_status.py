@@ -12,8 +12,7 @@ import pytest
 
 from penstock import SystemClock
 from penstock.log import Log
-from penstock.plugins.engine.program.run_status import Event, RunStatus, TaskStatus, VisitOfRun
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import Event, RunStatus, StatusTopic, TaskStatus, VisitOfRun
 from penstock.plugins.operate.cli.options import open_log
 from penstock.settings.settings import Settings
 

@@ -9,7 +9,8 @@ from importlib.util import find_spec
 import pytest
 
 from penstock.hooks import registry
-from penstock.plugins.engine.program.saved_program import read_note, write_note
+from penstock.plugins.engine.program.saved_program import read_note
+from penstock.plugins.engine.task import notes
 from penstock.support import packages
 
 from .applications import COUNTING, TARGET, counting, run
@@ -57,7 +58,7 @@ def test_the_state_has_what_is_parked(rolled_back: Console) -> None:
         note["parked"]["more"]["subtopology"] = "7"
         note["gone"] = {"7": {**note["fingerprint"]["subtopologies"]["1"], "stores": {}}}
         note["layouts"]["7"] = {"now": {"more": note["layouts"]["1"]["now"].pop("more")}, "earlier": {}}
-        write_note("counting", log, note)
+        notes.PROGRAM.write("counting", log, note)
     [found] = [each for each in rolled_back.json("state", "list", TARGET, "--json") if each["store"] == "more"]
     assert (found["task"], found["parked"], found["logged"]) == (None, True, False)
 

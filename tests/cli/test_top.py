@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from penstock.plugins.engine.program.run_status import SlotHost, TaskStatus
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import SlotHost, StatusTopic, TaskStatus
 from penstock.plugins.operate.cli.options import open_log
 from penstock.settings.settings import Settings
 

@@ -11,8 +11,7 @@ import pytest
 
 from penstock import Processor, SystemClock, Topology
 from penstock.console import console_app
-from penstock.plugins.engine.program.run_status import RunStatus, SlotHost, TaskStatus
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import RunStatus, SlotHost, StatusTopic, TaskStatus
 from penstock.plugins.engine.task.local_state.restoring import RestoreProgress
 from penstock.queries import Queries
 

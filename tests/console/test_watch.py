@@ -10,8 +10,7 @@ import pytest
 
 from penstock import LogError, ManualClock
 from penstock.plugins.engine.program.lease import LeaseKeeper
-from penstock.plugins.engine.program.run_status import RunStatus, SlotHost, TaskStatus, VisitOfRun
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import RunStatus, SlotHost, StatusTopic, TaskStatus, VisitOfRun
 from penstock.plugins.engine.program.stored_id import StoredAs, write_stored
 from penstock.plugins.operate.console.watch import Interval, Rate, Watch, Watching
 

@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock import Application, ConfigError, PluginError, Settings, Topology, skip
-from penstock.plugins.engine.program.settings_in_force import settings_in_force
 from penstock.plugins.logs.kafka.client_names import KNOWN
 from penstock.plugins.operate.settings.kafka_streams import KAFKA_STREAMS, WITHOUT_COUNTERPART
+from penstock.plugins.operate.settings.settings_in_force import settings_in_force
 from penstock.program.extractors import wall_clock_timestamp
 from penstock.settings.names import EXTRA, flat, translate
 from penstock.settings.secret import SettingsByName, hide, hide_in_places

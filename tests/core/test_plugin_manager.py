@@ -15,8 +15,7 @@ import pytest
 
 from penstock import ConfigError, PluginError, Processor, Record, Topology, hookimpl, plugin_manager
 from penstock.hooks import Components, registry
-from penstock.plugins.engine.task.shipping import pack
-from penstock.plugins.engine.task.unpacking import Arrived
+from penstock.plugins.engine.task.shipping import Arrived, pack
 from penstock.testing import TopologyTestDriver, own_plugins
 
 

@@ -11,8 +11,7 @@ from urllib.request import urlopen
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.clock import SystemClock
-from penstock.plugins.engine.program.run_status import RunStatus
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import RunStatus, StatusTopic
 
 from .driver import TARGET
 from .programs import ID

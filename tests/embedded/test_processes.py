@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from penstock import Application, ConfigError, ProcessingError, Processor, Record, Summary, Topology, run
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import StatusTopic
 from penstock.plugins.engine.run.progress import RunSummary
 
 from ..spark import apps

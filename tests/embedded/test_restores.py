@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock import RestoreEvent, RestorePhase, run
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import StatusTopic
 from penstock.plugins.engine.run import status_writer
 from penstock.plugins.engine.run.progress import RunProgress
 from penstock.plugins.engine.task.local_state.restoring import RestoreProgress

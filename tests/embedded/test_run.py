@@ -36,8 +36,7 @@ from penstock.plugins.engine.host import continuous_engine
 from penstock.plugins.engine.program import lease
 from penstock.plugins.engine.program.lease import LeaseKeeper
 from penstock.plugins.engine.program.preparation import resolve
-from penstock.plugins.engine.program.run_status import RunStatus
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import RunStatus, StatusTopic
 from penstock.plugins.engine.run import embedded, run_loop
 from penstock.plugins.engine.run.progress import RunProgress
 

@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import pytest
 
 from penstock import Application, Log
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import StatusTopic
 
 from ..waiting import wait_until
 from .running import EXAMPLES, by_key, load, opened, read, serialized

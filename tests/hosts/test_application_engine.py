@@ -26,7 +26,7 @@ from penstock.plugins.engine.host import application_engine as application_modul
 from penstock.plugins.engine.host.application_engine import ApplicationEngine
 from penstock.plugins.engine.host.reports import Meter, Observed, SlotMessage, SlotPlan, TaskResult
 from penstock.plugins.engine.host.slot_engine import HostInfo, SlotCargo, SlotRequest
-from penstock.plugins.engine.program import open_files as open_files_module
+from penstock.plugins.engine.program import preparation as preparation_module
 from penstock.plugins.engine.program.preparation import prepare
 from penstock.plugins.engine.task.report import TaskReport
 from penstock.plugins.engine.task.task_worker import TaskWorker
@@ -554,7 +554,7 @@ def test_a_limit_of_open_files_that_is_too_low_is_met_before_anything_is_opened(
 ) -> None:
     world = make_world(apps.count(), partitions=9)
     engine = world.engine()
-    monkeypatch.setattr(open_files_module, "open_files_limit", lambda: (60, 60))
+    monkeypatch.setattr(preparation_module, "open_files_limit", lambda: (60, 60))
     with pytest.raises(
         RuntimeUnavailableError, match=r"9 tasks in one task host need at least \d+ open files, and none"
     ):

@@ -17,9 +17,9 @@ from penstock.plugins.engine.host import continuous_engine
 from penstock.plugins.engine.host.continuous_engine import ContinuousEngine, HeartbeatReader
 from penstock.plugins.engine.host.reports import Meter, SlotMessage, SlotPlan, TaskFailure
 from penstock.plugins.engine.host.slot_engine import HostInfo, SlotCargo, SlotRequest
-from penstock.plugins.engine.program.own_topics import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.engine.program.preparation import prepare
-from penstock.plugins.engine.task.retries import is_taken_over
+from penstock.plugins.engine.task.own_topics import HEARTBEATS
+from penstock.plugins.engine.task.task_runner import is_taken_over
 from tests.spark import apps
 from tests.spark.surroundings import Surroundings
 from tests.waiting import wait_until
@@ -32,7 +32,7 @@ class World:
         self.surroundings = surroundings
         self.prepared = prepare(surroundings.application("app", topology, **settings), surroundings.log)
         self.tasks = self.prepared.tasks()
-        make_heartbeat_topic(surroundings.log, "app")
+        HEARTBEATS.make("app", surroundings.log)
         self.reader = HeartbeatReader(surroundings.log, "app", "run")
         cargo = SlotCargo(ContinuousEngine, self.prepared.application, self.tasks, "/nowhere", 30, run="run")
         engine = cargo.engine(HostInfo("token", 0, "", "first", Meter()))
@@ -170,7 +170,7 @@ def test_the_last_message_reports_what_a_heartbeat_under_way_could_not(
 
         def fails(batch: OutputBatch) -> Any:
             """Heartbeats with a report wait, and then cannot be sent."""
-            if batch.topic != heartbeat_topic("app") or not SlotMessage.from_json(batch.values[0].decode()).results:  # type: ignore[union-attr]
+            if batch.topic != HEARTBEATS.of("app") or not SlotMessage.from_json(batch.values[0].decode()).results:  # type: ignore[union-attr]
                 return append(batch)
             under_way.set()
             may_fail.wait(30)

@@ -13,8 +13,8 @@ from penstock.log import Log
 from penstock.plugins.engine.host import continuous_engine
 from penstock.plugins.engine.host.continuous_engine import HeartbeatReader, HeartbeatSender
 from penstock.plugins.engine.host.reports import SlotMessage
-from penstock.plugins.engine.program.own_topics import heartbeat_topic
 from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.own_topics import HEARTBEATS
 
 from ..waiting import wait_until
 
@@ -22,7 +22,7 @@ from ..waiting import wait_until
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
     with closing(open_log(Settings(data_dir=str(tmp_path), log="local:log"))) as made:
-        made.create_topic(heartbeat_topic("app"), 1)
+        made.create_topic(HEARTBEATS.of("app"), 1)
         yield made
 
 

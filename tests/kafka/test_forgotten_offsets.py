@@ -14,9 +14,8 @@ from penstock import Application, Processor, Record, RetryAfter, Topology, key_v
 from penstock.errors import IncompatibleStateError, LogError
 from penstock.handlers import Failure, Stage
 from penstock.log import Commit
-from penstock.plugins.engine.program.dead_letters import Selection
+from penstock.plugins.engine.program.dead_letters import Selection, count_letters, group_of, replay
 from penstock.plugins.engine.program.preparation import prepare
-from penstock.plugins.engine.program.replay import count_letters, group_of, replay
 from penstock.plugins.engine.program.reset import plan_reset, reset, to_latest
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop

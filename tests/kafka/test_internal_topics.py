@@ -11,11 +11,10 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import ConfigError, IncompatibleStateError, LogError, TopologyError
-from penstock.plugins.engine.program.own_topics import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.engine.program.preparation import prepare
-from penstock.plugins.engine.program.run_status import RunStatus
-from penstock.plugins.engine.program.status_topic import StatusTopic, status_topic
+from penstock.plugins.engine.program.run_status import RunStatus, StatusTopic
 from penstock.plugins.engine.run.open_application import OpenApplication
+from penstock.plugins.engine.task.own_topics import HEARTBEATS, STATUS
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.kafka.log import KafkaLog
@@ -152,9 +151,9 @@ def test_topics_beside_the_tasks_are_internal_too(broker: KafkaBroker, tmp_path:
     log = KafkaLog(broker.bootstrap)
     log.create_topic(f"{application.id}.in", 1)
     prepare(application, log)
-    make_heartbeat_topic(log, application.id)
+    HEARTBEATS.make(application.id, log)
     StatusTopic(log, application.id).write(RunStatus(application.id, "driver", "0s", 1, 2))
-    for name in (heartbeat_topic(application.id), status_topic(application.id)):
+    for name in (HEARTBEATS.of(application.id), STATUS.of(application.id)):
         assert log.topics()[name].internal and log.topic(name).internal, name
     assert not log.topics()[f"{application.id}.in"].internal
     log.close()

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from penstock import run
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import StatusTopic
 from penstock.plugins.logs.kafka.transactions import transactional_id
 from penstock.plugins.state.copies.standbys import FOLLOWING, TAKEN, Standbys
 from penstock.plugins.testing.kafka_broker import KafkaBroker

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.plugins.engine.program.run_status import VisitOfRun
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import StatusTopic, VisitOfRun
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..spark import visited

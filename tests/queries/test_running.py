@@ -27,10 +27,10 @@ from penstock import (
     run,
 )
 from penstock.client import Client, QueryError
-from penstock.dsl import StreamsBuilder
 from penstock.errors import RuntimeUnavailableError
+from penstock.plugins.dsl.builder import StreamsBuilder
 from penstock.plugins.engine.host.slot_engine import NICE
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import StatusTopic
 from penstock.plugins.state.queries.run_server import _Server
 from penstock.queries import Queries
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from penstock import Application, ManualClock, World, run
-from penstock.plugins.engine.program.saved_tasks import saved_tasks
+from penstock.plugins.engine.program.saved_program import saved_tasks
 from penstock.plugins.engine.task.local_state import directories
 from penstock.plugins.engine.task.local_state.directories import DirectoryUse, SoleUse, remove_unused
 from penstock.plugins.state.copies import standbys as standbys_module

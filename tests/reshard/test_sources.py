@@ -21,13 +21,10 @@ from penstock import (
     key_value_store,
 )
 from penstock.plugins.dsl import StreamsBuilder, within
-from penstock.plugins.engine.program.dead_letters import Selection
-from penstock.plugins.engine.program.replay import replay
-from penstock.plugins.engine.program.replay_targets import targets_of
-from penstock.plugins.engine.program.stored_id import StoredAs, read_stored, write_stored
+from penstock.plugins.engine.program.dead_letters import ApplicationTargets, Selection, replay
+from penstock.plugins.engine.program.stored_id import read_stored
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.state.transfer.reshard import accept, plan_reshard, reshard, undo
-from penstock.task.dead_letter import FailureNote
 
 from ..lost_commits import lose_commits
 from .growing import grow
@@ -117,21 +114,13 @@ def test_letters_of_before_a_topic_grew_go_where_the_state_of_their_keys_is(
     produce(log, "in", [(key, "2,", 2) for key in KEYS] + bad)
     beside = run(fails, log)
     assert beside.id == "shop-layout-3"
-    done = replay(log, "dead", Selection(), targets=targets_of(beside if is_beside_a_run else mended, log))
+    done = replay(log, "dead", Selection(), targets=ApplicationTargets(beside if is_beside_a_run else mended, log))
     assert (sum(each.records for each in done.sent), done.held) == (16, {})
     run(mended, log)
     last = {key: values[-1][0] for key, values in outputs(log).items()}
     assert last == {key.encode(): b"1,2,bad,bad," for key in KEYS}
     partitions = [TopicPartition("other", number) for number in range(2)]
     assert list(log.end_offsets(partitions).values()) == [4, 0], "its writers choose partitions in their own way"
-
-
-def test_growth_before_notes_of_it_is_told_by_empty_partitions(tmp_path: Path) -> None:
-    log = new_log({"in": 3})
-    app = appending(tmp_path)
-    write_stored("shop", lease(app, log), StoredAs("shop-layout-2", starts={"in": {"0": 5, "1": 4, "2": 0}}))
-    is_moved = targets_of(app, log).is_moved
-    assert [is_moved(FailureNote(None, None, None, "in", 0, offset)) for offset in (4, 5)] == [True, False]
 
 
 def through_topic(directory: Path, between: str = "between") -> Application:

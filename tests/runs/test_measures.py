@@ -22,10 +22,9 @@ from penstock import (
     key_value_store,
     run,
 )
-from penstock.plugins.engine.program.run_status import RunStatus
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import RunStatus, StatusTopic
 from penstock.plugins.engine.task import commit
-from penstock.plugins.engine.task.histogram import Histogram, added
+from penstock.plugins.engine.task.report import Histogram, added
 
 from ..spark.surroundings import Surroundings
 from ..waiting import wait_until

@@ -19,9 +19,8 @@ from penstock.plugins.engine.run.metrics.collector import RunCollector
 from penstock.plugins.engine.run.metrics.endpoint import metrics_endpoint
 from penstock.plugins.engine.run.metrics.measures import measures_of
 from penstock.plugins.engine.run.order import STATES
-from penstock.plugins.engine.task.histogram import Histogram
 from penstock.plugins.engine.task.local_state.restoring import RestoreProgress
-from penstock.plugins.engine.task.report import DetailedCounts
+from penstock.plugins.engine.task.report import DetailedCounts, Histogram
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 

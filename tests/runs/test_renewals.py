@@ -11,11 +11,11 @@ import pytest
 from penstock import ManualClock, OutputBatch
 from penstock.plugins.engine.host.claims import SlotLayout
 from penstock.plugins.engine.host.reports import SILENT, STUCK, STUCK_SECONDS, HostStatus, SlotMessage, SlotPlan
-from penstock.plugins.engine.program.own_topics import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.engine.run.planning.control import Control, ControlFile
 from penstock.plugins.engine.run.planning.planner import Offset
 from penstock.plugins.engine.run.planning.renewals import RENEWAL_SECONDS, RenewalPlanner
 from penstock.plugins.engine.run.planning.run_plan import Plan
+from penstock.plugins.engine.task import own_topics
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.spark.watching import MISSING_SECONDS, Beats, Stops
 from penstock.record import TopicPartition
@@ -162,7 +162,7 @@ def test_nothing_runs_if_it_stops_before_the_first_batch(stage: Stage) -> None:
     assert stage.next() is None
 
 
-HEARTBEATS = TopicPartition(heartbeat_topic("app"), 0)
+HEARTBEATS = TopicPartition(own_topics.HEARTBEATS.of("app"), 0)
 
 
 class Watch:
@@ -187,7 +187,7 @@ class Watch:
         self.append(slot, SlotMessage(slot, "e", run=run, stuck_seconds=stuck, host=host).to_json())
 
     def append(self, slot: int, text: str) -> None:
-        self.log.append(OutputBatch(heartbeat_topic("app"), [b"%d" % slot], [text.encode()], [0]))
+        self.log.append(OutputBatch(own_topics.HEARTBEATS.of("app"), [b"%d" % slot], [text.encode()], [0]))
 
     def after(self, seconds: float) -> dict[str, str] | None:
         self.now += seconds
@@ -255,7 +255,7 @@ def test_heartbeats_go_on_in_a_topic_that_was_made_again() -> None:
         watch.send(slot)
     assert watch.after(1) is None
     watch.log.delete_topic(HEARTBEATS.topic)
-    make_heartbeat_topic(watch.log, "app")
+    own_topics.HEARTBEATS.make("app", watch.log)
     watch.send(0)
     assert watch.after(MISSING_SECONDS + 0.6) == {"1": SILENT}
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import LogError, TopicPartition
 from penstock.plugins.engine.task.fronts import Fronts
-from penstock.plugins.engine.task.loop import front_looks
+from penstock.plugins.engine.task.loop import looks
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.task.progress import Front
 
@@ -23,8 +23,8 @@ IN, OTHER, BEHIND = TopicPartition("in", 0), TopicPartition("in", 1), TopicParti
 
 @pytest.fixture
 def always_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_looks, "_EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(front_looks, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(looks, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(looks, "_AGAIN_SECONDS", 0.0)
 
 
 def test_windows_close_where_the_log_ends_before_what_a_look_has_found(

@@ -24,7 +24,7 @@ from penstock import (
 )
 from penstock.errors import IncompatibleStateError, TopologyError
 from penstock.plugins.changelogs.topic import decode, encode
-from penstock.plugins.engine.program.saved_stores import accept_stores, drop_stores
+from penstock.plugins.engine.program.check import accept_stores, drop_stores
 from penstock.plugins.engine.task.local_state import task_state
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.contracts.log_tests import read

@@ -12,7 +12,7 @@ import pytest
 from penstock.errors import ConfigError, LogError, PenstockError, PluginError
 from penstock.hooks import Component, registry
 from penstock.log import Log
-from penstock.plugins.engine.task.locations import open_deltas, open_log, state_directory
+from penstock.plugins.engine.task.locations import Places, live_directory, open_deltas, open_log, state_directory
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.settings.secret import Secret
 from penstock.settings.settings import Settings
@@ -98,3 +98,21 @@ def test_local_state_may_be_in_a_directory_of_the_process(monkeypatch: pytest.Mo
     assert state_directory(Settings(data_dir="/d", state_dir="$DISK")).name == "$DISK", "only ${NAME} is a variable"
     with pytest.raises(ConfigError, match="'NO_DISK'; set it on each machine .*spark.executorEnv.NO_DISK"):
         state_directory(Settings(state_dir="${NO_DISK}/state"))
+
+
+def test_places_of_an_application(tmp_path: Path) -> None:
+    """Copies that main has made are found: the directories keep their names."""
+    places, root = Places(Settings(state_dir=str(tmp_path)), "app"), tmp_path / "app"
+    assert (places.task("0_1"), places.globals) == (root / "0_1", root / "global")
+    assert (places.replica("s", "0_1"), places.backup("0_1")) == (
+        root / "replicas" / "s" / "0_1",
+        root / "replicas" / ".all" / "0_1",
+    )
+    assert places.resharding == tmp_path / "app.resharding"
+
+
+def test_the_newest_directory_is_the_live_one(tmp_path: Path) -> None:
+    assert live_directory(tmp_path / "lmdb") is None
+    for name in ("9", "10", "x", "8"):
+        (tmp_path / "lmdb" / name).mkdir(parents=True)
+    assert live_directory(tmp_path / "lmdb") == tmp_path / "lmdb" / "10"

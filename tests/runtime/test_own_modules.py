@@ -15,9 +15,8 @@ import pytest
 
 from penstock import Application, run
 from penstock.plugins.engine.host.client import Answer
-from penstock.plugins.engine.task.shipping import pack
-from penstock.plugins.engine.task.unpacking import Arrived
-from penstock.testing import TopologyTestDriver
+from penstock.plugins.engine.task.shipping import Arrived, pack
+from penstock.plugins.testing.driver import TopologyTestDriver
 
 from ..spark.surroundings import Surroundings
 
@@ -168,7 +167,7 @@ def test_a_script_is_the_main_module_of_its_hosts(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(script)
     read = (
         "import sys\n"
-        "from penstock.plugins.engine.task.unpacking import unpack\n"
+        "from penstock.plugins.engine.task.shipping import unpack\n"
         "moved, point = unpack(sys.stdin.buffer.read())\n"
         "print(moved(point), type(moved(point)) is type(point))\n"
     )

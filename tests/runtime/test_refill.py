@@ -27,6 +27,7 @@ from penstock import (
 )
 from penstock.errors import PenstockError
 from penstock.plugins.engine.task.local_state import refill
+from penstock.plugins.engine.task.local_state.backends import OF_REPLICA
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.store import Changes
 from penstock.store import backend as store_backend
@@ -190,29 +191,12 @@ def test_a_filling_that_is_interrupted_is_made_again(
         assert number > 4, "each of several writes is interrupted"
 
 
-def test_a_copy_that_an_earlier_version_left_half_filled_is_filled_once_more() -> None:
-    with TopologyTestDriver(topology(), store_backend="lmdb") as driver:
-        driver.pipe("rates", "a", "1")
-        driver.pipe("in", "a", "x")
-        driver.reopen()
-        [filled] = state_of(driver).rglob("filled")
-        for penstock_is_new, expected in ((True, {"a": "1"}), (False, {})):
-            with closing(LmdbBackend(state_of(driver) / "lmdb" / "0", ["rates"])) as copy:
-                version = copy.version()
-                assert version is not None
-                copy.write({"rates": [(key, None) for key, _ in copy.range("rates")]}, version, version)
-            if penstock_is_new:
-                filled.unlink()
-            assert dict(driver.store("rates").all()) == expected
-            driver.reopen()
-
-
 def test_rows_of_a_store_are_deleted_a_portion_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with TopologyTestDriver(topology(), store_backend="lmdb") as driver:
         for number in range(9):
             driver.pipe("rates", f"k{number}", "1")
         driver.reopen()
-        (state_of(driver) / "filled").unlink()
+        (state_of(driver) / OF_REPLICA).touch()
         monkeypatch.setattr(store_backend, "_PORTION", 2)
         write, deleted = LmdbBackend.write, []
 
@@ -258,6 +242,25 @@ def test_one_that_a_deployment_moves_to_another_backend_where_local_state_is_beh
             run_on(machine, in_memory)
         run_on("one", topology())
         assert surroundings.values_by_key("out") == {"a": ["1 1", "1 2", "1 3"]}
+
+
+def test_entries_expire_as_when_they_were_put_first() -> None:
+    """The store has the clocks of the task that fills it."""
+    with TopologyTestDriver(topology(key_value_store("rates", ttl="1000s", **TEXTS)), store_backend="lmdb") as driver:
+        driver.pipe("rates", "a", "1", timestamp=5_000_000)
+        driver.pipe("in", "a", "x", timestamp=5_000_100)
+
+        def rows() -> list[tuple[bytes, bytes]]:
+            driver.reopen()
+            with closing(LmdbBackend(state_of(driver) / "lmdb" / "0", ["rates"])) as copy:
+                return list(copy.range("rates"))
+
+        before = rows()
+        lose_copy(driver)
+        assert dict(driver.store("rates").all()) == {"a": "1"}
+        assert rows() == before
+        driver.pipe("in", "a", "x", timestamp=7_000_000)
+        assert dict(driver.store("rates").all()) == {}
 
 
 def test_others_only_read_it() -> None:

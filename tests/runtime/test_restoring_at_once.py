@@ -8,8 +8,7 @@ import pytest
 
 from penstock import StaleStoreError, World
 from penstock.changelog import RESTORING, Restore, TaskChangelog
-from penstock.plugins.engine.task.coverage import Coverage
-from penstock.plugins.engine.task.local_state.backends import Backends
+from penstock.plugins.engine.task.local_state.backends import Backends, Coverage
 from penstock.program.layouts import Layouts
 from penstock.store import Changes
 from penstock.store.kept_store import KeptStore

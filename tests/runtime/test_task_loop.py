@@ -26,11 +26,10 @@ from penstock import (
 )
 from penstock.log import Commit, Log
 from penstock.plugins.changelogs.directory import DirectoryChangelog
-from penstock.plugins.engine.task.loop import pauses
 from penstock.plugins.engine.task.loop import task_loop as loop_module
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop
 from penstock.plugins.engine.task.process_resources import ProcessResources
-from penstock.plugins.engine.task.retries import is_taken_over
+from penstock.plugins.engine.task.task_runner import is_taken_over
 from penstock.plugins.logs.memory import MemoryLog, _MemoryCommitter
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
@@ -349,11 +348,11 @@ def test_records_that_are_gone(tmp_path: Path, policy: str) -> None:
             assert isinstance(failed.error, OffsetOutOfRangeError)
 
 
-@pytest.mark.parametrize(("name", "limit", "padding"), [("_MOST", 10, 0), ("_MOST_BYTES", 11_000, 1_000)])
+@pytest.mark.parametrize(("name", "limit", "padding"), [("_MOST_QUEUED", 10, 0), ("_MOST_QUEUED_BYTES", 11_000, 1_000)])
 def test_an_input_that_waits_for_another_is_not_read_without_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, limit: int, padding: int
 ) -> None:
-    monkeypatch.setattr(pauses, name, limit)
+    monkeypatch.setattr(loop_module, name, limit)
     monkeypatch.setattr(loop_module, "_MOST_POLLED", 4)
     monkeypatch.setattr(loop_module, "_FEWEST_POLLED", 4)
     FAULTS.clear()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Application, Processor, Record, Topology
-from penstock.plugins.engine.program.saved_stores import saved_stores
+from penstock.plugins.engine.program.check import saved_stores
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.record import OutputBatch, TopicPartition
 

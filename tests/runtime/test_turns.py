@@ -19,10 +19,9 @@ from penstock.log import Log
 from penstock.plugins.engine.task import reading
 from penstock.plugins.engine.task.local_state import refill
 from penstock.plugins.engine.task.loop import task_loop as loop_module
-from penstock.plugins.engine.task.loop.alarm import Alarm
 from penstock.plugins.engine.task.loop.continuous_worker import ContinuousWorker
-from penstock.plugins.engine.task.loop.openings import Turnstile
-from penstock.plugins.engine.task.loop.task_loop import TaskLoop
+from penstock.plugins.engine.task.loop.task_loop import Alarm, TaskLoop
+from penstock.plugins.engine.task.loop.threads import Turnstile
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.logs import memory
 from penstock.plugins.logs.memory import MemoryLog

@@ -17,8 +17,8 @@ from penstock.hooks import registry
 from penstock.log import Commit, Log
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.loop import continuous_worker as worker_module
 from penstock.plugins.engine.task.loop import task_loop as loop_module
-from penstock.plugins.engine.task.loop import upkeep as upkeep_module
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker
@@ -69,7 +69,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
     monkeypatch.setattr(DirectoryChangelog, "snapshot", held)
     monkeypatch.setattr(DirectoryChangelog, "wants_snapshot", lambda self: True)
-    monkeypatch.setattr(upkeep_module, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(worker_module, "_UPKEEP_SECONDS", 0.0)
     monkeypatch.setattr(loop_module, "_TURN_SECONDS", 60.0)  # a commit has all records of a `put`
     return gate
 

@@ -11,33 +11,18 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 ROOMS = {
-    "commit": ["plugins/engine/task/commit.py", "plugins/engine/task/report.py", "plugins/engine/task/loop/commits.py"],
+    "commit": ["plugins/engine/task/commit.py", "plugins/engine/task/report.py"],
     "opening": [
         "plugins/engine/task/logged_task.py",
-        "plugins/engine/task/opening.py",
         "plugins/engine/task/positions.py",
         "plugins/engine/task/topic_ids.py",
         "plugins/engine/task/process_resources.py",
-        "plugins/engine/task/loop/openings.py",
     ],
     "restoring": ["plugins/engine/task/local_state/*.py", "plugins/changelogs/*.py"],
-    "cleaning": ["plugins/engine/task/loop/upkeep.py", "plugins/engine/task/loop/upkeeps.py"],
-    "hand-over": [
-        "plugins/engine/task/retries.py",
-        "plugins/engine/task/task_runner.py",
-        "plugins/engine/task/task_worker.py",
-    ],
-    "loop": [
-        "plugins/engine/task/loop/task_loop.py",
-        "plugins/engine/task/loop/continuous_worker.py",
-        "plugins/engine/task/loop/alarm.py",
-        "plugins/engine/task/loop/global_updates.py",
-        "plugins/engine/task/loop/pauses.py",
-        "plugins/engine/task/loop/pools.py",
-        "plugins/engine/task/loop/topic_watch.py",
-    ],
+    "hand-over": ["plugins/engine/task/task_runner.py", "plugins/engine/task/task_worker.py"],
+    "loop": ["plugins/engine/task/loop/*.py"],
 }
-"""The files of each room. The changelogs' have cleaning, too."""
+"""The files of each room; those of `restoring` and `loop` have cleaning, too."""
 LISTED = Path(__file__).with_name("unreached.toml")
 WHOLE = "*"
 """In place of a branch: every branch of a function, which no history calls."""

@@ -15,15 +15,12 @@ from penstock.plugins.changelogs.storage import LocalStorage
 from penstock.plugins.engine.program import reset
 from penstock.plugins.engine.program.committed import CommittedPartitions
 from penstock.plugins.engine.task.commit import PendingCommit, TaskCommits
-from penstock.plugins.engine.task.coverage import Coverage
 from penstock.plugins.engine.task.epoch import EpochCheck
-from penstock.plugins.engine.task.local_state.backends import Backends
-from penstock.plugins.engine.task.local_state.changelog_upkeep import ChangelogUpkeep
-from penstock.plugins.engine.task.local_state.task_state import TaskState
+from penstock.plugins.engine.task.local_state.backends import Backends, Coverage
+from penstock.plugins.engine.task.local_state.task_state import ChangelogUpkeep, TaskState
 from penstock.plugins.engine.task.logged_task import LoggedTask
-from penstock.plugins.engine.task.loop.continuous_worker import ContinuousWorker
+from penstock.plugins.engine.task.loop.continuous_worker import ContinuousWorker, Upkeep
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop
-from penstock.plugins.engine.task.loop.upkeep import Upkeep
 from penstock.plugins.logs import memory
 from penstock.plugins.state.copies.log_history import LogHistory
 from penstock.plugins.state.copies.replica import Replica
@@ -242,7 +239,7 @@ PLANTED = {
     ),
     "a replica shows a version while it is restored": Planted(
         "counts, with replicas, changelog directory:",
-        (Change(Replica, "version", "if found is not None and is_version(found)", "if found is not None"),),
+        (Change(Replica, "_found_version", "if found is not None and is_version(found)", "if found is not None"),),
     ),
     "a replica has a copy open that was destroyed": Planted(
         "counts, with replicas, changelog topic:",

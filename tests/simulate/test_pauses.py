@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import OutputBatch
-from penstock.plugins.engine.task.pause_requests import Pause, ask_for_pause, requests_topic
+from penstock.plugins.engine.task.own_topics import REQUESTS, Pause, ask_for_pause
 from penstock.testing.simulation import SimulatedCluster
 
 from .programs import counts
@@ -95,7 +95,7 @@ def test_a_request_of_another_release_counts_for_nothing(value: bytes | None) ->
     with cluster_of("continuous") as cluster:
         cluster.work()
         ask(cluster, 2_100, 10_000)
-        cluster._log.append(OutputBatch(requests_topic(cluster.application.id), [b"pause"], [value], [1]))
+        cluster._log.append(OutputBatch(REQUESTS.of(cluster.application.id), [b"pause"], [value], [1]))
         cluster.advance("2200ms")
         cluster.work()
         cluster.pipe("in", "ann", 1)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock import duration_ms
-from penstock.plugins.engine.task.opening import LastCommit
+from penstock.plugins.engine.task.logged_task import LoggedTask
 from penstock.plugins.testing.simulation.history import Fault
 from penstock.plugins.testing.simulation.host_world import UPKEEP
 from penstock.testing.simulation import SimulatedCluster, SimulationFailure
@@ -144,6 +144,6 @@ def log_loses_positions() -> list[int]:
 def test_a_log_that_has_lost_its_positions_is_refused() -> None:
     with pytest.raises(SimulationFailure, match="the log has no commit of it, but its changelog proves one"):
         log_loses_positions()
-    unnoticed = Change(LastCommit, "_make_first", "(proven := state.proven())", "(proven := set())")
+    unnoticed = Change(LoggedTask, "_make_first", "(proven := state.proven())", "(proven := set())")
     with planted(Planted("", (unnoticed,))):
         assert log_loses_positions() == [1, 2, 1, 2]

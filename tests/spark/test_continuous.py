@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from penstock import ProcessingError
-from penstock.plugins.engine.program.own_topics import heartbeat_topic
+from penstock.plugins.engine.task.own_topics import HEARTBEATS
 from penstock.plugins.spark import watching
 
 from ..processes import is_alive
@@ -71,7 +71,7 @@ def test_hosts_work_between_batches_and_a_killed_one_is_replaced(tmp_path: Path,
         with running(application, spark, "0s") as run:
             run.wait(lambda: counted(surroundings) == 500 + KEYS, "batches after the continuous mode")
             assert run.stop().workers_lost == 0
-        assert heartbeat_topic(application.id) in surroundings.log.topics()
+        assert HEARTBEATS.of(application.id) in surroundings.log.topics()
 
 
 @by_turns(1, 2)

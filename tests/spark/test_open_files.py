@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from penstock import RuntimeUnavailableError
-from penstock.plugins.engine.program.open_files import check_open_files, open_files
-from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.program.preparation import check_open_files, open_files, prepare
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.spark import run
 from penstock.plugins.spark.session.sessions import local_cores

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.plugins.engine.program.pausing import pause, resume
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import StatusTopic
 
 from ..rotation import of_today
 from . import apps

@@ -11,10 +11,10 @@ from urllib.request import urlopen
 import pytest
 
 from penstock import ProcessingError, TopicPartition
-from penstock.plugins.engine.program.run_status import RunStatus
-from penstock.plugins.engine.program.status_topic import StatusTopic, status_topic
+from penstock.plugins.engine.program.run_status import RunStatus, StatusTopic
 from penstock.plugins.engine.run.statistics import RunStatistics
 from penstock.plugins.engine.run.status_writer import StatusWriter
+from penstock.plugins.engine.task.own_topics import STATUS
 from penstock.plugins.spark import run
 
 from ..waiting import wait_until
@@ -72,7 +72,7 @@ def test_a_driver_that_was_frozen_leaves_its_successors_status(
     surroundings: Surroundings, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = StatusTopic(surroundings.log, "app")
-    partition = TopicPartition(status_topic("app"), 0)
+    partition = TopicPartition(STATUS.of("app"), 0)
     with (
         caplog.at_level(logging.DEBUG),
         StatusWriter(surroundings.log, "app", RunStatistics("app", "0s").status, 3_600),

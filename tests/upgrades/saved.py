@@ -413,7 +413,7 @@ def _raw(log: Log, directory: Path, application_id: str) -> dict[str, Any]:
     note = json.loads(log.get_meta(application_id, "program") or b"")
     # Each incarnation of an application has another one.
     note.pop("identity")
-    note.pop("whole_keys", None)  # younger than the archive; see test_windowed_keys.py
+    note.pop("whole_keys", None)  # younger than the archive
     found: dict[str, Any] = {"note": note}
     for each in sorted(log.topics()):
         if each.startswith(f"{application_id}-") and log.topic(each).internal:

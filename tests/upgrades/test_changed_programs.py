@@ -24,9 +24,9 @@ from penstock import (
 )
 from penstock.errors import IncompatibleStateError
 from penstock.log import Log
+from penstock.plugins.engine.program.check import accept_stores, drop_stores, saved_stores
 from penstock.plugins.engine.program.preparation import check_program
 from penstock.plugins.engine.program.saved_program import is_same_program, read_note
-from penstock.plugins.engine.program.saved_stores import accept_stores, drop_stores, saved_stores
 from penstock.plugins.engine.task.epoch import current_epoch
 from penstock.plugins.engine.task.local_state import backends
 from penstock.plugins.engine.task.local_state.backends import Backends

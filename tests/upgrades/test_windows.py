@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import IncompatibleStateError
 from penstock.plugins.dsl import StreamsBuilder, hopping, sessions, sliding, tumbling, unlimited
-from penstock.plugins.engine.program.saved_stores import drop_stores
+from penstock.plugins.engine.program.check import drop_stores
 
 from ..leases import brief_lease
 from .dsl_programs import ON_CLOSE, PLAIN, Chosen, Days, program

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import penstock
+from penstock.plugins.engine.program.check import accept_stores, drop_stores
 from penstock.plugins.engine.program.plan import Plan, plan
 from penstock.plugins.engine.program.preparation import check_program, prepare
-from penstock.plugins.engine.program.saved_stores import accept_stores, drop_stores
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.local import LocalLog

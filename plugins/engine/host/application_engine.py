@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from math import inf
 
 from penstock import Commit, StaleStoreError, TaskCommitter, TaskId
-from penstock.plugins.engine.program.open_files import check_open_files_of_process
+from penstock.plugins.engine.program.preparation import check_open_files_of_process
 from penstock.plugins.engine.task.logged_task import FIRST
 from penstock.plugins.engine.task.task_runner import rows_of
 from penstock.plugins.engine.task.task_worker import TaskWorker

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from penstock import Log
+from penstock.plugins.engine.task import notes
 
 WAIT_SECONDS = 30.0
 _UNCLAIMED_SECONDS = 10.0
@@ -48,19 +48,19 @@ class Claims:
     def write(self, slot: int, executor: str) -> None:
         """Note that `executor` (the text of an ExecutorIdentity) has the slot."""
         claim = Claim(self._layout.run, self._layout.slots, executor)
-        self._log.put_meta(self._application_id, _key(slot), json.dumps(asdict(claim)).encode())
+        notes.SLOT.of(slot).write(self._application_id, self._log, asdict(claim))
 
     def delete(self, slot: int) -> None:
         """Note that no executor has the slot."""
-        self._log.put_meta(self._application_id, _key(slot), b"")
+        notes.SLOT.of(slot).take_back(self._application_id, self._log)
 
     def owner(self, slot: int) -> str:
         """Return the executor that has the slot; "" if there is none in this run with this number of slots."""
-        saved = self._log.get_meta(self._application_id, _key(slot))
-        if not saved:
-            return ""
         try:
-            claim = Claim(**json.loads(saved))
+            saved = notes.SLOT.of(slot).read(self._application_id, self._log)
+            if saved is None:
+                return ""
+            claim = Claim(**saved)
         except (ValueError, TypeError):
             return ""  # another release wrote it
         return claim.executor if (claim.run, claim.slots) == (self._layout.run, self._layout.slots) else ""
@@ -105,7 +105,3 @@ def owner_elsewhere(
             return planned
         wait(_LOOK_SECONDS)
         waited += _LOOK_SECONDS
-
-
-def _key(slot: int) -> str:
-    return f"slot-{slot}"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import PenstockError, RuntimeUnavailableError
-from penstock.plugins.engine.task.unpacking import is_sent
+from penstock.plugins.engine.task.shipping import is_sent
 
 from .place import LEASE_SECONDS, Place, Process, check_peer, clock, cpu_seconds
 from .reports import STUCK_SECONDS, Loss

@@ -24,10 +24,10 @@ from penstock import (
     TopicPartition,
     World,
 )
-from penstock.plugins.engine.program.open_files import check_open_files_of_process
-from penstock.plugins.engine.program.own_topics import heartbeat_topic
+from penstock.plugins.engine.program.preparation import check_open_files_of_process
 from penstock.plugins.engine.task.logged_task import FIRST
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop
+from penstock.plugins.engine.task.own_topics import HEARTBEATS
 from penstock.plugins.engine.task.reading import read_up_to
 from penstock.plugins.engine.task.report import DetailedCounts
 
@@ -55,7 +55,7 @@ class HeartbeatSender:
         world: World,
     ) -> None:
         self._log = log
-        self._topic = heartbeat_topic(application_id)
+        self._topic = HEARTBEATS.of(application_id)
         self._make = make
         self._give_back = give_back
         self._ticker = world.ticker("penstock-heartbeats", _INTERVAL_SECONDS, self._send)
@@ -80,7 +80,7 @@ class HeartbeatReader:
 
     def __init__(self, log: Log, application_id: str, run: str) -> None:
         self._log = log
-        self._partition = TopicPartition(heartbeat_topic(application_id), 0)
+        self._partition = TopicPartition(HEARTBEATS.of(application_id), 0)
         self._run = run
         self._next = log.end_offsets([self._partition])[self._partition]
 

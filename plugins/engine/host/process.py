@@ -18,7 +18,7 @@ from typing import Any
 
 from penstock import RuntimeUnavailableError
 from penstock.plugins.engine.task.process_resources import tune_garbage_collector
-from penstock.plugins.engine.task.unpacking import unpack
+from penstock.plugins.engine.task.shipping import unpack
 
 from .client import END, PROTOCOL, Answer, Busy, ClosedError, SilentError, receive, receive_line, send, send_line
 from .place import Life, Place, Process, check_peer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from shlex import quote
@@ -18,13 +19,13 @@ from penstock import (
     TaskChangelog,
     TaskId,
 )
-from penstock.plugins.engine.task.coverage import Coverage
+from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.epoch import begin_epoch
+from penstock.plugins.engine.task.local_state.backends import Coverage
 from penstock.plugins.engine.task.locations import open_deltas, resolve
 from penstock.program.layouts import Layouts
 from penstock.settings.secret import hide
 
-_META = "changelog"
 _THREADS = 8
 
 
@@ -37,15 +38,13 @@ def check_location(application: Application, assignment: Assignment, log: Log, i
     stateful = stateful_tasks(application, assignment)
     if not stateful or application.settings.log_changelog is not None:
         return
-    if noted_location(application.id, log, identity) == shown_location(application.settings):
+    before, now = noted_location(application.id, log, identity), shown_location(application.settings)
+    if before == now:
         return
-    if moved := moved_location(application, assignment, log, identity):
-        before, now = moved
+    if before is not None:
         begin_epoch(application.id, log)  # hosts that have the other place open no task from now on
-        with ThreadPoolExecutor(_THREADS, "changelog-location") as pool:
-            found = pool.map(lambda task: unreachable(application, assignment, log, task), stateful)
-            missing = [f"task {task} (version {each[0]})" for task, each in zip(stateful, found) if each]
-        if missing:
+        found = unreachable(application, assignment, log, stateful)
+        if missing := [f"task {task} (version {version})" for task, version, _ in found]:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             raise IncompatibleStateError(
                 f"application {application.id!r} keeps its state's history in {before!r}, and its setting 'changelog' "
@@ -66,7 +65,7 @@ def moved_location(application: Application, assignment: Assignment, log: Log, i
 
 def note_location(application: Application, log: Log, identity: str) -> None:
     """Note in the log where the changelog is now."""
-    log.put_meta(application.id, f"{_META}-{identity}", shown_location(application.settings).encode())
+    notes.CHANGELOG.of(identity).write(application.id, log, shown_location(application.settings))
 
 
 def keeps_state(application: Application, task: TaskId) -> bool:
@@ -92,8 +91,7 @@ def shown_location(settings: Settings) -> str:
 
 def noted_location(application_id: str, log: Log, identity: str) -> str | None:
     """Return the changelog as it was noted last, without secrets; None if it never was, or is in the log."""
-    saved = log.get_meta(application_id, f"{_META}-{identity}")
-    return None if saved is None else saved.decode()
+    return notes.CHANGELOG.of(identity).read(application_id, log) or None
 
 
 def stateful_tasks(application: Application, assignment: Assignment) -> list[TaskId]:
@@ -117,17 +115,22 @@ def committed_state(application: Application, assignment: Assignment, log: Log, 
 
 
 def unreachable(
-    application: Application, assignment: Assignment, log: Log, task: TaskId
-) -> tuple[str, ChangelogError] | None:
-    """Return the committed version of a task to which the changelog does not lead, and why; None if it leads there."""
-    commit = committed_state(application, assignment, log, task)
-    if commit is not None:
-        with closing(open_deltas(application.settings, application.id, str(task))) as changelog:
-            try:
-                changelog.restore(commit.version, None)
-            except ChangelogError as error:
-                return commit.version, error
-    return None
+    application: Application, assignment: Assignment, log: Log, tasks: Sequence[TaskId]
+) -> list[tuple[TaskId, str, ChangelogError]]:
+    """Return the tasks to whose committed versions the changelog does not lead, with these versions, and why."""
+
+    def of(task: TaskId) -> tuple[TaskId, str, ChangelogError] | None:
+        commit = committed_state(application, assignment, log, task)
+        if commit is not None:
+            with closing(open_deltas(application.settings, application.id, str(task))) as changelog:
+                try:
+                    changelog.restore(commit.version, None)
+                except ChangelogError as error:
+                    return task, commit.version, error
+        return None
+
+    with ThreadPoolExecutor(_THREADS, "changelog-location") as pool:
+        return [each for each in pool.map(of, tasks) if each is not None]
 
 
 def reaches(changelog: TaskChangelog, version: str) -> bool:

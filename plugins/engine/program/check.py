@@ -1,30 +1,41 @@
-"""Whether a program fits the state and positions that the last program of its application id has saved."""
+"""Whether a program fits what the last program of its application id has saved; and its parked stores."""
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy, deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock import Application, Assignment, IncompatibleStateError, Log, TopicPartition, check_compatible
-from penstock.plugins.engine.task.older import BY_STORE
+from penstock import (
+    Application,
+    Assignment,
+    ConfigError,
+    IncompatibleStateError,
+    Lease,
+    Log,
+    TopicPartition,
+    check_compatible,
+)
+from penstock.plugins.engine.task import notes
+from penstock.plugins.engine.task.epoch import begin_epoch
 from penstock.program.compatibility import saved_serdes
 from penstock.program.layouts import Layouts, layout_from_data, layout_to_data
 from penstock.store.kept_store import KeptStore, Layout
-from penstock.support.names import index_name
+from penstock.support.names import changelog_topic, did_you_mean, index_name
 
-from .saved_program import Note, drop_store, saved_subtopologies
-from .windowed_keys import WHOLE_KEYS, whole_keys, with_whole_keys
+from .saved_program import ProgramNote, drop_store, read_note, saved_subtopologies
 
 _EARLIER, _EARLIER_BYTES = 100, 200_000
 """Number of earlier layouts of a sub-topology that are kept, and their bytes in the note of the program, of all
 sub-topologies together, so that a log takes it; a local copy in an older layout is restored from the changelog."""
 
 
-def check_saved(application: Application, assignment: Assignment, before: Note, log: Log) -> tuple[Note, Application]:
+def check_saved(
+    application: Application, assignment: Assignment, before: ProgramNote, log: Log
+) -> tuple[ProgramNote, Application]:
     """Compare the program with `before`, the note of the program that ran last (empty: none did).
 
     Return the new note, and the application with the layouts of its tasks' state. Raises IncompatibleStateError with
@@ -32,14 +43,14 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
     """
     now = application.program.fingerprint(assignment, application.settings)
     before = _without_refilled(application.id, before, now, log)
-    note: Note = {
+    note: ProgramNote = {
         "identity": before.get("identity") or secrets.token_hex(8),
         "fingerprint": now,
         "changelog": application.settings.changelog.partition(":")[0],
         "reads": _reads(assignment),
         "lives": before.get("lives", {}),
-        "values": BY_STORE,
-        WHOLE_KEYS: sorted(whole_keys(application, before, log)),
+        "values": "by store",  # no reader looks at it
+        "whole_keys": [],  # no other value is written
     }
     reasons: list[str] = []
     if before:
@@ -82,10 +93,10 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
             for number, each in layouts.items()
         },
     }
-    return note, with_whole_keys(_with_layouts(application, layouts), note)
+    return note, _with_layouts(application, layouts)
 
 
-def _without_refilled(application_id: str, before: Note, now: Mapping[str, Any], log: Log) -> Note:
+def _without_refilled(application_id: str, before: ProgramNote, now: Mapping[str, Any], log: Log) -> ProgramNote:
     """Return the note without stores that are filled from a topic from now on, and whose saved content is not that.
 
     These are stores that the program wrote, and parked ones that have missed records of the topic.
@@ -116,7 +127,9 @@ def _check_changelog(application: Application, before: Mapping[str, Any]) -> Non
 # ---------------------------------------------------------------- parked stores
 
 
-def _park(application_id: str, before: Note, now: Mapping[str, Any], log: Log) -> tuple[dict[str, Any], dict[str, Any]]:
+def _park(
+    application_id: str, before: ProgramNote, now: Mapping[str, Any], log: Log
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the stores that are parked from now on, and the parked stores that the program names again."""
     named = {name for each in now["subtopologies"].values() for name in each["stores"]}
     were = before.get("parked", {})
@@ -131,7 +144,7 @@ def _park(application_id: str, before: Note, now: Mapping[str, Any], log: Log) -
     return parked, back
 
 
-def _late(application_id: str, before: Note, back: Mapping[str, Any], log: Log) -> Iterable[str]:
+def _late(application_id: str, before: ProgramNote, back: Mapping[str, Any], log: Log) -> Iterable[str]:
     """Return a reason for each store that comes back and has missed records."""
     for name, each in back.items():
         if not each.get("accepted") and (moved := missed(application_id, before, each, log)):
@@ -142,7 +155,7 @@ def _late(application_id: str, before: Note, back: Mapping[str, Any], log: Log) 
             )
 
 
-def missed(application_id: str, note: Note, parked: Mapping[str, Any], log: Log) -> list[str]:
+def missed(application_id: str, note: ProgramNote, parked: Mapping[str, Any], log: Log) -> list[str]:
     """Return how far the tasks upstream of a parked store have gone on without it, as text for each partition.
 
     Topics that they did not read before are included.
@@ -157,7 +170,7 @@ def missed(application_id: str, note: Note, parked: Mapping[str, Any], log: Log)
     ]
 
 
-def _upstream(note: Note, number: str) -> list[str]:
+def _upstream(note: ProgramNote, number: str) -> list[str]:
     """Return the numbers of a sub-topology and of those upstream of it."""
     subtopologies = note["fingerprint"]["subtopologies"]
     wanted, found = [number], []
@@ -172,7 +185,7 @@ def _upstream(note: Note, number: str) -> list[str]:
     return found
 
 
-def _read_by(note: Note, numbers: Iterable[str]) -> dict[str, list[int | None]]:
+def _read_by(note: ProgramNote, numbers: Iterable[str]) -> dict[str, list[int | None]]:
     """Return the topics that sub-topologies read, each with None for each of its partitions."""
     counts = note["fingerprint"]["partitions"]
     topics = sorted({topic for number in numbers for topic in note["reads"].get(number, ())})
@@ -283,3 +296,86 @@ def waiting_records(application_id: str, topic: str, partitions: int, log: Log) 
     committed, starts, ends = log.committed(application_id, each), log.start_offsets(each), log.end_offsets(each)
     positions = {one: starts[one] if (at := committed[one]) is None else at for one in each}
     return sum(max(0, ends[one] - positions[one]) for one in each)
+
+
+@dataclass(frozen=True)
+class SavedStore:
+    """A saved store.
+
+    `parked`: the program that ran last did not name it. `missed`: how far its tasks have gone on since, as text.
+    `accepted`: it may come back all the same.
+    """
+
+    name: str
+    subtopology: int
+    backend: str
+    logged: bool
+    parked: bool
+    missed: tuple[str, ...]
+    accepted: bool
+
+
+def saved_stores(application_id: str, log: Log) -> list[SavedStore]:
+    """Return the stores that the program which ran last saved, and those that are parked; none if none ran."""
+    note = read_note(application_id, log)
+    parked = note.get("parked", {})
+    found = []
+    for number, each in saved_subtopologies(note).items() if note else ():
+        for name in each["stores"]:
+            kept, aside = note["layouts"][number]["now"][name], parked.get(name)
+            found.append(
+                SavedStore(
+                    name,
+                    int(number),
+                    kept["backend"],
+                    kept["logged"],
+                    aside is not None,
+                    () if aside is None else tuple(missed(application_id, note, aside, log)),
+                    aside is not None and aside.get("accepted", False),
+                )
+            )
+    return sorted(found, key=lambda each: (each.subtopology, each.name))
+
+
+def accept_stores(application_id: str, log: Log, lease: Lease, names: Sequence[str]) -> None:
+    """Let parked stores come back with their old content, whatever they have missed.
+
+    Raises ConfigError for a store that is not parked, and FencedError when the application's lease was lost; then
+    nothing has changed.
+    """
+    note = read_note(application_id, log)
+    parked = note.get("parked", {})
+    for name in names:
+        _check_known(application_id, name, list(parked), "parked store")
+        parked[name]["accepted"] = True
+    begin_epoch(application_id, lease)
+    notes.PROGRAM.write(application_id, lease, note)
+
+
+def drop_stores(application: Application, log: Log, lease: Lease, names: Sequence[str]) -> None:
+    """Drop the content of stores: a store of such a name starts empty from now on, on every machine.
+
+    This is one write to the log. The tasks delete their content when they are opened next. Raises ConfigError for a
+    store that the application did not save, and FencedError when the application's lease was lost.
+    """
+    note = read_note(application.id, log)
+    known = (
+        {name: number for number, each in saved_subtopologies(note).items() for name in each["stores"]} if note else {}
+    )
+    for name in names:
+        _check_known(application.id, name, list(known), "store")
+        drop_store(note, known[name], name)
+    begin_epoch(application.id, lease)
+    notes.PROGRAM.write(application.id, lease, note)
+    # If this process is killed before a topic is deleted, the tasks empty that topic.
+    topics = log.topics()
+    for topic in (changelog_topic(application.id, name) for name in names):
+        if topic in topics and topics[topic].internal:
+            lease.renew()
+            log.delete_topic(topic)
+
+
+def _check_known(application_id: str, name: str, known: Sequence[str], what: str) -> None:
+    if name not in known:
+        advice = did_you_mean(name, known) or f"it has: {', '.join(sorted(known)) or 'none'}"
+        raise ConfigError(f"application {application_id!r} has no {what} {name!r}; {advice}")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from penstock import Application, Assignment, IncompatibleStateError, Log, TaskId, TopicPartition
-from penstock.plugins.engine.task import topic_ids
-from penstock.plugins.engine.task.lost_commits import MADE_AGAIN, NO_COMMIT, ways_on
+from penstock.plugins.engine.task import notes, topic_ids
+from penstock.plugins.engine.task.refusals import MADE_AGAIN, NO_COMMIT, ways_on
 
-_META, _IDS_META = "committed", "committed-ids"
-"""Two notes: the first one has partitions only."""
 _IDS_SECONDS = 60.0
 """Seconds between two looks at the ids of topics while the application runs: its tasks may continue in a new topic."""
 _MOST_NAMED = 5
@@ -39,13 +36,10 @@ class CommittedPartitions:
     def __init__(self, log: Log, application_id: str, identity: str) -> None:
         self._log = log
         self._application_id = application_id
-        self._key = f"{_META}-{identity}"
-        saved = log.get_meta(application_id, self._key)
-        topics: Mapping[str, Sequence[int]] = {} if saved is None else json.loads(saved)
+        self._note, self._ids_note = notes.COMMITTED.of(identity), notes.COMMITTED_IDS.of(identity)
+        topics: Mapping[str, Sequence[int]] = self._note.read(application_id, log)
         self._known = {TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers}
-        self._ids_key = f"{_IDS_META}-{identity}"
-        saved = log.get_meta(application_id, self._ids_key)
-        self._ids: Mapping[str, str] = {} if saved is None else json.loads(saved)
+        self._ids: Mapping[str, str] = self._ids_note.read(application_id, log)
         self._look_at = time.monotonic() + _IDS_SECONDS
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
@@ -116,14 +110,14 @@ class CommittedPartitions:
         topics: dict[str, list[int]] = {}
         for topic, number in sorted(partitions):
             topics.setdefault(topic, []).append(number)
-        self._log.put_meta(self._application_id, self._key, json.dumps(topics).encode())
+        self._note.write(self._application_id, self._log, topics)
         self._known = partitions
 
     def _write_ids(self) -> None:
         self._look_at = time.monotonic() + _IDS_SECONDS
         ids = self._topic_ids({each.topic for each in self._known})
         if ids != self._ids:
-            self._log.put_meta(self._application_id, self._ids_key, json.dumps(ids, sort_keys=True).encode())
+            self._ids_note.write(self._application_id, self._log, ids)
             self._ids = ids
 
     def _topic_ids(self, topics: Collection[str]) -> dict[str, str]:
@@ -138,7 +132,7 @@ def has_lost_commit(
 
     Its positions are gone then, and what it keeps is not what a task keeps that has not begun. Raises LogError.
     """
-    topics = json.loads(log.get_meta(application_id, f"{_META}-{identity}") or b"{}")
+    topics = notes.COMMITTED.of(identity).read(application_id, log)
     if not any(each.partition in topics.get(each.topic, ()) for each in partitions):
         return False
     # Its first commit, and the note, may have come since.

@@ -1,14 +1,43 @@
-"""Reading dead letters: the records of a dead-letter topic, and selecting some of them."""
+"""Dead letters: reading and selecting them, and sending each once to the topic that it came from, or to another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
-from penstock import ConfigError, Headers, Log, RecordBatch, TopicPartition, UnknownTopicError
+from penstock import (
+    Application,
+    Commit,
+    ConfigError,
+    Headers,
+    Log,
+    OutputBatch,
+    RecordBatch,
+    RecordRefusedError,
+    SinkNode,
+    SourceNode,
+    TaskCommitter,
+    TopicPartition,
+    UnknownTopicError,
+    default_partitioner,
+)
 from penstock.plugins.engine.task.reading import read_up_to
+from penstock.program.nodes import decorate, reads
+from penstock.program.partitioning import partitions_of_key
+from penstock.program.serdes import serdes_of_topic
 from penstock.task.dead_letter import FailureNote, split_headers
+
+from .stored_id import read_grown, read_stored, stored_application
+
+_STATE_BYTES = 1_900
+_VERSION = "replay"
+_STRETCHES = "offsets"
+"""Beside the kinds, which are hexadecimal numbers."""
 
 
 @dataclass(frozen=True)
@@ -132,3 +161,422 @@ def letters_in(batch: RecordBatch) -> Iterator[Letter]:
             headers,
             note,
         )
+
+
+class Targets:
+    """Where letters may go: what their headers say, where it is not known which application they are of."""
+
+    def choose(self, topic: str, key: bytes, count: int) -> Sequence[int]:
+        """Return the partitions, of `count`, to which records with this serialized key go: by the hash of its bytes."""
+        return (default_partitioner(key, count),)
+
+    def refuses(self, topic: str) -> str | None:
+        """Return why no letter may go to a topic that its headers name: it is no input by its name; None: it may."""
+        internal = topic.startswith("__") or topic.endswith("-changelog")
+        return "an application's changelog, or a topic of the log's own" if internal else None
+
+    def is_moved(self, note: FailureNote) -> bool:
+        """Return whether records with a letter's key now go to another partition than the one it was read from."""
+        return False
+
+
+class ApplicationTargets(Targets):
+    """Where letters of an application may go: to its inputs, and into the partitions that its sinks choose."""
+
+    def __init__(self, application: Application, log: Log) -> None:
+        self._application = application = stored_application(application, log)
+        self._grown = read_grown(read_stored(application.id, log), log)
+        program = application.program
+        self._sources = [each for each in program.nodes.values() if isinstance(each, SourceNode)]
+        self._nodes: dict[str, SinkNode | SourceNode] = {
+            decorate(application.id, topic, program.internal_topics): source
+            for source in self._sources
+            for topic in source.topics
+        }
+        for node in program.nodes.values():
+            if isinstance(node, SinkNode) and isinstance(node.topic, str):
+                self._nodes[decorate(application.id, node.topic, program.internal_topics)] = node
+
+    def choose(self, topic: str, key: bytes, count: int) -> Sequence[int]:
+        """As the sink of the topic does: a windowed key without its window, for instance.
+
+        Where only a source names the topic, its key serde says whether keys are windowed.
+        """
+        if (node := self._nodes.get(topic)) is None:
+            return super().choose(topic, key, count)
+        serde, _ = serdes_of_topic(node.key_serde, None, self._application.settings, f"topic {topic!r}", topic)
+        if isinstance(node, SinkNode) and (node.partitioner or node.partition_by):
+            try:
+                if chosen := partitions_of_key(node, serde, topic, serde.deserialize(key), count):
+                    return chosen
+                raise ValueError("its partitioner drops records with this key")
+            except Exception as error:  # a user's function, and a key that may be why the record failed
+                raise ConfigError(
+                    f"sink {node.name!r} cannot choose a partition of {topic!r} for key {key!r}: {error!r}: leave "
+                    "--app away to send it by the hash of its key"
+                ) from error
+        return super().choose(topic, key[: len(key) - serde.window_bytes], count)
+
+    def refuses(self, topic: str) -> str | None:
+        """Refuse topics that the application does not read: headers can name any topic."""
+        application = self._application
+        if any(reads(each, topic, application.id, application.program.internal_topics) for each in self._sources):
+            return None
+        return f"no source of application {application.id!r} reads it"
+
+    def is_moved(self, note: FailureNote) -> bool:
+        """So is it if the topic has grown since, before the application was resharded, with the state of its keys."""
+        end = self._grown.get(note.topic or "", {}).get(str(note.partition))
+        return end is not None and note.offset is not None and note.offset < end
+
+
+BY_HEADERS = Targets()
+
+
+@dataclass
+class Replayed:
+    """The replayed part of one partition.
+
+    That is everything below offset `base`, of some kinds of letters everything below a higher offset, and what was
+    replayed by its place: `stretches` of offsets, first and last.
+    """
+
+    base: int = 0
+    kinds: dict[str, int] = field(default_factory=dict)
+    stretches: list[tuple[int, int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, commit: Commit | None, partition: TopicPartition) -> Replayed:
+        """Return what a replay's last commit remembers; nothing of a topic that was deleted since, and made again.
+
+        Raises ConfigError for the commit of an application.
+        """
+        if commit is None:
+            return cls()
+        if commit.version != _VERSION:
+            raise ConfigError(
+                f"what was replayed of {partition.topic!r} is kept under the id {group_of(partition.topic)!r}. There "
+                "is an application of this id, whose commits a replay would replace: give the application another id "
+                "(--application-id), and `penstock reset` the old one"
+            )
+        if partition not in commit.positions:
+            return cls()
+        kinds = json.loads(commit.engine_state or b"{}")
+        stretches = [(first, last) for first, last in kinds.pop(_STRETCHES, [])]
+        return cls(commit.positions[partition], kinds, stretches)
+
+    def has(self, letter: Letter) -> bool:
+        """Return whether a letter was replayed."""
+        at = letter.offset
+        return at < max(self.base, self.kinds.get(letter.kind, 0)) or any(
+            first <= at <= last for first, last in self.stretches
+        )
+
+    def note_all(self, position: int) -> None:
+        """Note that everything below `position` was replayed."""
+        self.base = max(self.base, position)
+        self.kinds = {kind: at for kind, at in self.kinds.items() if at > self.base}
+        self.stretches = [each for each in self.stretches if each[1] >= self.base]
+
+    def note_kinds(self, kinds: set[str], position: int) -> None:
+        """Note that the letters of these kinds below `position` were replayed."""
+        self.kinds |= {kind: max(position, self.kinds.get(kind, 0)) for kind in kinds if position > self.base}
+
+    def note_stretch(self, first: int, last: int) -> None:
+        """Note that the letters from offset `first` to `last` were replayed."""
+        apart = []
+        for each in self.stretches:
+            if each[1] + 1 < first or each[0] > last + 1:
+                apart.append(each)
+            else:
+                first, last = min(first, each[0]), max(last, each[1])
+        self.stretches = sorted([*apart, (first, last)])
+
+    def to_bytes(self) -> bytes:
+        """Return all but `base` as bytes; that is a position of the log's. Raises ConfigError when it is too much."""
+        saved = {**self.kinds, _STRETCHES: self.stretches} if self.stretches else self.kinds
+        data = json.dumps(saved, separators=(",", ":")).encode()
+        if len(data) > _STATE_BYTES:
+            raise ConfigError(
+                f"letters of {len(self.kinds)} kinds (exception and source topic) and {len(self.stretches)} stretches "
+                "of offsets were replayed apart from the others, and no more can be remembered: send letters that "
+                "cannot go back, or that their topic refuses, to another topic (--to TOPIC); replay all others at once"
+            )
+        return data
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Letters of one partition that were sent to one topic, from offset `first` to `last`."""
+
+    partition: int
+    to: str
+    records: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The counts of a replay.
+
+    `left_out`: letters without a source record, and records that are no letters. `held`: how many letters still wait
+    because they cannot go back, by the topic that they were read from, and why.
+    """
+
+    sent: tuple[Sent, ...]
+    left_out: int
+    held: Mapping[tuple[str, str], int]
+
+
+def group_of(topic: str) -> str:
+    """Return the application id under which the log keeps what was replayed of a dead-letter topic."""
+    return f"{topic}-replay"
+
+
+def replayed(log: Log, topic: str) -> Mapping[int, Replayed]:
+    """Return the replayed part of each partition, without disturbing a running replay."""
+    return {
+        each.partition: Replayed.of(log.last_commit(group_of(topic), f"0_{each.partition}", [each]), each)
+        for each in partitions_of(log, topic, Selection())
+    }
+
+
+def replay(
+    log: Log,
+    topic: str,
+    selection: Selection,
+    *,
+    to: str | None = None,
+    limit: int | None = None,
+    again: bool = False,
+    dry_run: bool = False,
+    targets: Targets = BY_HEADERS,
+) -> Replay:
+    """Send selected letters, as their source records were, to `to` or back to where each was read.
+
+    Back means into the partition that it was read from. `targets` choose the partition where that is not there, where
+    the key has moved, and in `to`. Letters that were replayed before are left out, except with `again` or where the
+    selection goes by place or time. Letters wait whose topic is not there, is refused by `targets`, or refuses the
+    record, which may be too large; they hold up no others. What is sent and what is remembered are one commit of the
+    log: a replay that is killed is taken up where it was. At most `limit` are sent. Raises UnknownTopicError when there
+    is no topic `to`, and ConfigError when an application has the id under which the log keeps what was replayed.
+    """
+    if to is not None and to not in log.topics():
+        raise UnknownTopicError(f"there is no topic {to!r} to replay to")
+    total: list[Sent] = []
+    held: Counter[tuple[str, str]] = Counter()
+    left_out = 0
+    for partition in partitions_of(log, topic, selection):
+        if limit is not None and sum(each.records for each in total) >= limit:
+            break
+        left = None if limit is None else limit - sum(each.records for each in total)
+        one = _PartitionReplay(log, partition, selection, to, left, again or selection.by_place, targets)
+        if dry_run:
+            one.run(replayed(log, topic)[partition.partition])
+        else:
+            one.run_and_commit()
+        total += one.now.sent.values()
+        left_out += one.now.left_out
+        held += one.now.held
+    return Replay(tuple(total), left_out, held)
+
+
+@dataclass
+class _Progress:
+    """The part of a partition that was read. `memory` is what the next commit saves; `left`: letters up to the limit.
+
+    `waiting` has the kinds of letters that are held, and `refused` those of them that the log refused: other letters
+    of such a kind are sent. `stretch` has the offsets of the last letters in a row that do not wait. `record` is the
+    source record that was sent last, as `_source_record` returns it.
+    """
+
+    memory: Replayed
+    left: int | None
+    sent: dict[str, Sent] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
+    waiting: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    first_held: int | None = None
+    stretch: tuple[int, int] | None = None
+    record: tuple[object, ...] | None = None
+    left_out: int = 0
+    held: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+class _PartitionReplay:
+    """The replay of one partition."""
+
+    def __init__(
+        self,
+        log: Log,
+        partition: TopicPartition,
+        selection: Selection,
+        to: str | None,
+        limit: int | None,
+        again: bool,
+        targets: Targets,
+    ) -> None:
+        self._log = log
+        self._partition = partition
+        self._selection = selection
+        self._to = to
+        self._again = again
+        self._targets = targets
+        self._counts = {name: info.partitions for name, info in log.topics().items()}
+        self._refusals: list[RecordRefusedError] = []
+        self.now = _Progress(Replayed(), limit)
+
+    def run_and_commit(self) -> None:
+        """Send, in commits of about a fetch each."""
+        partition = self._partition
+        group, task = group_of(partition.topic), f"0_{partition.partition}"
+        # A look first: opening would take the fence of an application of this id.
+        Replayed.of(self._log.last_commit(group, task, [partition]), partition)
+        # Weeks may pass until the next replay.
+        with closing(self._log.open_lasting_committer(group, task, [partition])) as committer:
+            self.now.memory = Replayed.of(committer.committed, partition)
+            for batch in self._batches():
+                self._commit(committer, batch)
+
+    def run(self, memory: Replayed) -> None:
+        """Read, but send nothing."""
+        self.now.memory = memory
+        for batch in self._batches():
+            self._outputs(batch)
+
+    def _batches(self) -> Iterator[RecordBatch]:
+        start = self._selection.first or 0
+        # Only a replay of everything moves `base`.
+        first = start if self._again else max(start, self.now.memory.base)
+        for batch in batches_from(self._log, self._partition, first, self._selection.end):
+            yield batch
+            if self.now.left == 0:
+                return
+
+    def _commit(self, committer: TaskCommitter, batch: RecordBatch) -> None:
+        """Send the letters of a batch in one commit, without those that the log refuses."""
+        before = self.now
+        while True:
+            self.now = deepcopy(before)
+            outputs = self._outputs(batch)
+            memory = self.now.memory
+            try:
+                committer.commit(Commit({self._partition: memory.base}, _VERSION, memory.to_bytes()), outputs)
+                return
+            except RecordRefusedError as refusal:
+                refused = (each for each in outputs if each.topic == refusal.topic)
+                if not any(any(map(refusal.refuses, each.keys, each.values, each.timestamps)) for each in refused):
+                    raise
+                self._refusals.append(refusal)
+
+    def _outputs(self, batch: RecordBatch) -> list[OutputBatch]:
+        """Return the outputs of a batch, and note in `now` what is replayed once they are sent."""
+        now = self.now
+        outputs: dict[str, OutputBatch] = {}
+        position = batch.next_offset
+        for letter in letters_in(batch):
+            if now.left == 0 and not self._was_sent_last(letter):
+                position = letter.offset
+                break
+            if self._selection.has(letter) and self._take(letter, outputs):
+                now.stretch = (now.stretch[0] if now.stretch else letter.offset, letter.offset)
+            else:
+                self._note_stretch()
+                now.stretch = None
+        self._note(position)
+        return list(outputs.values())
+
+    def _note(self, position: int) -> None:
+        """Note that the selected letters below `position` were replayed, without those that are held."""
+        now, memory = self.now, self.now.memory
+        self._note_stretch()
+        if self._selection.by_place:
+            return
+        if not self._selection.by_kind:
+            memory.note_all(position if now.first_held is None else now.first_held)
+        memory.note_kinds(now.done - now.waiting, position)
+
+    def _note_stretch(self) -> None:
+        # A position says which letters of a kind were replayed, unless the log has refused some of them.
+        if self.now.stretch is not None and (self._selection.by_place or self.now.refused):
+            self.now.memory.note_stretch(*self.now.stretch)
+
+    def _take(self, letter: Letter, outputs: dict[str, OutputBatch]) -> bool:
+        """Add a letter to the outputs if it is to be sent; return whether it does not have to wait any longer."""
+        now = self.now
+        if letter.source is None or letter.note is None:
+            now.left_out += 1
+            return True
+        if now.memory.has(letter) and not self._again:
+            now.done.add(letter.kind)
+            return True
+        to = self._to or letter.source
+        refusal = self._refusal(letter, to)
+        if (why := str(refusal) if refusal else self._why_not(to)) is not None:
+            if refusal and letter.kind not in now.waiting and not self._selection.by_place:
+                now.memory.note_kinds({letter.kind}, letter.offset)
+            if refusal:
+                now.refused.add(letter.kind)
+            now.waiting.add(letter.kind)
+            now.held[to, why] += 1
+            if now.first_held is None:
+                now.first_held = letter.offset
+            return False
+        now.done.add(letter.kind)
+        if self._was_sent_last(letter):
+            now.sent[to] = replace(now.sent[to], last=letter.offset)
+            return True
+        now.record = _source_record(letter)
+        number = letter.note.partition
+        chosen: Sequence[int] | None = None
+        stays = self._to is None and not self._targets.is_moved(letter.note)
+        if stays and number is not None and number < self._counts[to]:
+            chosen = (number,)
+        elif letter.key is not None:
+            chosen = self._targets.choose(to, letter.key, self._counts[to])
+        output = outputs.setdefault(to, OutputBatch(to, [], [], [], [], []))
+        output.keys.append(letter.key)
+        output.values.append(letter.value)
+        output.timestamps.append(letter.timestamp)
+        assert output.headers is not None and output.partitions is not None
+        output.headers.append(letter.headers)
+        output.partitions.append(chosen)
+        sent = now.sent.get(to, Sent(letter.partition, to, 0, letter.offset, letter.offset))
+        now.sent[to] = replace(sent, records=sent.records + 1, last=letter.offset)
+        if now.left is not None:
+            now.left -= 1
+        return True
+
+    def _was_sent_last(self, letter: Letter) -> bool:
+        """Return whether a letter is another one of the source record that was sent last: several outputs failed."""
+        return self.now.record is not None and self.now.record == _source_record(letter)
+
+    def _why_not(self, topic: str) -> str | None:
+        if self._to is not None:
+            return None
+        return self._targets.refuses(topic) or (None if topic in self._counts else "it does not exist")
+
+    def _refusal(self, letter: Letter, topic: str) -> RecordRefusedError | None:
+        refusals = (each for each in self._refusals if each.topic == topic)
+        return next((each for each in refusals if each.refuses(letter.key, letter.value, letter.timestamp)), None)
+
+
+def _source_record(letter: Letter) -> tuple[object, ...] | None:
+    """Return the place and the content of a letter's source record; None where headers do not say the place."""
+    note = letter.note
+    if note is None or note.offset is None:
+        return None
+    return note.topic, note.partition, note.offset, letter.key, letter.value, letter.timestamp
+
+
+def count_letters(log: Log, topic: str) -> dict[tuple[str | None, str | None], tuple[int, int]]:
+    """Return the number of letters, and of those not replayed yet, by source topic and exception."""
+    before = replayed(log, topic)
+    there: Counter[tuple[str | None, str | None]] = Counter()
+    waiting: Counter[tuple[str | None, str | None]] = Counter()
+    for letter in read_letters(log, topic):
+        kind = letter.source, letter.exception
+        there[kind] += 1
+        waiting[kind] += letter.source is not None and not before[letter.partition].has(letter)
+    return {kind: (number, waiting[kind]) for kind, number in there.most_common()}

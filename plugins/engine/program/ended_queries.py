@@ -6,13 +6,12 @@ import json
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from penstock import Application, ConfigError, StoreError, World
 from penstock.plugins.changelogs.directory import location_and_options
 from penstock.plugins.changelogs.storage import Storage, absolute, open_storage
 from penstock.plugins.engine.task.local_state.directories import disk_bytes, is_used, remove_all
-from penstock.plugins.engine.task.locations import making_state_directory, open_deltas, resolve, state_directory
+from penstock.plugins.engine.task.locations import Places, making_state_directory, open_deltas, resolve
 from penstock.support.urls import url_scheme
 
 LOCAL, CHANGELOG = "local state", "changelog"
@@ -68,7 +67,7 @@ def ended_queries(application: Application, queries: Collection[str]) -> list[Qu
     a place that cannot be read.
     """
     changelogs = _changelogs(application)
-    root = _local_root(application)
+    root = Places.of(application).root
     with making_state_directory(root):
         local = sorted(each.name for each in root.glob("*") if each.is_dir())
     found = [
@@ -102,16 +101,12 @@ def delete_folders(application: Application, folders: Sequence[QueryFolder]) -> 
     """
     chosen = [each for each in folders if not each.is_used]
     names = {each.name for each in chosen if each.kind == LOCAL}
-    _, used = remove_all(_local_root(application), names)
+    _, used = remove_all(Places.of(application).root, names)
     running = {query for _, _, query in _left_by_others(used, ())}
     for each in chosen:
         if each.kind == CHANGELOG and each.query not in running:
             open_deltas(application.settings, application.id, each.name).destroy()
     return [each for each in chosen if each.query not in running]
-
-
-def _local_root(application: Application) -> Path:
-    return state_directory(application.settings) / application.id
 
 
 def _changelogs(application: Application, *folders: str) -> Storage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -26,20 +27,24 @@ from penstock import (
 from penstock.plugins.engine.task.epoch import begin_epoch
 from penstock.plugins.engine.task.local_state.task_state import first_version
 from penstock.plugins.engine.task.locations import open_deltas
-from penstock.plugins.engine.task.lost_commits import KEEPS_NO_POSITIONS
+from penstock.plugins.engine.task.refusals import KEEPS_NO_POSITIONS
 from penstock.plugins.engine.task.topic_ids import without_ids
 from penstock.program.nodes import decorate
 from penstock.settings.dead_letters import dead_letter_topics
 
 from .changelog_location import keeps_state, unreachable
 from .checkpoint_files import delete_checkpoint, shown_checkpoint
+from .committed import LostPositionsError
 from .lag import start_positions
-from .preparation import check_program, make_repartition_topics
-from .reset import Destination, Known, Offsets
+from .preparation import Prepared, check_program, make_repartition_topics, prepare
+from .reset import Destination, Known, Offsets, to_earliest, to_latest
+
+_log = logging.getLogger("penstock.worker")
 
 _MOST_TRIED = 10
 """Number of proven versions of a task that are tried, the newest first."""
 _THREADS = 8
+_DESTINATIONS: Mapping[str, Destination] = {"earliest": to_earliest, "latest": to_latest}
 
 
 @dataclass(frozen=True)
@@ -151,14 +156,10 @@ def _check_kept(application: Application, log: Log, plan: FromStatePlan) -> None
     tasks = [each for each in plan.assignment.tasks if each not in recovered and keeps_state(application, each)]
     if application.settings.log_changelog is not None or not tasks:
         return
-
-    with ThreadPoolExecutor(_THREADS, "from-state") as pool:
-        found = pool.map(lambda task: unreachable(application, plan.assignment, log, task), tasks)
-        wrong = [
-            f"task {task}: the log has its commit (state version {each[0]}), and {each[1]}"
-            for task, each in zip(tasks, found, strict=True)
-            if each
-        ]
+    wrong = [
+        f"task {task}: the log has its commit (state version {version}), and {reason}"
+        for task, version, reason in unreachable(application, plan.assignment, log, tasks)
+    ]
     if wrong:
         raise IncompatibleStateError(
             f"application {application.id!r}: the changelog {application.settings.shown('changelog')!r} does not lead "
@@ -345,3 +346,75 @@ def _outputs(application: Application, assignment: Assignment, task: TaskId) -> 
 
 def _names(partitions: Iterable[TopicPartition]) -> str:
     return ", ".join(map(str, partitions))
+
+
+def prepare_and_continue(application: Application, log: Log, check_lease: Callable[[], None]) -> Prepared:
+    """Prepare as `prepare`, also where source topics were made again since the application ran.
+
+    The new start or end of these topics is committed first. Tasks keep their last commit and its state. Raises as
+    `plan_to_continue`. The caller holds the application's lease; `check_lease` raises when it was lost.
+    """
+    try:
+        return prepare(application, log, check_lease)
+    except LostPositionsError as lost:
+        plan = plan_to_continue(application, log, lost)
+    for remark in go_on(application, log, plan, check_lease):
+        _log.warning("application %r: %s", application.id, remark)
+    for line in continued_tasks(application, plan):
+        _log.warning("application %r, %s", application.id, line)
+    return prepare(application, log, check_lease)
+
+
+def plan_to_continue(application: Application, log: Log, lost: LostPositionsError) -> FromStatePlan:
+    """Return where tasks continue in topics that were made again; changes nothing.
+
+    Raises LostPositionsError: with `offset_out_of_range=fail`, where positions are lost in other topics, and where a
+    task would not go on with the state of its last commit. It says whether the setting would help.
+    """
+    policy = application.settings.offset_out_of_range
+    if not all(each.topic in lost.made_again for each in lost.partitions):
+        raise lost
+    plan = plan_from_state(application, log, _DESTINATIONS.get(policy, to_earliest), sorted(lost.made_again))
+    obstacle = _obstacle(application, log, plan, lost)
+    if policy != "fail" and not obstacle:
+        return plan
+    advice = (
+        f"The setting `offset_out_of_range` does not help here: {obstacle}"
+        if obstacle
+        else "To go on with what the new topic has, set `offset_out_of_range` to earliest or latest"
+    )
+    raise LostPositionsError(f"{lost}. {advice}", lost.partitions, lost.made_again) from None
+
+
+def continued_tasks(application: Application, plan: FromStatePlan) -> list[str]:
+    """Return a text for each task that continues in a topic that was made again."""
+    return [
+        f"task {each.task}: topic {', '.join(map(repr, sorted({one.topic for one in each.chosen})))} was deleted and "
+        f"made again: continuing from {', '.join(f'{one} offset {each.then[one]}' for one in each.chosen)} "
+        f"(offset_out_of_range={application.settings.offset_out_of_range})"
+        for each in plan.recoveries
+    ]
+
+
+def _obstacle(application: Application, log: Log, plan: FromStatePlan, lost: LostPositionsError) -> str:
+    """Return why the tasks cannot go on with the state of their last commits; empty if they can."""
+    if internal := sorted({each.topic for each in lost.partitions} & set(plan.assignment.internal)):
+        return f"what is missing in {', '.join(internal)} is missing in the state"
+    if refused := [f"task {each.task}: {each.refused}" for each in plan.recoveries if each.refused]:
+        return "; ".join(refused)
+    behind = [
+        str(each.task)
+        for each in plan.recoveries
+        if each.has_stores
+        and not each.now
+        and log.last_commit(application.id, str(each.task), plan.assignment.tasks[each.task]) is None
+    ]
+    if not behind:
+        return ""
+    topics = " ".join(f"--topic {each}" for each in sorted(lost.made_again))
+    return (
+        "the log deletes a commit with the topics that it is kept beside, here the last one of task "
+        f"{', '.join(behind)}, and the changelog proves earlier ones only. "
+        f"`penstock reset --from-state {topics} --to-earliest` goes on with the newest of these: what was changed "
+        "since is missing in the state"
+    )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from penstock import Application, ConfigError, IncompatibleStateError, Log
+from penstock.plugins.engine.task import notes
 
 from .stored_id import read_stored, stored_application
-
-_META = "paused"
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Paused:
 
 def read_paused(application_id: str, log: Log) -> Paused:
     """Return what is paused; nothing if there is no note."""
-    return _paused(log.get_meta(application_id, _META))
+    return _paused(notes.PAUSED.read(application_id, log))
 
 
 def pause(application: Application, log: Log, subtopologies: Collection[int] = ()) -> Paused:
@@ -70,13 +69,13 @@ def carrying_pause(application_id: str, to: str, log: Log) -> Iterator[None]:
 
     What is paused or resumed meanwhile counts, too: see `change_stored`.
     """
-    carried = log.get_meta(application_id, _META)
+    carried = notes.PAUSED.read(application_id, log)
     if carried is not None:
-        log.put_meta(to, _META, carried)
+        notes.PAUSED.write(to, log, carried)
     yield
-    late = log.get_meta(application_id, _META)
+    late = notes.PAUSED.read(application_id, log)
     if late is not None and late != carried:
-        log.put_meta(to, _META, late)
+        notes.PAUSED.write(to, log, late)
 
 
 def change_stored(
@@ -94,20 +93,20 @@ def change_stored(
             return stored, paused
 
 
-def _paused(saved: bytes | None) -> Paused:
-    numbers = [] if saved is None else json.loads(saved)["subtopologies"]
+def _paused(saved: Any) -> Paused:
+    numbers = [] if saved is None else saved["subtopologies"]
     return Paused(None if numbers is None else frozenset(numbers))
 
 
 def _change(application: Application, log: Log, change: Callable[[Paused], Paused]) -> Paused:
     now = Paused()
 
-    def changed(saved: bytes | None) -> bytes:
+    def changed(saved: Any) -> Any:
         nonlocal now
         now = change(_paused(saved))
-        return json.dumps({"subtopologies": None if now.subtopologies is None else sorted(now.subtopologies)}).encode()
+        return {"subtopologies": None if now.subtopologies is None else sorted(now.subtopologies)}
 
-    log.change_meta(application.id, _META, changed)
+    notes.PAUSED.change(application.id, log, changed)
     return now
 
 

@@ -21,6 +21,7 @@ from penstock import (
     TopologyError,
     check_compatible,
 )
+from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.positions import offset_reset_of
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.program.layouts import layout_from_data
@@ -30,10 +31,9 @@ from penstock.task.saved_schedules import left_schedules
 
 from .changelog_location import moved_location
 from .committed import LostPositionsError
-from .new_topics import continued_tasks, plan_to_continue
+from .from_state import continued_tasks, plan_to_continue
 from .preparation import Checked, check, circular_topics
-from .saved_program import Note, repartition_topics, saved_subtopologies, write_note
-from .windowed_keys import kept_whole_keys, left_whole_keys
+from .saved_program import ProgramNote, repartition_topics, saved_subtopologies
 
 _THREADS = 8
 KEPT, NEW, PARKED, BACK, FILLED = "kept", "new", "parked", "comes back", "filled"
@@ -79,10 +79,8 @@ class Plan:
     saved schedules no processor takes over; they do not fire. `rollback`: why the program that ran last would be
     refused afterwards; empty if it would not. `rollback_after`: why it would be while records wait in repartition
     topics. Stores in `parked` come back with it only until their tasks have processed a record. `left_to_the_start`:
-    what only the start itself can check. `whole_keys`: topics whose windowed keys stay partitioned by key and window,
-    as an earlier version wrote them ("": topics that a function chooses); `left_whole_keys`: those that were, and now
-    go by the `partition_by` or `partitioner` of their sink. `circular_topics`: inputs that what reads them writes, and
-    that are not known to be intermediate.
+    what only the start itself can check. `circular_topics`: inputs that what reads them writes, and that are not known
+    to be intermediate.
     """
 
     application_id: str
@@ -96,8 +94,6 @@ class Plan:
     rollback: tuple[str, ...] = ()
     rollback_after: tuple[str, ...] = ()
     left_to_the_start: tuple[str, ...] = ()
-    whole_keys: tuple[str, ...] = ()
-    left_whole_keys: tuple[str, ...] = ()
     circular_topics: tuple[str, ...] = ()
 
     @property
@@ -116,7 +112,7 @@ def plan(application: Application, log: Log) -> Plan:
     return made_plan(application, log)[0]
 
 
-def made_plan(application: Application, log: Log) -> tuple[Plan, Note]:
+def made_plan(application: Application, log: Log) -> tuple[Plan, ProgramNote]:
     """Return what a start of `application` would do, and the note of its program, empty if it is refused.
 
     Nothing is changed, and the application may run meanwhile. A start makes the same checks, by the same code. What it
@@ -139,8 +135,6 @@ def made_plan(application: Application, log: Log) -> tuple[Plan, Note]:
         rollback=rollback,
         rollback_after=tuple(each for each in _rollback(before, now, ()) if each not in rollback),
         left_to_the_start=(*continued, *_left_to_the_start(checked, log)),
-        whole_keys=tuple(sorted(kept_whole_keys(checked.application))),
-        left_whole_keys=tuple(sorted(left_whole_keys(checked.application, before, log))),
         circular_topics=circular_topics(checked.application, checked.assignment),
     )
     return made, now
@@ -167,7 +161,7 @@ def _left_to_the_start(checked: Checked, log: Log) -> Iterator[str]:
 # ---------------------------------------------------------------- stores
 
 
-def _stores(before: Note, now: Note) -> Iterator[PlannedStore]:
+def _stores(before: ProgramNote, now: ProgramNote) -> Iterator[PlannedStore]:
     was, parked = _kept(before), before.get("parked", {})
     becomes = _kept(now)
     topics = {
@@ -188,7 +182,7 @@ def _stores(before: Note, now: Note) -> Iterator[PlannedStore]:
             yield PlannedStore(name, number, BACK if name in parked else KEPT, tuple(changes_of_store(old[1], kept)))
 
 
-def _kept(note: Note) -> Mapping[str, tuple[int, KeptStore]]:
+def _kept(note: ProgramNote) -> Mapping[str, tuple[int, KeptStore]]:
     """Return the stores that tasks keep, parked ones included, with their sub-topology."""
     known = {name for each in saved_subtopologies(note).values() for name in each["stores"]} if note else set()
     return {
@@ -240,7 +234,7 @@ def _internal_topics(checked: Checked, log: Log) -> Iterator[PlannedTopic]:
         yield PlannedTopic(name, topics[name].partitions, KEPT if name in used else UNUSED)
 
 
-def _own_topics(application: Application, note: Note) -> set[str]:
+def _own_topics(application: Application, note: ProgramNote) -> set[str]:
     """Return the internal topics of a program as the log names them, those of parked stores included."""
     found, changelog = repartition_topics(application.id, note), application.settings.log_changelog
     if changelog is not None:
@@ -273,12 +267,12 @@ def _inputs(checked: Checked) -> Iterator[PlannedTopic]:
 # ---------------------------------------------------------------- the way back
 
 
-def _rollback(before: Note, now: Note, drained: Collection[str]) -> tuple[str, ...]:
+def _rollback(before: ProgramNote, now: ProgramNote, drained: Collection[str]) -> tuple[str, ...]:
     """Return why the program that ran last would be refused after this one; `drained`: where no record waits then."""
     return tuple(check_compatible(_as_saved(now, before), before["fingerprint"], drained)) if before else ()
 
 
-def _as_saved(now: Note, before: Note) -> dict[str, Any]:
+def _as_saved(now: ProgramNote, before: ProgramNote) -> dict[str, Any]:
     """Return the new program's fingerprint as the old one would find it: stores that it does not name are parked."""
     named = {name for each in before["fingerprint"]["subtopologies"].values() for name in each["stores"]}
     found = saved_subtopologies(now)
@@ -289,7 +283,7 @@ def _as_saved(now: Note, before: Note) -> dict[str, Any]:
     return {**now["fingerprint"], "subtopologies": found}
 
 
-def offline_log(application: Application, before: Note, partitions: int | None) -> Log:
+def offline_log(application: Application, before: ProgramNote, partitions: int | None) -> Log:
     """Return a log with the topics that a program names, on which another program has run last (`before`; empty: none).
 
     Topics that the last program read have the number of partitions that they had; others have `partitions`, or without
@@ -320,12 +314,12 @@ def offline_log(application: Application, before: Note, partitions: int | None) 
                     {"cleanup.policy": "compact"},
                     internal=True,
                 )
-        write_note(application.id, log, before)
+        notes.PROGRAM.write(application.id, log, before)
         _commit(application.id, log, before)
     return log
 
 
-def _commit(application_id: str, log: Log, before: Note) -> None:
+def _commit(application_id: str, log: Log, before: ProgramNote) -> None:
     """Commit a position in each partition that the last program read."""
     counts = before["fingerprint"]["partitions"]
     for number, topics in before["reads"].items():

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from penstock import (
     Application,
     Assignment,
     ConfigError,
+    CountsFiles,
     IncompatibleStateError,
     Log,
     LogChangelog,
+    RuntimeUnavailableError,
+    Serde,
+    SerdeError,
+    SerdeUnavailableError,
     SinkNode,
+    SourceNode,
     StoreBuilder,
     StoreSpec,
     TopicInfo,
@@ -22,24 +29,26 @@ from penstock import (
     TopologyError,
 )
 from penstock.hooks import registry
+from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.epoch import begin_epoch, current_epoch, of_epoch
+from penstock.plugins.engine.task.own_topics import topics_beside
+from penstock.program.nodes import decorate
+from penstock.program.serdes import resolve_serde, serdes_of_topic
 from penstock.settings.dead_letters import dead_letter_topics
+from penstock.store.specs import declared_serdes
 from penstock.support.names import did_you_mean
 from penstock.support.packages import check_installed
+from penstock.support.system_errors import open_files_advice, open_files_limit
 from penstock.support.topic_config import TopicConfig, checked_topic_config
 from penstock.support.urls import url_scheme
 
 from .changelog_location import check_location
 from .check import check_saved
 from .committed import CommittedPartitions, Positions
-from .own_topics import topics_beside
-from .saved_program import Note, gone_stores, is_same_program, read_note, saved_subtopologies, write_note
-from .serdes import check_serdes, prepare_serdes
+from .saved_program import ProgramNote, gone_stores, is_same_program, read_note, saved_subtopologies
 
 _log = logging.getLogger("penstock.applications")
 
-RESTORING = "restoring"
-"""The note that an application has while it is restored from a backup, or a store is filled; empty afterwards."""
 
 _REPARTITION_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "delete",
@@ -48,6 +57,10 @@ _REPARTITION_CONFIG: Mapping[str, str] = {
     "message.timestamp.after.max.ms": str(2**63 - 1),
     "message.timestamp.type": "CreateTime",
 }
+_FILES_OF_HOST = 24
+"""Open files of a task host without a task."""
+_FILES_OF_TASK = 1
+"""Each task's directory on this host has a lock."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +122,8 @@ class Checked:
     assignment: Assignment
     committed: CommittedPartitions
     positions: Positions
-    before: Note
-    now: Note
+    before: ProgramNote
+    now: ProgramNote
     topics: tuple[NewTopic, ...]
 
 
@@ -184,9 +197,9 @@ def _resolve_with_sinks(application: Application, log: Log) -> Assignment:
 
 def check_restored(application_id: str, log: Log) -> None:
     """Raise IncompatibleStateError for an application of which only a part was restored or imported."""
-    if begun := log.get_meta(application_id, RESTORING):
+    if begun := notes.RESTORING.read(application_id, log):
         raise IncompatibleStateError(
-            f"application {application_id!r} is being restored or filled ({begun.decode()}), or that was cut short: "
+            f"application {application_id!r} is being restored or filled ({begun}), or that was cut short: "
             "repeat `penstock state restore` or `penstock state import`, which begins again"
         )
 
@@ -208,7 +221,7 @@ def prepare(application: Application, log: Log, check_lease: Callable[[], None] 
         check_lease()
         if not is_same_program(checked.now, checked.before):
             begin_epoch(application.id, log)
-        write_note(application.id, log, checked.now)
+        notes.PROGRAM.write(application.id, log, checked.now)
     epoch = current_epoch(application.id, log) or begin_epoch(application.id, log)
     assignment = replace(checked.assignment, missing={})
     return Prepared(of_epoch(application, epoch), assignment, identity, checked.committed, gone_stores(checked.now))
@@ -308,7 +321,7 @@ def make_changelog_topics(application: Application, assignment: Assignment, log:
 
 
 def _missing_changelog_topics(
-    application: Application, assignment: Assignment, log: Log, before: Note
+    application: Application, assignment: Assignment, log: Log, before: ProgramNote
 ) -> list[NewTopic]:
     """Check the changelog topics that are there, and return those that are not; `before`: the last start's note."""
     changelog = application.settings.log_changelog
@@ -391,3 +404,98 @@ def _check_sinks(application: Application, log: Log) -> None:
             f"the log has no topic{'s' if several else ''} {', '.join(missing)}; create {'them' if several else 'it'} "
             "(`penstock topics create`) or correct the name"
         )
+
+
+def prepare_serdes(application: Application, unused: Collection[tuple[str, str, str]] = ()) -> None:
+    """Prepare the serdes of all topics and stores. Raises ConfigError with the node and topic, or the store.
+
+    `unused`: serdes of topics that are not called, as ("source" or "sink", topic, "keys" or "values").
+    """
+    for where, serde, writes in _serdes(application, unused):
+        try:
+            serde.prepare(writes=writes)
+        except (ConfigError, SerdeError, SerdeUnavailableError) as error:
+            raise ConfigError(f"application {application.id!r}, {where}: {error}") from error
+
+
+def check_serdes(application: Application) -> None:
+    """Make the serdes of all topics and stores. Raises MissingPackageError for what one needs, among others."""
+    for _ in _serdes(application):
+        pass
+
+
+def _serdes(
+    application: Application, unused: Collection[tuple[str, str, str]] = ()
+) -> Iterator[tuple[str, Serde[Any], bool]]:
+    """Yield each serde with where it is used, and whether values are written with it.
+
+    Topics of patterns are left out: which they are is known when records come.
+    """
+    program, settings = application.program, application.settings
+    for node in program.nodes.values():
+        if isinstance(node, SourceNode):
+            kind, topics = "source", node.topics
+        elif isinstance(node, SinkNode) and isinstance(node.topic, str):
+            kind, topics = "sink", (node.topic,)
+        else:
+            continue
+        what = f"{kind} {node.name!r}"
+        for topic in topics:
+            name = decorate(application.id, topic, program.internal_topics)
+            key, value = serdes_of_topic(node.key_serde, node.value_serde, settings, what, name)
+            for part, serde in (("keys", key), ("values", value)):
+                if (kind, topic, part) not in unused:
+                    yield f"{what}, {part} of topic {name!r}", serde, kind == "sink"
+    for store in program.all_stores():
+        for name, given in declared_serdes(store).items():
+            serde = resolve_serde(given, settings.state_serde, store.name, settings.of_plugins)
+            yield f"store {store.name!r}, {name}", serde, True
+
+
+def check_open_files(prepared: Prepared, log: Log, hosts: int | None) -> None:
+    """Raise RuntimeUnavailableError when the tasks need more open files than the task hosts on this machine may have.
+
+    `hosts`: number of task hosts that share the tasks; None if they run on other machines, whose limits are
+    unknown. It counts the least that evenly spread tasks need. A run may still meet the limit, and then ends with the
+    same advice.
+    """
+    limit, _ = open_files_limit()
+    tasks = len(prepared.assignment.tasks)
+    if hosts is None or limit < 0 or not tasks:
+        return
+    processes = min(tasks, hosts)
+    each = -(-tasks // processes)
+    needed = open_files(prepared.application, log, each)
+    if needed > limit:
+        raise RuntimeUnavailableError(
+            f"application {prepared.application.id!r}: {tasks} tasks in {processes} task host(s), up to {each} in "
+            f"each, need at least {needed} open files in each: {open_files_advice()}"
+        )
+
+
+def check_open_files_of_process(application: Application, log: Log, tasks: int) -> None:
+    """Raise RuntimeUnavailableError when this process may not have as many open files as `tasks` tasks need."""
+    limit, _ = open_files_limit()
+    needed = open_files(application, log, tasks) if limit >= 0 else 0
+    if needed > limit >= 0:
+        raise RuntimeUnavailableError(
+            f"application {application.id!r}: {tasks} tasks in one task host need at least {needed} open files, and "
+            f"none was opened: {open_files_advice()}"
+        )
+
+
+def open_files(application: Application, log: Log, tasks: int) -> int:
+    """Return the least number of open files of a task host with `tasks` tasks."""
+    # Count for the sub-topology with the fewest stores.
+    stores = min(
+        sum(
+            _of_backend(name) for name in {store.backend or application.settings.store_backend for store in each.stores}
+        )
+        for each in application.program.subtopologies
+    )
+    return _FILES_OF_HOST + log.open_files(tasks) + tasks * (_FILES_OF_TASK + stores)
+
+
+def _of_backend(name: str) -> int:
+    factory = registry().load("store backend", name)
+    return factory.open_files if isinstance(factory, CountsFiles) else 0

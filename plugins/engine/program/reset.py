@@ -10,17 +10,16 @@ from pathlib import Path
 from penstock import Application, Assignment, ConfigError, Log, SystemClock, TopicPartition, World
 from penstock.plugins.engine.task.epoch import begin_epoch
 from penstock.plugins.engine.task.local_state.directories import remove_all
-from penstock.plugins.engine.task.locations import open_deltas, state_directory
+from penstock.plugins.engine.task.locations import Places, open_deltas
+from penstock.plugins.engine.task.own_topics import topics_beside
 from penstock.program.nodes import decorate
 from penstock.support.names import changelog_topic, did_you_mean
 
 from .check import waiting_records
 from .checkpoint_files import delete_checkpoint, shown_checkpoint
 from .lag import start_positions
-from .own_topics import topics_beside
 from .preparation import circular_topics
 from .saved_program import saved_fingerprint
-from .windowed_keys import note_before_reset
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -167,7 +166,7 @@ def plan_reset(
         tuple(sorted(stores)),
         tuple(sorted(tasks)),
         settings.shown("changelog"),
-        state_directory(settings) / application.id,
+        Places.of(application).root,
         shown_checkpoint(settings, application.id),
     )
 
@@ -198,7 +197,6 @@ def reset(
     remarks = []
     check_lease()
     begin_epoch(application.id, log)
-    note_before_reset(application, log)
     remark = delete_checkpoint(application.settings, application.id)
     if remark is not None:
         remarks.append(remark)

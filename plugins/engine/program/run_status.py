@@ -1,13 +1,17 @@
-"""RunStatus: what a driver says of its run, so that `penstock status` and metrics can show it."""
+"""RunStatus: what a driver says of its run, in a topic of the application; `penstock status` and metrics show it."""
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
+from penstock import Log, OutputBatch, TopicPartition
 from penstock.plugins.engine.task.local_state.restoring import RestoreProgress
+from penstock.plugins.engine.task.own_topics import STATUS
+from penstock.plugins.engine.task.reading import read_up_to
 from penstock.plugins.engine.task.report import Counts, DetailedCounts
 from penstock.task.visits import Visit
 
@@ -19,6 +23,9 @@ READY_SECONDS = 20.0
 LIVE_SECONDS = 300.0
 """A driver's loop, or a host of the continuous mode, without a sign for so long is not alive. It is as long as tasks
 may make no turn, and longer than a broker is away at a restart."""
+_KEY = b"status"
+_LATEST = 4
+"""So many of the latest records are looked at: one of a driver that was frozen may follow its successor's."""
 
 
 @dataclass(frozen=True)
@@ -224,3 +231,40 @@ _Made = TypeVar("_Made")
 def _made(kind: type[_Made], data: Mapping[str, Any]) -> _Made:
     names = {each.name for each in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in data.items() if name in names})
+
+
+class StatusTopic:
+    """Writes and reads the status of an application's runs."""
+
+    def __init__(self, log: Log, application_id: str) -> None:
+        self._log = log
+        self._application_id, self._name = application_id, STATUS.of(application_id)
+        self._is_there = False
+
+    def write(self, status: RunStatus) -> None:
+        """Keep a status; the topic is made when it is not there."""
+        if not self._exists():
+            STATUS.make(self._application_id, self._log)
+            self._is_there = True
+        # A thousand tasks take some hundred kilobytes of text, and Kafka takes a megabyte a record.
+        value = zlib.compress(status.to_json().encode(), 1)
+        self._log.append(OutputBatch(self._name, [_KEY], [value], [status.written_ms]))
+
+    def read(self) -> RunStatus | None:
+        """Return the status of the latest run; None when no driver has written one."""
+        if not self._exists():
+            return None
+        partition = TopicPartition(self._name, 0)
+        end = self._log.end_offsets([partition])[partition]
+        at = max(self._log.start_offsets([partition])[partition], end - _LATEST)
+        found = [
+            RunStatus.from_json(zlib.decompress(value).decode())
+            for batch in read_up_to(self._log, partition, at, end)
+            for value in batch.values
+            if value
+        ]
+        return max(reversed(found), key=lambda status: status.number, default=None)
+
+    def _exists(self) -> bool:
+        self._is_there = self._is_there or self._name in self._log.topics()
+        return self._is_there

@@ -1,23 +1,26 @@
-"""The note in the log about the program that ran last under an application id."""
+"""The note in the log about the program that ran last under an application id, and the tasks that it has."""
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import Any
 
-from penstock import Lease, Log
-from penstock.plugins.engine.task.older import check_note
+from penstock import IncompatibleStateError, Log, Serde, TopicPartition
+from penstock.plugins.engine.task import notes
+from penstock.plugins.engine.task.refusals import check_note
+from penstock.program.layouts import Layouts, layout_from_data
 
-_META = "program"
+from .changelog_location import noted_location
 
-Note = dict[str, Any]
+ProgramNote = dict[str, Any]
 """The note of the program that ran last.
 
 `identity`: the application's incarnation. `fingerprint`; `changelog`. `reads`: the topics of each sub-topology by their
 names in the log. `layouts` by sub-topology. `parked`: parked stores. `gone`: sub-topologies of which only parked stores
-are left. `lives`: how often each store was dropped. `values`: `BY_STORE`. `whole_keys`: see windowed_keys.py.
+are left. `lives`: how often each store was dropped.
 """
 
 
@@ -26,44 +29,32 @@ def saved_fingerprint(application_id: str, log: Log) -> Mapping[str, Any] | None
 
     Also that of an older version of penstock, so that it can be reset.
     """
-    note = read_note_of_any_version(application_id, log)
+    note: ProgramNote = notes.PROGRAM.read(application_id, log)
     return {**note["fingerprint"], "subtopologies": saved_subtopologies(note)} if note else None
 
 
-def read_note(application_id: str, log: Log) -> Note:
+def read_note(application_id: str, log: Log) -> ProgramNote:
     """Return the note of the program that ran last under this id; empty if none did.
 
     Raises IncompatibleStateError if another version of penstock saved it in a form that this one does not read.
     """
-    note = read_note_of_any_version(application_id, log)
+    note: ProgramNote = notes.PROGRAM.read(application_id, log)
     if note:
         check_note(application_id, note)
     return note
 
 
-def read_note_of_any_version(application_id: str, log: Log) -> Note:
-    """Return the note as it is, for what must work on notes that this version does not read; empty if there is none."""
-    saved = log.get_meta(application_id, _META)
-    note: Note = {} if saved is None else json.loads(saved)
-    return note
-
-
-def is_same_program(note: Note, other: Note) -> bool:
+def is_same_program(note: ProgramNote, other: ProgramNote) -> bool:
     """Return whether two notes are of one program and incarnation; its second start writes some fields more."""
     return _compared(note) == _compared(other)
 
 
-def _compared(note: Note) -> Note:
+def _compared(note: ProgramNote) -> ProgramNote:
     layouts = {
         number: {**each, "earlier": {name: old for name, old in each["earlier"].items() if old != each["now"]}}
         for number, each in note.get("layouts", {}).items()
     }
     return {"parked": {}, "gone": {}, "whole_keys": [], **note, "layouts": layouts}
-
-
-def write_note(application_id: str, log: Log | Lease, note: Note) -> None:
-    """Write the note. The caller holds the application's lease; `log`: that lease, where it may have been lost."""
-    log.put_meta(application_id, _META, json.dumps(note).encode())
 
 
 def saved_subtopologies(note: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -74,7 +65,7 @@ def saved_subtopologies(note: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def repartition_topics(application_id: str, note: Note) -> set[str]:
+def repartition_topics(application_id: str, note: ProgramNote) -> set[str]:
     """Return the internal topics of the saved program as the log names them; none if no program was saved."""
     return {f"{application_id}-{each}" for each in note["fingerprint"]["internal_topics"]} if note else set()
 
@@ -85,10 +76,86 @@ def gone_stores(note: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sorted(name for name, each in note.get("parked", {}).items() if each["subtopology"] in gone))
 
 
-def drop_store(note: Note, number: str, name: str) -> None:
+def drop_store(note: ProgramNote, number: str, name: str) -> None:
     """Change a note so that a store of this name starts afresh in the next program."""
     note.setdefault("lives", {})[name] = note.get("lives", {}).get(name, 0) + 1
     if note.get("parked", {}).pop(name, None) is None:
         del note["fingerprint"]["subtopologies"][number]["stores"][name]
     if not any(each["subtopology"] == number for each in note.get("parked", {}).values()):
         note.get("gone", {}).pop(number, None)
+
+
+@dataclass(frozen=True)
+class SavedTask:
+    """A task with stores.
+
+    `partitions`: those that it reads. `layouts`: how its stores are kept, now and before. `identity`: the application's
+    incarnation in the log. `changelog`: where the history was when the application started last, without secrets; None
+    if it is in the log. `count`: how many tasks its sub-topology has, among which keys are divided. `forms`: by store
+    and field, the written forms of its serdes.
+    """
+
+    id: str
+    partitions: tuple[TopicPartition, ...]
+    layouts: Layouts
+    identity: str
+    changelog: str | None
+    count: int = 1
+    forms: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def check_serdes(self, store: str, serdes: Mapping[str, Serde[Any]]) -> None:
+        """Raise IncompatibleStateError where a program's serdes of a store cannot read what is saved, as a start does.
+
+        `serdes` by field: `key_serde` and `value_serde`.
+        """
+        for name, form in self.forms.get(store, {}).items():
+            if name in serdes and (why := serdes[name].unreadable(form)):
+                raise IncompatibleStateError(
+                    f"store {store!r} was written with {name} {why}: give the program that ran last"
+                )
+
+
+def saved_tasks(application_id: str, log: Log) -> Mapping[str, SavedTask]:
+    """Return the tasks with stores of an application that has run, by id; none if it has not.
+
+    Raises IncompatibleStateError if another version of penstock saved them in a form that this one does not read.
+    """
+    note = read_note(application_id, log)
+    if not note:
+        return {}
+    changelog = noted_location(application_id, log, note["identity"])
+    found, partitions = {}, task_partitions(note)
+    counts = Counter(task.partition("_")[0] for task in partitions)
+    for task, read in partitions.items():
+        number = task.partition("_")[0]
+        layouts = saved_layouts(note, number)
+        if layouts.now:
+            forms = written_forms(note["fingerprint"]["subtopologies"].get(number, {}).get("stores", {}))
+            found[task] = SavedTask(task, read, layouts, note["identity"], changelog, counts[number], forms)
+    return found
+
+
+def written_forms(stores: Mapping[str, Any]) -> Mapping[str, Mapping[str, str]]:
+    """Return the written forms of the serdes of stores, from the fingerprint of their program."""
+    fields = "key_serde", "value_serde"
+    return {
+        store: {name: each[name] for name in fields if each.get(name) is not None} for store, each in stores.items()
+    }
+
+
+def task_partitions(note: ProgramNote) -> Mapping[str, tuple[TopicPartition, ...]]:
+    """Return the partitions that each task of the saved program reads, also those of tasks without stores."""
+    found = {}
+    for number, topics in sorted(note["reads"].items(), key=lambda each: int(each[0])):
+        counts = {topic: note["fingerprint"]["partitions"][topic] for topic in topics}
+        for partition in range(max(counts.values(), default=0)):
+            read = tuple(TopicPartition(topic, partition) for topic in topics if partition < counts[topic])
+            found[f"{number}_{partition}"] = read
+    return found
+
+
+def saved_layouts(note: ProgramNote, number: str) -> Layouts:
+    """Return how the tasks of a sub-topology keep their stores, now and before."""
+    saved = note["layouts"].get(number, {"now": {}, "earlier": {}})
+    earlier = {name: layout_from_data(layout) for name, layout in saved["earlier"].items()}
+    return Layouts(layout_from_data(saved["now"]), earlier)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from penstock import Application, IncompatibleStateError, Lease, Log
-
-_META = "stored-as"
-_GROWN = "grown"
-_BESIDE = "-layouts"
-"""The notes about an application's layouts have an id of their own: they stay when commits of the application go."""
+from penstock.plugins.engine.task import notes
 
 
 @dataclass(frozen=True)
@@ -36,13 +30,13 @@ class StoredAs:
 
 def read_stored(application_id: str, log: Log) -> StoredAs:
     """Return where an application is; one that was never resharded has its own id."""
-    saved = read_note_beside(application_id, log, _META)
+    saved = notes.STORED_AS.read(application_id, log)
     return StoredAs(**saved) if saved else StoredAs(application_id)
 
 
 def write_stored(application_id: str, lease: Lease, stored: StoredAs) -> None:
-    """Say where an application is from now on, in one write. Raises as `write_note_beside`."""
-    write_note_beside(application_id, lease, _META, asdict(stored))
+    """Say where an application is from now on, in one write. Raises as `Note.write`."""
+    notes.STORED_AS.write(application_id, lease, asdict(stored))
 
 
 def read_grown(stored: StoredAs, log: Log) -> Mapping[str, Mapping[str, int]]:
@@ -50,29 +44,13 @@ def read_grown(stored: StoredAs, log: Log) -> Mapping[str, Mapping[str, int]]:
 
     Records below such an end were written by an earlier number of partitions.
     """
-    if note := read_note_beside(stored.id, log, _GROWN):
-        return dict(note["ends"])
-    # Earlier versions noted no growth. When they resharded, the new partitions of a topic that had grown were empty.
-    return {topic: at for topic, at in stored.starts.items() if at.get(str(len(at) - 1)) == 0}
+    ends: Mapping[str, Mapping[str, int]] = notes.GROWN.read(stored.id, log).get("ends", {})
+    return ends
 
 
 def write_grown(layout_id: str, lease: Lease, grown: Mapping[str, Mapping[str, int]]) -> None:
-    """Write what `read_grown` returns for a layout. Raises as `write_note_beside`."""
-    write_note_beside(layout_id, lease, _GROWN, {"ends": grown})
-
-
-def read_note_beside(application_id: str, log: Log, name: str) -> dict[str, Any]:
-    """Return a note about the layouts of an application; empty if there is none."""
-    saved = log.get_meta(application_id + _BESIDE, name)
-    return {} if saved is None else dict(json.loads(saved))
-
-
-def write_note_beside(application_id: str, lease: Lease, name: str, note: Mapping[str, Any]) -> None:
-    """Write a note about the layouts of an application under its lease; durable when it returns.
-
-    Raises FencedError when the lease was lost: a process that was frozen must not change what its successor goes by.
-    """
-    lease.put_meta(application_id + _BESIDE, name, json.dumps(note).encode())
+    """Write what `read_grown` returns for a layout. Raises as `Note.write`."""
+    notes.GROWN.write(layout_id, lease, {"ends": grown})
 
 
 def stored_application(application: Application, log: Log) -> Application:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from penstock import (
     TaskId,
     TopicPartition,
 )
+from penstock.plugins.engine.task import notes
 from penstock.program.visited import check_visitors_of, visitor_name
 from penstock.program.wrapping import innermost
 from penstock.support.names import did_you_mean
@@ -25,8 +25,6 @@ from penstock.task.visits import Visit, VisitProgress, saved_visits
 from penstock.visitors import Visitor
 
 from .preparation import resolve
-
-_META = "visits"
 
 Tasks = Mapping[TaskId, Sequence[TopicPartition]]
 
@@ -60,7 +58,7 @@ def program_visitors(application: Application) -> dict[str, tuple[int, Visitor]]
 
 def asked_visits(application_id: str, log: Log) -> list[Visit]:
     """Return the visits that were asked for, the oldest first; none if there is no note."""
-    return _asked(log.get_meta(application_id, _META))
+    return _visits(notes.VISITS.read(application_id, log))
 
 
 def ask_for_visit(application: Application, log: Log, visitor: str, now_ms: int, argument: Any = None) -> Visit:
@@ -87,13 +85,13 @@ def ask_for_visit(application: Application, log: Log, visitor: str, now_ms: int,
     newest = max((each.number for of_task in states.values() for each in of_task.values()), default=-1)
     visit = Visit(now_ms, name, argument)
 
-    def add(saved: bytes | None) -> bytes:
+    def add(saved: list[Any]) -> list[Any]:
         nonlocal visit
-        asked = _asked(saved)
+        asked = _visits(saved)
         visit = Visit(max(now_ms, newest + 1, *(each.number + 1 for each in asked)), name, argument)
-        return json.dumps([*(each for each in asked if each.number not in over), visit]).encode()
+        return [*(each for each in asked if each.number not in over), visit]
 
-    log.change_meta(application.id, _META, add)
+    notes.VISITS.change(application.id, log, add)
     return visit
 
 
@@ -106,14 +104,13 @@ def stop_visits(application: Application, log: Log, visitor: str) -> int:
     name = _full_name(application, visitor, [*program_visitors(application), *(each.visitor for each in asked)])
     over, stopped = _over(application, log), set[int]()
 
-    def stop(saved: bytes | None) -> bytes:
+    def stop(saved: list[Any]) -> list[Any]:
         nonlocal stopped
-        asked = _asked(saved)
+        asked = _visits(saved)
         stopped = {each.number for each in asked if each.visitor == name and each.number not in over}
-        now = [each._replace(is_stopped=each.is_stopped or each.number in stopped) for each in asked]
-        return json.dumps(now).encode()
+        return [each._replace(is_stopped=each.is_stopped or each.number in stopped) for each in asked]
 
-    log.change_meta(application.id, _META, stop)
+    notes.VISITS.change(application.id, log, stop)
     return len(stopped)
 
 
@@ -150,8 +147,8 @@ def _over(application: Application, log: Log) -> set[int]:
     return {each.visit.number for each in visit_statuses(application, log) if each.is_over}
 
 
-def _asked(saved: bytes | None) -> list[Visit]:
-    return [] if saved is None else [Visit(*each) for each in json.loads(saved)]
+def _visits(saved: list[Any]) -> list[Visit]:
+    return [Visit(*each) for each in saved]
 
 
 def _is_over(state: VisitProgress, visit: Visit) -> bool:

@@ -23,7 +23,7 @@ from penstock.plugins.engine.host.log_lines import HostLogReader
 from penstock.plugins.engine.host.place import Process, started_at
 from penstock.plugins.engine.host.reports import STUCK_SECONDS, Meter, SlotMessage, SlotPlan, TaskFailure
 from penstock.plugins.engine.host.slot_engine import HostInfo, SlotCargo, SlotEngine, SlotRequest
-from penstock.plugins.engine.program.open_files import check_open_files
+from penstock.plugins.engine.program.preparation import check_open_files
 from penstock.plugins.engine.task.process_resources import tune_garbage_collector
 from penstock.plugins.engine.task.shipping import pack
 from penstock.plugins.engine.task.temporary import TemporaryDirectory

@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from penstock import Application, Log, SystemClock
+from penstock.plugins.engine.program.from_state import prepare_and_continue
 from penstock.plugins.engine.program.lease import LeaseKeeper
-from penstock.plugins.engine.program.new_topics import prepare_and_continue
 from penstock.plugins.engine.program.preparation import Prepared
 from penstock.plugins.engine.program.stored_id import check_sources, stored_application
 from penstock.plugins.engine.task.locations import open_log

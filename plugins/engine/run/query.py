@@ -17,7 +17,7 @@ from penstock.plugins.engine.host.log_lines import forward
 from penstock.plugins.engine.host.reports import SlotMessage, TaskFailure
 from penstock.plugins.engine.program.visits import asked_visits
 from penstock.plugins.engine.task.report import TaskReport
-from penstock.plugins.engine.task.retries import is_taken_over
+from penstock.plugins.engine.task.task_runner import is_taken_over
 from penstock.support.repeats import Repeats
 from penstock.task.visits import Visit
 

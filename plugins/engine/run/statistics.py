@@ -14,9 +14,8 @@ from penstock.plugins.engine.host.reports import HostStatus
 from penstock.plugins.engine.program.lag import PartitionLag
 from penstock.plugins.engine.program.lease import driver_name
 from penstock.plugins.engine.program.run_status import Event, RunStatus, SlotHost, TaskStatus, VisitOfRun
-from penstock.plugins.engine.task.histogram import added
 from penstock.plugins.engine.task.logged_task import FIRST
-from penstock.plugins.engine.task.report import DetailedCounts, TaskReport
+from penstock.plugins.engine.task.report import DetailedCounts, TaskReport, added
 from penstock.task.visits import Visit
 
 from .order import Lifecycle

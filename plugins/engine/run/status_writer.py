@@ -10,8 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 
 from penstock import Log, PenstockError, SystemClock
-from penstock.plugins.engine.program.run_status import LOST_AFTER_SECONDS, RunStatus
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import LOST_AFTER_SECONDS, RunStatus, StatusTopic
 from penstock.support.repeats import Repeats
 
 from .companion import Companion

@@ -26,11 +26,10 @@ from penstock import Commit, OutputBatch, StaleStoreError, TaskCommitter, TopicP
 from penstock.store import Changes
 from penstock.task.task import Task
 
-from .histogram import Histogram
 from .local_state.directories import disk_bytes
 from .local_state.task_state import TaskState
 from .positions import InputPartitions
-from .report import Phases
+from .report import Histogram, Phases
 
 _MOST_UNPROVEN = 10_000
 """After so many records of internal topics without a change of state, write an empty delta to prove the last commit."""

@@ -13,7 +13,7 @@ from copy import copy
 
 from penstock import Application, FencedError, Lease, Log
 
-_META = "epoch"
+from . import notes
 
 
 def begin_epoch(application_id: str, log: Log | Lease) -> str:
@@ -22,13 +22,13 @@ def begin_epoch(application_id: str, log: Log | Lease) -> str:
     The caller holds the application's lease; `log`: that lease, where it may have been lost.
     """
     epoch = secrets.token_hex(8)
-    log.put_meta(application_id, _META, epoch.encode())
+    notes.EPOCH.write(application_id, log, epoch)
     return epoch
 
 
 def current_epoch(application_id: str, log: Log) -> str:
     """Return the present epoch; "" if the application was not prepared since it was reset."""
-    return (log.get_meta(application_id, _META) or b"").decode()
+    return notes.EPOCH.read(application_id, log)
 
 
 def of_epoch(application: Application, epoch: str) -> Application:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock import (
+    Application,
     Changelog,
     ConfigError,
     DeltaChangelog,
@@ -30,6 +31,8 @@ from penstock.store.kept_store import Layout
 from penstock.support.system_errors import what_to_do
 from penstock.support.urls import url_scheme, with_small_scheme
 
+GLOBAL = "global"
+"""The name of the directory with the copies of global stores, and of what stands for their task."""
 _ELSEWHERE = "set `state_dir` to another directory"
 
 
@@ -119,6 +122,50 @@ def state_directory(settings: Settings) -> Path:
         return found
 
     return Path(resolve(settings, re.sub(r"\$\{(\w+)\}", value, settings.state_dir)))
+
+
+class Places:
+    """Where this machine keeps the local state of one application: `root`, and directories under it.
+
+    A directory of a task, or of a reader's copy, has one for each store backend, with numbered ones in it: see
+    `live_directory`. Raises as `state_directory`.
+    """
+
+    def __init__(self, settings: Settings, application_id: str) -> None:
+        self.root = state_directory(settings) / application_id
+
+    @classmethod
+    def of(cls, application: Application) -> Places:
+        """Return the places of an application."""
+        return cls(application.settings, application.id)
+
+    @property
+    def globals(self) -> Path:
+        """The copies of the global stores."""
+        return self.root / GLOBAL
+
+    @property
+    def resharding(self) -> Path:
+        """The state on its way to another number of partitions."""
+        return self.root.with_name(f"{self.root.name}.resharding")
+
+    def task(self, task_id: str) -> Path:
+        """Return the directory of a task's stores, or of a reader's by its name."""
+        return self.root / task_id
+
+    def replica(self, store: str, task_id: str) -> Path:
+        """Return the directory in which commands have their replica of one store of a task."""
+        return self.root / "replicas" / store / task_id
+
+    def backup(self, task_id: str) -> Path:
+        """Return the directory in which all stores of a task are copied to write a backup."""
+        return self.replica(".all", task_id)
+
+
+def live_directory(directory: Path) -> Path | None:
+    """Return the newest of the numbered directories of a store backend, the one in use; None if there is none."""
+    numbers = [int(each.name) for each in directory.glob("*") if each.name.isdigit()]
+    return directory / str(max(numbers)) if numbers else None
 
 
 @contextmanager

@@ -24,25 +24,22 @@ from penstock import (
     TaskId,
     TopicPartition,
     duration_ms,
+    version_counter,
 )
 from penstock.program.layouts import Layouts
 from penstock.task.failures import RetryRequested
-from penstock.task.task import Task
+from penstock.task.task import Task, partitions_read
 from penstock.task.visits import PORTION, Visit
 
-from .commit import TaskCommits
-from .histogram import Histogram
-from .local_state.restoring import RestoreProgress
-from .local_state.stretch import Stretch
+from .commit import TaskCommits, make_first
+from .local_state.restoring import RestoreProgress, Stretch
 from .local_state.task_state import TaskState
 from .locations import open_changelog
-from .older import check_layout
-from .opening import LastCommit
 from .positions import InputPartitions
 from .process_resources import ProcessResources
-from .report import Phases, TaskCounts, TaskReport
-from .retries import is_taken_over
-from .task_runner import TaskRunner
+from .refusals import NO_COMMIT, check_layout, ways_on
+from .report import Histogram, Phases, TaskCounts, TaskReport
+from .task_runner import TaskRunner, is_taken_over
 from .topic_ids import TopicMadeAgainError, differ
 
 _log = logging.getLogger("penstock.worker")
@@ -74,7 +71,7 @@ class LoggedTask(TaskRunner):
         self._log = log
         self._task_count = task_count
         self._inputs = InputPartitions(application, task_id, partitions, log)
-        self._last_commit = LastCommit(application, task_id, self._inputs, log)
+        self._where = f"application {application.id!r}, task {task_id}"
         self.partitions = tuple(partitions)
         self._refusals: dict[str, list[RecordRefusedError]] = {}
         self._grace = duration_ms(self._settings.changelog_grace)
@@ -111,13 +108,13 @@ class LoggedTask(TaskRunner):
     def opening(self) -> Stretch | None:
         """The work of `restore`, which any thread may watch and end; None before the last commit is known."""
         state = self._state
-        return None if state is None else state.opening
+        return None if state is None else state.backends.opening
 
     @property
     def restoring(self) -> RestoreProgress | None:
         """How far `restore` is; None if it restores nothing now. Any thread may ask."""
         state = self._state
-        return None if state is None else state.restoring()
+        return None if state is None else state.backends.restoring.progress()
 
     def commit_expires(self) -> bool:
         """Return whether the task must repeat its last commit soon, because the log deletes old ones.
@@ -162,7 +159,7 @@ class LoggedTask(TaskRunner):
             if is_current is None:
                 is_current = self._committer.is_current()
             if is_current and self._state.is_at(last.version):
-                self._last_commit.check(last, known)
+                self._check_known(last, known)
                 return ""
             self._log_repeated(logging.INFO, "task %s was run by another process meanwhile: opening it again", self.id)
             self.abandon("taken over")
@@ -202,7 +199,7 @@ class LoggedTask(TaskRunner):
         committer = self._committer = self._open_committer()
         self._resources.check_epoch(self._application, self._log, str(self.id))
         self._inputs.read_topic_ids()
-        self._last_commit.check(committer.committed or self._before, known)
+        self._check_known(committer.committed or self._before, known)
         layouts = self._subtopology.layouts or Layouts.of_program(
             self._subtopology.stores, self._settings.store_backend
         )
@@ -214,11 +211,93 @@ class LoggedTask(TaskRunner):
             self._application, self.id, directory, changelog, layouts, self._task_count, self._resources.repeats,
             self._resources.world,
         )  # fmt: skip
-        last = self._last_commit.of(committer, state, wall_clock_ms, self._before)
+        last = self._first_commit(committer, state, wall_clock_ms)
         if self._subtopology.layouts is not None:
-            check_layout(f"application {self._application.id!r}, task {self.id}", last.version, layouts)
+            check_layout(self._where, last.version, layouts)
         self._commits = TaskCommits(state, committer, last, self._phases, self._inputs)
         self._before = None
+
+    def _first_commit(self, committer: TaskCommitter, state: TaskState, wall_clock_ms: int) -> Commit:
+        """Return the commit to start from, with a position for each partition; commit first if there is none like that.
+
+        Raises IncompatibleStateError when the log has lost a commit or a position.
+        """
+        last = committer.committed
+        commit = last or self._before
+        if commit is None:
+            return self._make_first(committer, state, wall_clock_ms)
+        commit = self._inputs.moved_to_new_topics(commit)
+        if set(commit.positions) != set(self.partitions):
+            commit = self._with_new_partitions(commit, wall_clock_ms)
+        # A task that waits for a retry is opened again and again, and may never come to a commit of its own.
+        if commit != last or committer.expires():
+            committer.commit(commit, [])
+        return commit
+
+    def _check_known(self, commit: Commit | None, known: Commit | None) -> None:
+        """Raise IncompatibleStateError when the log has no commit, or one that is older than `known`.
+
+        `known` was certainly made: the log must have it or a later one.
+        """
+        if known is None:
+            return
+        if commit is None:
+            raise IncompatibleStateError(
+                f"{self._where}: Spark's checkpoint knows a commit (state version {known.version}), "
+                f"but the log has none: {NO_COMMIT}. {ways_on(self._settings)}"
+            )
+        # Elsewhere `offset_out_of_range` may have moved a position back.
+        checked = self.partitions if self._settings.offset_out_of_range == "fail" else self._inputs.internal
+        behind = [
+            f"{partition} {commit.positions[partition]} < {position}"
+            for partition, position in known.positions.items()
+            if partition in commit.positions and commit.positions[partition] < position and partition in checked
+        ]
+        if version_counter(commit.version) < version_counter(known.version) or behind:
+            raise IncompatibleStateError(
+                f"{self._where}: the log's commit (version "
+                f"{commit.version}{'; ' + ', '.join(behind) if behind else ''}) is older than one that was made before "
+                f"(version {known.version}): the log lost data or is another one. {ways_on(self._settings)}"
+            )
+
+    def _make_first(self, committer: TaskCommitter, state: TaskState, wall_clock_ms: int) -> Commit:
+        """Commit the starting positions and the empty version, so that a task without a commit has never run.
+
+        Raises IncompatibleStateError when the changelog proves that it had one.
+        """
+        # `penstock reset` commits positions without a task's commit. If it was killed, it has not cleared the
+        # changelog.
+        given = self._log.committed(self._application.id, self.partitions)
+        if all(position is None for position in given.values()) and (proven := state.proven()):
+            raise IncompatibleStateError(
+                f"{self._where}: the log has no commit of it, but its changelog proves one "
+                f"(state version {max(proven)}): {NO_COMMIT}. {ways_on(self._settings)}"
+            )
+        positions = self._inputs.starting_positions(given, wall_clock_ms)
+        commit = Commit(positions, state.new_version(None), self._inputs.with_topic_ids(b""))
+        make_first(state, committer, commit)
+        return commit
+
+    def _with_new_partitions(self, commit: Commit, wall_clock_ms: int) -> Commit:
+        """Return `commit` with starting positions for the partitions of a topic that was added.
+
+        Raises IncompatibleStateError for a partition that the task has read before and whose position is gone.
+        """
+        new = [partition for partition in self.partitions if partition not in commit.positions]
+        lost = sorted(map(str, set(new) & partitions_read(commit.engine_state)))
+        if lost:
+            raise IncompatibleStateError(
+                f"{self._where}: it has read {', '.join(lost)}, and its commit has no position there: "
+                "the topic was deleted and made again, or the log lost data. "
+                f"What it would read now is not what follows on its state. {ways_on(self._settings, partly=True)}. "
+                "Where the topic is another now, `offset_out_of_range`: earliest or latest goes on with what it has"
+            )
+        given = self._log.committed(self._application.id, self.partitions)
+        starting = self._inputs.starting_positions(given, wall_clock_ms)
+        for partition in new:
+            _log.info("%s: reads %s from now on, from offset %d", self._where, partition, starting[partition])
+        positions = {partition: commit.positions.get(partition, starting[partition]) for partition in self.partitions}
+        return Commit(positions, commit.version, self._inputs.with_topic_ids(commit.engine_state))
 
     def _open_committer(self) -> TaskCommitter:
         return self._log.open_committer(self._application.id, str(self.id), self.partitions)
@@ -234,11 +313,11 @@ class LoggedTask(TaskRunner):
         if state.version is None:
             began, last = self._phases.now(), commits.last
             adopted = replace(last, engine_state=state.adopt(last.version, last.engine_state))
-            state.opening.between = between
+            state.backends.opening.between = between
             state.open(last.version, self._inputs.refills(last, self._retries.attempt))
             self._has_adopted = adopted != last
             commits.settle(adopted)
-            state.release()
+            state.backends.release()
             self._opening_seconds += self._phases.now() - began
 
     def restore_ahead(self) -> None:

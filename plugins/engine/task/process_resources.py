@@ -17,8 +17,8 @@ from penstock.task.failures import RetryRequested
 from .epoch import EpochCheck
 from .local_state.directories import remove_unused
 from .local_state.global_stores import GlobalStores
-from .local_state.stretch import Stretch
-from .locations import state_directory
+from .local_state.restoring import Stretch
+from .locations import GLOBAL, Places
 from .topic_ids import RecentIds
 
 _CLEAN_UP_MS = 60_000
@@ -60,7 +60,7 @@ class ProcessResources:
         """Writes log lines that may come with every record."""
         self.filling = Stretch("the copy of the global stores")
         """Filling the global stores: any thread may watch and end it."""
-        self._globals: dict[tuple[str, Path], GlobalStores] = {}
+        self._globals: dict[Path, GlobalStores] = {}
         self._next_clean_up: dict[str, int] = {}
         self._started_ms = world.clock.now_ms()
         self.is_settled = True
@@ -85,16 +85,16 @@ class ProcessResources:
 
     def task_directory(self, application: Application, task_id: str) -> Path:
         """Return the directory of a task's local state; made when first used."""
-        return state_directory(application.settings) / application.id / task_id
+        return Places.of(application).task(task_id)
 
     def globals_of(self, application: Application) -> GlobalStores:
         """Return the global stores of an application, of which it may have none."""
-        key = application.id, state_directory(application.settings).absolute()
+        key = Places.of(application).root.absolute()
         with self._lock:
             found = self._globals.get(key)
             if found is None:
                 found = self._globals[key] = GlobalStores(
-                    application, self.task_directory(application, "global"), self.repeats, self.filling
+                    application, self.task_directory(application, GLOBAL), self.repeats, self.filling
                 )
             return found
 
@@ -123,7 +123,7 @@ class ProcessResources:
         For copies whose files were removed, or written by another process.
         """
         with self._lock:
-            found = self._globals.pop((application.id, state_directory(application.settings).absolute()), None)
+            found = self._globals.pop(Places.of(application).root.absolute(), None)
         if found is not None:
             found.close()
 
@@ -138,7 +138,7 @@ class ProcessResources:
         if now_ms < self._next_clean_up.get(application.id, 0):
             return
         self._next_clean_up[application.id] = now_ms + _CLEAN_UP_MS
-        root = state_directory(application.settings) / application.id
+        root = Places.of(application).root
         delay_ms: float = duration_ms(application.settings.state_cleanup_delay)
         if not self.is_settled or now_ms - self._started_ms < delay_ms:
             delay_ms = inf

@@ -120,7 +120,7 @@ class TaskWorker(LoggedTask):
         if state.maintain_changelog(self._grace, self._resources.now_ms(), last, committer.is_current):
             commits.proven = last.positions
         phases.add("snapshot", since)
-        state.release()
+        state.backends.release()
         self._resources.clean_up(self._application)
         self._retries.forget_done(last.positions, task.stream_time, task.wall_clock)
         return self._report()

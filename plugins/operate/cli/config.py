@@ -24,7 +24,7 @@ def config(target: str, as_json: bool, **where: Any) -> None:
     The command line wins over the environment, that over the file, that over the program. Secrets are shown as
     stars. Nothing is run, and no log is opened.
     """
-    from penstock.plugins.engine.program.settings_in_force import settings_in_force
+    from penstock.plugins.operate.settings.settings_in_force import settings_in_force
 
     rows = settings_in_force(find_application(target, **where))
     if as_json:

@@ -22,8 +22,7 @@ from .topics import topic_info
 
 if TYPE_CHECKING:
     from penstock import Application
-    from penstock.plugins.engine.program.dead_letters import Letter, Selection
-    from penstock.plugins.engine.program.replay import Replay
+    from penstock.plugins.engine.program.dead_letters import Letter, Replay, Selection
 
 _OFFSETS = re.compile(r"(\d+)(?:(-)(\d*))?")
 
@@ -81,7 +80,7 @@ _selection_options = options(
 @application_options
 def list_letters(target: str, topics: Sequence[str], as_json: bool, **where: Any) -> None:
     """Count the dead letters of the application MODULE:ATTR, by source topic and exception."""
-    from penstock.plugins.engine.program.replay import count_letters
+    from penstock.plugins.engine.program.dead_letters import count_letters
 
     application = find_application(target, **where)
     names = topics or dead_letter_topics(getattr(application.settings, name) for name in HANDLERS)
@@ -175,14 +174,14 @@ def replay(
     The headers of a letter name the topic. With --app it must be one that the application reads. Letters that cannot go
     back wait, and the command ends with 1 when it has sent the others.
     """
-    from penstock.plugins.engine.program.replay import replay as run_replay
-    from penstock.plugins.engine.program.replay_targets import BY_HEADERS, targets_of
+    from penstock.plugins.engine.program.dead_letters import BY_HEADERS, ApplicationTargets
+    from penstock.plugins.engine.program.dead_letters import replay as run_replay
 
     selection, where = _selection(given)
     with open_log(find_settings(**where)) as log:
         topic_info(log, topic)
         application = _application_of(to, **where)
-        targets = BY_HEADERS if application is None else targets_of(application, log)
+        targets = BY_HEADERS if application is None else ApplicationTargets(application, log)
         done = run_replay(log, topic, selection, to=to, limit=limit, again=again, dry_run=dry_run, targets=targets)
     _report(topic, done, dry_run=dry_run, as_json=as_json)
 

@@ -120,10 +120,6 @@ def _read(path: Path | None, application: Application) -> Any:
     return found["program"]
 
 
-def _topic(name: str) -> str:
-    return f"Topic {name!r}" if name else "Topics that a function chooses"
-
-
 def _print(plan: Plan) -> None:
     if plan.refusal is not None:
         print_text(f"A start would be refused: {plan.refusal}")
@@ -150,17 +146,6 @@ def _print(plan: Plan) -> None:
         if rows:
             print_text("")
             print_table(heading, rows)
-    for topic in plan.whole_keys:
-        print_text(
-            f"\n{_topic(topic)}: windowed keys stay partitioned by key and window, as they were written before. "
-            "`partition_by=lambda key: key.key` of the sink partitions them by the key alone, as Kafka Streams does; "
-            "`partition_by=lambda key: key` says that they stay."
-        )
-    for topic in plan.left_whole_keys:
-        print_text(
-            f"\n{_topic(topic)}: windowed keys were partitioned by key and window, and now go where the sink says: a "
-            "later value of a window may be in another partition than the earlier ones."
-        )
     for topic in plan.circular_topics:
         print_text(
             f"\nTopic {topic!r} is written by what reads it: a reset, or a restored backup, processes again what the "

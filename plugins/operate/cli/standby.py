@@ -74,7 +74,7 @@ def standby(
 
 
 def _check_tasks(application: Application, log: Log, tasks: tuple[str, ...]) -> None:
-    from penstock.plugins.engine.program.saved_tasks import saved_tasks
+    from penstock.plugins.engine.program.saved_program import saved_tasks
 
     known = saved_tasks(application.id, log)
     unknown = [task for task in tasks if task not in known]

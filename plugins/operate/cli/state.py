@@ -28,8 +28,8 @@ from .stores import accept, drop, state_of
 
 if TYPE_CHECKING:
     from penstock import Application, Log
-    from penstock.plugins.engine.program.saved_stores import SavedStore
-    from penstock.plugins.engine.program.saved_tasks import SavedTask
+    from penstock.plugins.engine.program.check import SavedStore
+    from penstock.plugins.engine.program.saved_program import SavedTask
     from penstock.plugins.spark.dataframe.checkpoint_state import Checkpoint
     from penstock.plugins.state.copies.replica import Replica
     from penstock.plugins.state.copies.verification import Comparison
@@ -94,8 +94,8 @@ def list_state(target: str, as_json: bool, checkpoint: str | None, batch: int | 
 
 
 def _of_log(application: Application) -> list[dict[str, Any]]:
-    from penstock.plugins.engine.program.saved_stores import saved_stores
-    from penstock.plugins.engine.program.saved_tasks import saved_tasks
+    from penstock.plugins.engine.program.check import saved_stores
+    from penstock.plugins.engine.program.saved_program import saved_tasks
 
     with open_application(application) as (application, log):
         rows: list[dict[str, Any]] = []
@@ -290,14 +290,14 @@ def verify(target: str, stores: tuple[str, ...], task: str | None, as_json: bool
     The application may run. The exit code is 1 if a row differs. Rows that have expired, and that this machine has
     freed, are counted.
     """
-    from penstock.plugins.engine.program.saved_tasks import saved_tasks
-    from penstock.plugins.engine.task.locations import state_directory
+    from penstock.plugins.engine.program.saved_program import saved_tasks
+    from penstock.plugins.engine.task.locations import Places
     from penstock.plugins.state.copies.verification import compare
 
     application = find_application(target, **where)
     faults = 0
     with open_application(application) as (application, log):
-        root = state_directory(application.settings) / application.id
+        root = Places.of(application).root
         known = saved_tasks(application.id, log)
         if task is not None and task not in known:
             raise ConfigError(

@@ -14,7 +14,7 @@ from .output import note
 
 if TYPE_CHECKING:
     from penstock import Application, Commit, Log
-    from penstock.plugins.engine.program.saved_tasks import SavedTask
+    from penstock.plugins.engine.program.saved_program import SavedTask
     from penstock.plugins.spark.dataframe.checkpoint_state import Checkpoint
     from penstock.plugins.state.copies.arrow_columns import ArrowColumns
     from penstock.plugins.state.copies.keys import KeyTasks
@@ -101,7 +101,7 @@ class _OnLog(StoreReading):
     """Reads replicas of the tasks, which stay under `state_dir`."""
 
     def __init__(self, application: Application, log: Log, store: str) -> None:
-        from penstock.plugins.engine.program.saved_tasks import saved_tasks
+        from penstock.plugins.engine.program.saved_program import saved_tasks
         from penstock.plugins.state.copies.contents import declared_store
 
         self._log = log
@@ -131,11 +131,11 @@ class _OnLog(StoreReading):
     @contextmanager
     def open(self, task: str, commit: Commit | None = None) -> Iterator[tuple[Any, str]]:
         """Bring a replica there: to a later commit if the changelog does not lead to this one any more."""
+        from penstock.plugins.engine.task.locations import Places
         from penstock.plugins.state.copies.contents import open_store
-        from penstock.plugins.state.copies.local_copies import replica_directory
         from penstock.plugins.state.copies.replica import Replica
 
-        directory = replica_directory(self._application, task, self._store.name)
+        directory = Places.of(self._application).replica(self._store.name, task)
         with Replica(self._application, task, self._log, directory, stores=[self._store.name]) as replica:
             if commit is not None and replica.bring_to(commit):
                 version = commit.version

@@ -83,7 +83,7 @@ def status(target: str, as_json: bool, follow: bool, checkpoint: str | None, bat
 
 def latest_run(application: Application, log: Log) -> RunStatus:
     """Return the status of an application's latest run. Raises PenstockError if there is none."""
-    from penstock.plugins.engine.program.status_topic import StatusTopic
+    from penstock.plugins.engine.program.run_status import StatusTopic
 
     run = StatusTopic(log, application.id).read()
     if run is None:

@@ -16,7 +16,7 @@ from .options import application_options, confirm, find_application, leased, ope
 from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
-    from penstock.plugins.engine.program.saved_stores import SavedStore
+    from penstock.plugins.engine.program.check import SavedStore
     from penstock.plugins.testing.backend_speed import Speed
 
 
@@ -43,7 +43,7 @@ def stores() -> None:
 @application_options
 def list_stores(target: str, as_json: bool, **where: Any) -> None:
     """List the stores that the application MODULE:ATTR saved when it ran last, and the parked ones."""
-    from penstock.plugins.engine.program.saved_stores import saved_stores
+    from penstock.plugins.engine.program.check import saved_stores
 
     application = find_application(target, **where)
     with open_application(application) as (application, log):
@@ -84,7 +84,7 @@ def drop(target: str, names: Sequence[str], yes: bool, **where: Any) -> None:
     A store of that name starts empty from the next run on. Positions and other stores stay as they are. It is refused
     while the application runs.
     """
-    from penstock.plugins.engine.program.saved_stores import drop_stores
+    from penstock.plugins.engine.program.check import drop_stores
 
     application = find_application(target, **where)
     with leased(application) as (application, log, lease):
@@ -104,7 +104,7 @@ def accept(target: str, names: Sequence[str], **where: Any) -> None:
 
     They have missed what was processed since. It is refused while the application runs.
     """
-    from penstock.plugins.engine.program.saved_stores import accept_stores
+    from penstock.plugins.engine.program.check import accept_stores
 
     application = find_application(target, **where)
     with leased(application) as (application, log, lease):

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from penstock import PenstockError
 from penstock.plugins.describe.svg import DARK_RULES
-from penstock.plugins.engine.program.settings_in_force import settings_in_force
+from penstock.plugins.operate.settings.settings_in_force import settings_in_force
 from penstock.plugins.state.queries.http.answers import Answers
 from penstock.plugins.state.queries.http.guard import Guard, Refused, refusal
 from penstock.plugins.state.queries.http.server import ServerOptions

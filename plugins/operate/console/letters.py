@@ -9,9 +9,18 @@ from itertools import chain
 from typing import Any
 
 from penstock import Application, Log, PenstockError, TopicPartition
-from penstock.plugins.engine.program.dead_letters import Letter, Selection, batches_from, letters_in, partitions_of
-from penstock.plugins.engine.program.replay import Replayed, replay, replayed
-from penstock.plugins.engine.program.replay_targets import Refuses, refuses_other_than_inputs, targets_of
+from penstock.plugins.engine.program.dead_letters import (
+    ApplicationTargets,
+    Letter,
+    Replayed,
+    Selection,
+    Targets,
+    batches_from,
+    letters_in,
+    partitions_of,
+    replay,
+    replayed,
+)
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.state.queries.http.guard import Refused
 from penstock.settings.dead_letters import dead_letter_topics
@@ -62,11 +71,11 @@ class Letters:
             with closing(open_log(self._settings)) as log:
                 found = _latest(log, topic, selection, number(given, "before", -1))
                 done = replayed(log, topic)
-                refuses = refuses_other_than_inputs(self._application, log)
+                targets = ApplicationTargets(self._application, log)
         except PenstockError as error:
             return {**context, **_refused(error)}
         letters = sorted(chain.from_iterable(found.values()), key=lambda each: -each.timestamp)
-        context["letters"] = [self._shown(each, done[each.partition], refuses) for each in letters]
+        context["letters"] = [self._shown(each, done[each.partition], targets) for each in letters]
         for one, rows in found.items():
             first = rows[0].offset if rows else 0
             if first:
@@ -89,7 +98,7 @@ class Letters:
             raise Refused(400, "bad_request", "Expected the partition and the offset of a letter.")
         selection = Selection(partition=partition, first=offset, last=offset) if names_one else Selection()
         with closing(open_log(self._settings)) as log:
-            targets = targets_of(self._application, log)
+            targets = ApplicationTargets(self._application, log)
             done = replay(log, topic, selection, limit=MOST_REPLAYED, targets=targets)
         sent = sum(each.records for each in done.sent)
         _log.info("the console replayed %d dead letters of %s", sent, topic)
@@ -101,7 +110,7 @@ class Letters:
         if topic not in self._topics:
             raise Refused(404, "unknown_topic", "No handler of the application names this dead-letter topic.")
 
-    def _shown(self, letter: Letter, done: Replayed, refuses: Refuses) -> dict[str, Any]:
+    def _shown(self, letter: Letter, done: Replayed, targets: Targets) -> dict[str, Any]:
         note = letter.note
         exception = letter.exception
         if self._hides and exception:
@@ -120,7 +129,7 @@ class Letters:
             "facts": facts,
             "stacktrace": None if self._hides or note is None else note.stacktrace,
             "replayed": done.has(letter),
-            "can_be_replayed": letter.source is not None and refuses(letter.source) is None,
+            "can_be_replayed": letter.source is not None and targets.refuses(letter.source) is None,
             "partition": letter.partition,
             "offset": letter.offset,
         }

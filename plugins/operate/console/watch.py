@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from penstock import HISTOGRAM_BOUNDS, Application, Clock, Log, PenstockError, SystemClock
 from penstock.plugins.engine.program.lag import PartitionLag, present_lag
-from penstock.plugins.engine.program.run_status import RUNNING, RunStatus, TaskStatus
-from penstock.plugins.engine.program.status_topic import StatusTopic
+from penstock.plugins.engine.program.run_status import RUNNING, RunStatus, StatusTopic, TaskStatus
 from penstock.plugins.engine.program.stored_id import stored_application
-from penstock.plugins.engine.task.histogram import added
 from penstock.plugins.engine.task.locations import open_log
+from penstock.plugins.engine.task.report import added
 
 from .wording import visiting
 

@@ -19,9 +19,8 @@ from penstock import (
     TaskId,
     World,
 )
-from penstock.plugins.engine.program.saved_tasks import SavedTask, written_forms
-from penstock.plugins.engine.task.coverage import Coverage
-from penstock.plugins.engine.task.local_state.backends import Backends
+from penstock.plugins.engine.program.saved_program import SavedTask, written_forms
+from penstock.plugins.engine.task.local_state.backends import Backends, Coverage
 from penstock.plugins.engine.task.locations import open_deltas
 from penstock.plugins.state.copies.contents import declared_store, store_over
 from penstock.program.layouts import Layouts, layout_of_fingerprint

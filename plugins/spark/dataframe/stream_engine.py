@@ -19,8 +19,8 @@ from penstock.plugins.engine.host.log_lines import log_to_stderr
 from penstock.plugins.engine.host.slot_engine import Cargo as HostCargo
 from penstock.plugins.engine.host.slot_engine import Engine, HostInfo
 from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.shipping import Arrived
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
-from penstock.plugins.engine.task.unpacking import Arrived
 
 from ..batches.host_caller import HostCaller
 from ..observed import COUNTS, counts_row

@@ -135,7 +135,7 @@ class StreamTask(TaskRunner):
         if pending is not None:
             pending.write()
             self._commit, outputs = self._stream_commit(last, pending), pending.outputs
-        state.release()
+        state.backends.release()
         self._resources.clean_up(self._application)
         return Outcome(self._commit or last, outputs, next_tick, self._observed(task, state, commits))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock import Application, Assignment, ConfigError, Settings, SystemClock, TaskId
 from penstock.plugins.engine.host.log_lines import level_here
 from penstock.plugins.engine.host.place import digest_of
-from penstock.plugins.engine.program.serdes import prepare_serdes
+from penstock.plugins.engine.program.preparation import prepare_serdes
 from penstock.plugins.engine.task.shipping import pack
 
 from ..batches.host_caller import HostCaller

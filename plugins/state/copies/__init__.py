@@ -1,6 +1,6 @@
 """Replicas: copies of tasks' stores that follow their history, read by others than the task."""
 
-from penstock.plugins.engine.program.saved_tasks import SavedTask, saved_tasks
+from penstock.plugins.engine.program.saved_program import SavedTask, saved_tasks
 
 from .replica import Replica
 from .standbys import Standbys, StandbyStatus

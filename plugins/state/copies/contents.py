@@ -28,7 +28,7 @@ from penstock import (
     ValueTimestampHeaders,
     VersionedRecord,
 )
-from penstock.plugins.engine.program.saved_tasks import SavedTask
+from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.plugins.engine.task.local_state.store_context import TaskStoreContext
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.store import Change as Row

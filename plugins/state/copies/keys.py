@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from penstock import Application, ConfigError, Serde, SinkNode, SourceNode, TopicPartition, default_partitioner
-from penstock.plugins.engine.program.saved_tasks import SavedTask
+from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.program.nodes import decorate, reads
 from penstock.program.partitioning import partitions_of_key
 from penstock.program.serdes import resolve_serde
@@ -165,7 +165,7 @@ class KeyTasks:
     def may_have(self, key: Any, count: int) -> list[str]:
         """Return the tasks of all sources, and for a windowed key those that have it by key and window.
 
-        Earlier versions of penstock wrote windowed keys so, and so do clients that know no windows. Raises ConfigError
+        Clients that know no windows write windowed keys so. Raises ConfigError
         where no serde takes the key, or a partitioner does not.
         """
         found = {each: None for chosen in self._partitions(key, count) for each in chosen}

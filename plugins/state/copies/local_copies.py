@@ -11,9 +11,9 @@ from pathlib import Path
 from penstock import Application, StoreError
 from penstock.changelog import is_version
 from penstock.hooks import registry
-from penstock.plugins.engine.program.saved_tasks import SavedTask
+from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.plugins.engine.task.local_state.backends import OF_REPLICA
-from penstock.plugins.engine.task.locations import state_directory
+from penstock.plugins.engine.task.locations import Places, live_directory
 
 _log = logging.getLogger("penstock.replicas")
 
@@ -33,30 +33,26 @@ class LocalCopy:
     bytes: int
 
 
-def replica_directory(application: Application, task: str, store: str) -> Path:
-    """Return the directory in which commands have their replica of one store of a task."""
-    return state_directory(application.settings) / application.id / "replicas" / store / task
-
-
 def local_copies(application: Application, task: SavedTask) -> list[LocalCopy]:
     """Return the copies of a task's stores on this machine, without changing any.
 
     Left out: those on a backend that only one process can open, while it is open, and those in the memory of others.
     """
-    root = state_directory(application.settings) / application.id
-    first = "standby" if (root / task.id / OF_REPLICA).exists() else "local state"
-    places = [(first, root / task.id, sorted(task.layouts.now))]
-    places += [
-        ("replica", replica_directory(application, task.id, store), [store])
+    places = Places.of(application)
+    own_directory = places.task(task.id)
+    first = "standby" if (own_directory / OF_REPLICA).exists() else "local state"
+    kinds = [(first, own_directory, sorted(task.layouts.now))]
+    kinds += [
+        ("replica", places.replica(store, task.id), [store])
         for store, kept in sorted(task.layouts.now.items())
         if kept.logged
     ]
     found = []
-    for kind, directory, stores in places:
+    for kind, directory, stores in kinds:
         for backend in sorted({task.layouts.now[store].backend for store in stores}):
             own = [store for store in stores if task.layouts.now[store].backend == backend]
-            numbers = [int(each.name) for each in (directory / backend).glob("*") if each.name.isdigit()]
-            copy = _copy(kind, backend, directory / backend / str(max(numbers)), own) if numbers else None
+            live = live_directory(directory / backend)
+            copy = None if live is None else _copy(kind, backend, live, own)
             if copy is not None:
                 found.append(copy)
     return found

@@ -25,14 +25,12 @@ from penstock import (
 from penstock.changelog import is_version
 from penstock.plugins.engine.program.changelog_location import shown_location
 from penstock.plugins.engine.program.committed import has_lost_commit
-from penstock.plugins.engine.program.saved_tasks import SavedTask, saved_tasks
-from penstock.plugins.engine.task.coverage import Coverage
-from penstock.plugins.engine.task.local_state.backends import OF_REPLICA, Backends
+from penstock.plugins.engine.program.saved_program import SavedTask, saved_tasks
+from penstock.plugins.engine.task.local_state.backends import OF_REPLICA, Backends, Coverage
 from penstock.plugins.engine.task.local_state.directories import SoleUse
-from penstock.plugins.engine.task.local_state.stretch import Stretch
+from penstock.plugins.engine.task.local_state.restoring import Stretch
 from penstock.plugins.engine.task.locations import making_state_directory, open_changelog
-from penstock.plugins.engine.task.lost_commits import NO_COMMIT
-from penstock.plugins.engine.task.older import check_commit
+from penstock.plugins.engine.task.refusals import NO_COMMIT
 from penstock.program.layouts import Layouts, id_of_version
 from penstock.settings.secret import HIDDEN
 from penstock.store.kept_store import Layout
@@ -161,7 +159,7 @@ class Replica:
         StaleStoreError after `opening.end()`, StoreError when the disk is full, IncompatibleStateError, and LogError.
         Afterwards the replica may be used as before.
         """
-        self.opening.begin()
+        self.opening.begin(self._world.seconds())
         for _ in range(passes):
             commit = self._last_commit()
             self._follow_program(commit)
@@ -185,7 +183,7 @@ class Replica:
         Raises as `catch_up`. With a changelog in a directory an earlier commit can be reached for a while; with one in
         topics only the last one.
         """
-        self.opening.begin()
+        self.opening.begin(self._world.seconds())
         self._follow_program(commit)
         if self.version != commit.version and not self._bring_to(commit, lambda: None):
             return False
@@ -194,7 +192,6 @@ class Replica:
 
     def _bring_to(self, commit: Commit, between: Callable[[], None]) -> bool:
         """Return False if the task has committed meanwhile."""
-        check_commit(self._where, commit.version, commit.engine_state)
         backends = self._backends
         assert backends is not None
         backends.opening.between = lambda: self._pause(between)

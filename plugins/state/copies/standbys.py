@@ -18,8 +18,8 @@ from penstock import (
     StoreLockedError,
     World,
 )
-from penstock.plugins.engine.program.saved_tasks import saved_tasks
-from penstock.plugins.engine.task.locations import state_directory
+from penstock.plugins.engine.program.saved_program import saved_tasks
+from penstock.plugins.engine.task.locations import Places
 
 from .replica import Replica
 from .settings import STANDBY_LISTENER
@@ -153,9 +153,9 @@ class Standbys:
             for name, task in saved.items()
             if (wanted is None or name in wanted) and any(kept.logged for kept in task.layouts.now.values())
         }
-        root = state_directory(self._application.settings) / self._application.id
+        places = Places.of(self._application)
         for task in found - self._copies.keys():
-            self._copies[task] = _Copy(self._application, task, self._log, root / task, self._world)
+            self._copies[task] = _Copy(self._application, task, self._log, places.task(task), self._world)
         for task in self._copies.keys() - found:
             self._copies[task].ends = True
         self._has_looked = True

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from penstock import Application, StoreError, StoreView
 from penstock.hooks import registry
-from penstock.plugins.engine.task.locations import state_directory
+from penstock.plugins.engine.task.locations import Places, live_directory
 
 from .replica import Replica
 
@@ -68,13 +67,13 @@ def compare(application: Application, replica: Replica) -> list[Comparison]:
 
 def _views(application: Application, replica: Replica, stack: ExitStack) -> dict[str, StoreView]:
     """Return the local state of each store of a replica, as it is now; `stack` closes it."""
-    root = state_directory(application.settings) / application.id / replica.task
+    root = Places.of(application).task(replica.task)
     by_backend: dict[str, list[str]] = {}
     for store, kept in replica.layout.items():
         by_backend.setdefault(kept.backend, []).append(store)
     views: dict[str, StoreView] = {}
     for name, stores in by_backend.items():
-        factory, directory = registry().load("store backend", name), _newest(root / name)
+        factory, directory = registry().load("store backend", name), live_directory(root / name)
         if directory is None:
             raise StoreError(
                 f"this machine has no local state of task {replica.task} of application {application.id!r} under "
@@ -90,11 +89,6 @@ def _views(application: Application, replica: Replica, stack: ExitStack) -> dict
         stack.callback(view.close)
         views.update(dict.fromkeys(stores, view))
     return views
-
-
-def _newest(directory: Path) -> Path | None:
-    numbers = [int(each.name) for each in directory.glob("*") if each.name.isdigit()]
-    return directory / str(max(numbers)) if numbers else None
 
 
 def _compared(result: Comparison, view: StoreView, replica: Replica) -> Comparison:

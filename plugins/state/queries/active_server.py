@@ -7,11 +7,10 @@ from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 from penstock import Application, ConfigError, Log, LogError
+from penstock.plugins.engine.task import notes
 
 from .settings import APPLICATION_SERVER
 from .task_servers import note_task_servers, task_servers
-
-_KEY = "application_server"
 
 
 def own_server(application: Application) -> str | None:
@@ -32,8 +31,7 @@ def own_server(application: Application) -> str | None:
 
 def active_server(application: Application, log: Log) -> str | None:
     """Return the URL of the server on the machine where the application runs; None if none is noted."""
-    noted = log.get_meta(application.id, _KEY)
-    return noted.decode() if noted else None
+    return notes.APPLICATION_SERVER.read(application.id, log) or None
 
 
 @contextmanager
@@ -45,14 +43,14 @@ def noted_server(application: Application, log: Log) -> Iterator[None]:
     own = own_server(application)
     before = active_server(application, log)
     if own != before:
-        log.put_meta(application.id, _KEY, (own or "").encode())
+        notes.APPLICATION_SERVER.write(application.id, log, own or "")
     _take_back_task_servers(application, log)
     try:
         yield
     finally:
         with suppress(LogError):  # others find out when they ask it
             if own is not None:
-                log.put_meta(application.id, _KEY, b"")
+                notes.APPLICATION_SERVER.take_back(application.id, log)
             _take_back_task_servers(application, log)
 
 

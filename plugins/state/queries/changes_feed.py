@@ -29,7 +29,7 @@ from penstock import (
     TaskChangelog,
 )
 from penstock.changelog import is_version
-from penstock.plugins.engine.program.saved_tasks import SavedTask
+from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.plugins.engine.task.locations import open_changelog
 from penstock.plugins.state.copies.contents import (
     KINDS_OF_TIMES,

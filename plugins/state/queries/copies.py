@@ -22,8 +22,8 @@ from penstock import (
     version_counter,
 )
 from penstock.plugins.engine.program.committed import has_lost_commit
-from penstock.plugins.engine.program.saved_tasks import SavedTask, saved_tasks
-from penstock.plugins.engine.task.lost_commits import NO_COMMIT
+from penstock.plugins.engine.program.saved_program import SavedTask, saved_tasks
+from penstock.plugins.engine.task.refusals import NO_COMMIT
 from penstock.support.names import did_you_mean
 
 from .snapshots import Snapshot

@@ -21,7 +21,7 @@ from penstock import (
     StoreView,
     World,
 )
-from penstock.plugins.engine.task.locations import state_directory
+from penstock.plugins.engine.task.locations import Places
 from penstock.plugins.state.copies import Replica, SavedTask
 from penstock.store.kept_store import Layout
 from penstock.stores.memory import MemoryBackend
@@ -59,7 +59,7 @@ class FollowedCopies(Copies):
         super().__init__(application, log, world)
         self._subtopologies = sorted(subtopologies)
         self._stores = frozenset(stores)
-        self._directory = directory or state_directory(application.settings) / application.id / "queries"
+        self._directory = directory or Places.of(application).task("queries")
         self._replicas: dict[str, Replica] = {}
         self._shown: dict[str, _Shown] = {}
         self._errors: dict[str, str] = {}

@@ -26,10 +26,10 @@ from penstock import (
 )
 from penstock.changelog import is_version, may_precede
 from penstock.hooks import registry
-from penstock.plugins.engine.program.saved_tasks import SavedTask
+from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.plugins.engine.task.local_state.global_copy import Position, copy_backend, copy_directory, current_number
 from penstock.plugins.engine.task.local_state.global_stores import GlobalStores
-from penstock.plugins.engine.task.locations import state_directory
+from penstock.plugins.engine.task.locations import GLOBAL, Places, live_directory
 from penstock.program.layouts import Layouts, id_of_version
 from penstock.store.kept_store import KeptStore
 from penstock.stores.memory import MemoryBackend
@@ -76,7 +76,7 @@ class LocalCopies(Copies):
 
     def __init__(self, application: Application, log: Log, world: World | None = None) -> None:
         super().__init__(application, log, world)
-        self._root = state_directory(application.settings) / application.id
+        self._places = Places.of(application)
         self._lock = threading.Lock()
         self._readers: dict[tuple[str, str], _Reader] = {}
         self._absent: dict[tuple[str, str], float] = {}
@@ -189,9 +189,9 @@ class LocalCopies(Copies):
             self._lock.release()
 
     def _opened(self, task: SavedTask, backend: str) -> StoreBackend:
-        root = self._root / task.id / backend
-        numbers = [int(each.name) for each in root.glob("*") if each.name.isdigit()]
-        if not numbers:
+        root = self._places.task(task.id) / backend
+        live = live_directory(root)
+        if live is None:
             self._absent[task.id, backend] = self.world.seconds()
             raise StoreUnavailableError(
                 f"this machine has no local state of the task under {root}: ask where it runs, or read the changelog "
@@ -200,9 +200,7 @@ class LocalCopies(Copies):
         tables = [
             table for name, kept in task.layouts.now.items() if kept.backend == backend for table in kept.tables(name)
         ]
-        opened: StoreBackend = registry().load("store backend", backend)(
-            root / str(max(numbers)), tables, read_only=True
-        )
+        opened: StoreBackend = registry().load("store backend", backend)(live, tables, read_only=True)
         return opened
 
     def _drop(self, key: tuple[str, str]) -> None:
@@ -217,7 +215,6 @@ class LocalCopies(Copies):
                 self._drop(key)
 
 
-GLOBAL = "global"
 """The name that stands for a task where a global store is asked: it has all keys."""
 _FILL_SECONDS = 0.2
 
@@ -243,7 +240,7 @@ class GlobalCopies(LocalCopies):
     ) -> None:
         super().__init__(application, log, world)
         self._spec = spec
-        root = directory or state_directory(application.settings) / application.id / GLOBAL
+        root = directory or Places.of(application).globals
         self._directory = root / spec.store.name
         self._kept = KeptStore.of(spec.store, copy_backend(application, spec.store))
 

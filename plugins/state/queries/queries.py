@@ -22,7 +22,7 @@ from penstock import (
     duration_ms,
 )
 from penstock.plugins.engine.program.stored_id import stored_application
-from penstock.plugins.engine.task.locations import open_log, state_directory
+from penstock.plugins.engine.task.locations import GLOBAL, Places, open_log
 from penstock.plugins.state.copies.contents import declared_store
 from penstock.plugins.state.copies.keys import KeyTasks
 from penstock.support.names import did_you_mean
@@ -31,7 +31,7 @@ from .active_server import active_server
 from .changes_feed import ChangesFeed
 from .copies import AHEAD_SHARE, LOOK_SECONDS, Ahead, Bounds, Copies, TaskLag, WouldWait
 from .followed_copies import FollowedCopies
-from .local_copies import GLOBAL, Filler, GlobalCopies, LocalCopies
+from .local_copies import Filler, GlobalCopies, LocalCopies
 from .reading import BuiltStores, StoreReading, kind_of
 from .stores import can_be_queried, queried_store
 from .task_servers import TaskServer, task_servers
@@ -131,8 +131,7 @@ class Queries:
             parts = {number for number, _ in chosen.values()}
 
             def place(stored: Application) -> Path:
-                own = state_directory(stored.settings) / stored.id / reader
-                return own if directory is None else Path(directory)
+                return Places.of(stored).task(reader) if directory is None else Path(directory)
 
             return cls(
                 application,

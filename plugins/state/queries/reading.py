@@ -20,7 +20,7 @@ from penstock import (
     ValueAndTimestamp,
     ValueTimestampHeaders,
 )
-from penstock.plugins.engine.program.saved_tasks import SavedTask
+from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.plugins.state.copies.contents import store_over
 from penstock.plugins.state.copies.keys import KeyTasks
 from penstock.stores.rows.scan import Scan

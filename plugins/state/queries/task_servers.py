@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
 from penstock import Log
-
-_KEY = "task_servers"
+from penstock.plugins.engine.task import notes
 
 
 @dataclass(frozen=True)
@@ -37,15 +35,16 @@ class TaskServer:
 
 def note_task_servers(application_id: str, log: Log, servers: Sequence[TaskServer]) -> None:
     """Note the servers of a run in the log; the caller has the application's lease. Raises LogError."""
-    log.put_meta(application_id, _KEY, json.dumps([asdict(each) for each in servers]).encode() if servers else b"")
+    if servers:
+        notes.TASK_SERVERS.write(application_id, log, [asdict(each) for each in servers])
+    else:
+        notes.TASK_SERVERS.take_back(application_id, log)
 
 
 def task_servers(application_id: str, log: Log) -> list[TaskServer]:
     """Return the servers that the application's run has noted. Raises LogError."""
-    noted = log.get_meta(application_id, _KEY)
-    return [
-        TaskServer(**{**each, "tasks": each["tasks"] and tuple(each["tasks"])}) for each in json.loads(noted or "[]")
-    ]
+    noted = notes.TASK_SERVERS.read(application_id, log)
+    return [TaskServer(**{**each, "tasks": each["tasks"] and tuple(each["tasks"])}) for each in noted]
 
 
 def is_loopback(host: str) -> bool:

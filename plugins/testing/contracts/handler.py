@@ -24,8 +24,7 @@ from penstock import (
     Stage,
     duration_ms,
 )
-from penstock.plugins.engine.task.shipping import pack
-from penstock.plugins.engine.task.unpacking import Arrived
+from penstock.plugins.engine.task.shipping import Arrived, pack
 from penstock.support.names import is_topic_name
 
 from .other_process import run_elsewhere

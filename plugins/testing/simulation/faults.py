@@ -17,9 +17,8 @@ from penstock.plugins.changelogs.topic import TopicChangelog
 from penstock.plugins.engine.program import reset
 from penstock.plugins.engine.task import commit
 from penstock.plugins.engine.task.commit import PendingCommit, TaskCommits
-from penstock.plugins.engine.task.local_state.changelog_upkeep import ChangelogUpkeep
 from penstock.plugins.engine.task.local_state.global_stores import GlobalStores
-from penstock.plugins.engine.task.local_state.task_state import TaskState
+from penstock.plugins.engine.task.local_state.task_state import ChangelogUpkeep, TaskState
 from penstock.plugins.engine.task.logged_task import LoggedTask
 from penstock.plugins.engine.task.loop.continuous_worker import ContinuousWorker
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop

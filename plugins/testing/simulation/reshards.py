@@ -7,7 +7,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from penstock.plugins.engine.program.stored_id import read_note_beside, read_stored
+from penstock.plugins.engine.program.stored_id import read_stored
+from penstock.plugins.engine.task import notes
 from penstock.plugins.state.transfer.reshard import accept, plan_reshard, reshard, undo
 
 from .history import Fault, History, Step
@@ -116,7 +117,7 @@ class ReshardSimulation(Simulation):
         before = read_stored(self._made.id, self._log)
         for number in range(_MOST_TRIES):
             self._timeline.pass_by(_LEASE_MS / 1000 + 1)  # the lease of a process that died
-            if read_note_beside(self._made.id, self._log, "resharding").get("before") == before.id:
+            if notes.RESHARDING.read(self._made.id, self._log).get("before") == before.id:
                 self._arrive(random.randrange(3))  # the ends are noted, so writers may write again
             tool = self._cluster.start_tool(
                 random.randrange(self._cluster.machines),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 
 from penstock import Application, Log, TaskId, TopicPartition
 from penstock.changelog import is_version
+from penstock.plugins.engine.task.locations import Places
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.state.copies import Replica
@@ -33,7 +33,7 @@ def rows_of(
             worker.prepare(outside.now_ms())
             worker.restore()
             rows = {(store, key): value for store, key, value in worker.rows()}
-            directory = Path(application.settings.state_dir) / application.id / task
+            directory = Places.of(application).task(task)
             subtopology = application.program.subtopology(TaskId.parse(task).subtopology)
             filled = {each.store.name for each in subtopology.read_only_stores}
             for _, tables in MemoryBackend.saved(directory).values():

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import RuntimeUnavailableError, Settings
-from penstock.plugins.engine.task.shipping import pack
-from penstock.plugins.engine.task.unpacking import Arrived
+from penstock.plugins.engine.task.shipping import Arrived, pack
 from penstock.support.private_files import write_private_text
 from penstock.task.visits import Visit
 

@@ -11,7 +11,7 @@ from typing import Any
 from penstock import Clock, Log, SystemClock, TaskId, TopicPartition, UnknownTopicError
 from penstock.plugins.engine.host.reports import SlotPlan
 from penstock.plugins.engine.task.fronts import Fronts
-from penstock.plugins.engine.task.pause_requests import PauseWatch
+from penstock.plugins.engine.task.own_topics import PauseWatch
 from penstock.plugins.engine.task.positions import starting_offsets
 from penstock.plugins.engine.task.topic_ids import EVERY_SECONDS
 from penstock.program.offset_reset import EARLIEST, LATEST

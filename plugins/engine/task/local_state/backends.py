@@ -22,24 +22,21 @@ from penstock import (
 )
 from penstock.changelog import RESTORING
 from penstock.hooks import registry
-from penstock.program.layouts import Layouts
+from penstock.program.layouts import Layouts, id_of_version
 from penstock.store import Change, Changes
 from penstock.store.backend import in_portions
+from penstock.store.kept_store import KeptStore
 from penstock.support.names import index_name
 from penstock.support.private_files import make_private_directory, write_private_text
 
-from ..coverage import Coverage
-from ..locations import making_state_directory
+from ..locations import live_directory, making_state_directory
 from .directories import DirectoryUse
-from .restoring import Restoring
-from .stretch import Stretch
+from .restoring import Restoring, Stretch
 
 _log = logging.getLogger("penstock.state")
 
 OF_REPLICA = "incarnation"
 """The file in a directory whose content a replica wrote: it has nothing of stores that are not in the changelog."""
-_FILLED = "filled"
-"""The file in a directory that no earlier penstock filled: it named a copy before its read-only stores were filled."""
 _UNFILLED = "unfilled:"
 """How the name of a copy begins before its read-only stores are filled; a token and the name afterwards follow."""
 _PARTIAL = "partial:"
@@ -93,14 +90,11 @@ class Backends:
         gone = coverage.gone
         if self._names or gone:
             self._use = DirectoryUse(self._directory, self._world)
-        of_replica, filled = self._directory / OF_REPLICA, self._directory / _FILLED
-        self._lacks_filled = of_replica.exists() or not filled.exists()
+        of_replica = self._directory / OF_REPLICA
+        self._lacks_filled = of_replica.exists()
         for name, stores in self._names.items():
             self._open_backend(name, [*stores, *gone.get(name, ())], version, coverage)
         self._take_over(version, coverage)
-        if self.refills and not filled.exists():
-            with making_state_directory(self._directory):
-                write_private_text(filled, "")
         of_replica.unlink(missing_ok=True)
 
     def open_empty(self, version: str) -> None:
@@ -170,7 +164,8 @@ class Backends:
     def _latest(self, name: str) -> int:
         directory = self._directory / name
         with making_state_directory(directory):
-            return max((int(path.name) for path in directory.glob("*") if path.name.isdigit()), default=0)
+            live = live_directory(directory)
+        return 0 if live is None else int(live.name)
 
     def _bring_to(
         self, backend: StoreBackend, reopen: Callable[[], StoreBackend], name: str, version: str, coverage: Coverage
@@ -398,3 +393,107 @@ class Backends:
 def _once_filled(name: str) -> str:
     """Return the name that a copy gets once its read-only stores are filled."""
     return name.split(":", 2)[2] if name.startswith(_UNFILLED) else name
+
+
+class Coverage:
+    """Compares the layout that a version's name says with the program's present layout.
+
+    A version that names no layout, or an unknown one, counts as written in the present layout. Tasks of a prepared
+    application open no version of an unknown layout (`check_layout`). `lacking`: stores whose content the copies lack,
+    whatever their versions' names say.
+    """
+
+    def __init__(self, layouts: Layouts, version: str, lacking: frozenset[str] = frozenset()) -> None:
+        self._layouts = layouts
+        self._lacking = lacking
+        self._version = version
+        known = layouts.of_version(version)
+        self._now = layouts.now
+        self._was = layouts.now if known is None else known
+        self.is_settled = known is None or id_of_version(version) == layouts.id
+        """Whether the version was written in the present layout."""
+
+    def _before(self, store: str) -> KeptStore | None:
+        """Return how the store was kept; None if the version does not have it."""
+        was, now = self._was.get(store), self._now.get(store)
+        return was if was is not None and now is not None and was.generation == now.generation else None
+
+    @property
+    def in_history(self) -> frozenset[str]:
+        """The stores that are restored from the changelog."""
+        return frozenset(
+            store
+            for store, now in self._now.items()
+            if now.logged and (was := self._before(store)) is not None and was.logged
+        )
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """The backends on which a copy restored for the present layout lacks rows that the version has in its own."""
+        restored = self.in_history
+        return frozenset(
+            was.backend
+            for store, was in self._was.items()
+            if was.logged and (store not in restored or self._now[store].backend != was.backend)
+        )
+
+    @property
+    def begun(self) -> frozenset[str]:
+        """The logged stores that are not in the changelog yet."""
+        return frozenset(store for store, now in self._now.items() if now.logged) - self.in_history
+
+    @property
+    def needs_new_history(self) -> bool:
+        """Whether the changelog has entries of stores that have left it, or lacks entries of stores that joined it."""
+        logged = {store for store, was in self._was.items() if was.logged}
+        if logged - self.in_history or (not logged and self.begun):
+            return True
+        return any(self._before(store) is not None for store in self.begun)
+
+    @property
+    def had_changelog(self) -> bool:
+        """Whether the version is in the changelog: the versions of a task without stores are not."""
+        return bool(self._was)
+
+    @property
+    def gone(self) -> Mapping[str, list[str]]:
+        """The stores and their indexes, by backend, whose content there is not needed any more."""
+        found: dict[str, list[str]] = {}
+        for store, was in self._was.items():
+            before = self._before(store)
+            if (before is None and store not in self._now) or (
+                before is not None and before.backend != self._now[store].backend
+            ):
+                found.setdefault(was.backend, []).extend(was.tables(store))
+        return found
+
+    @property
+    def moved(self) -> Mapping[str, str]:
+        """The stores outside the changelog that have changed their backend, with the name of the earlier one."""
+        return {
+            store: was.backend
+            for store, now in self._now.items()
+            if store not in self.in_history and (was := self._before(store)) is not None and was.backend != now.backend
+        }
+
+    def missing(self, backend: str, have: str) -> frozenset[str]:
+        """Return the stores of `backend` whose content a copy at version `have` does not have.
+
+        That is also so where it has the content of an earlier store of the same name.
+        """
+        stores = frozenset(store for store, now in self._now.items() if now.backend == backend)
+        copy = self._layouts.of_version(have)
+        if copy is None:
+            known = id_of_version(have) in (None, id_of_version(self._version))
+            return stores & self._lacking if known else stores
+        return frozenset(
+            store for store in stores if store in self._lacking or not self._is_in(copy.get(store), store, backend)
+        )
+
+    def _is_in(self, copied: KeptStore | None, store: str, backend: str) -> bool:
+        return (
+            copied is not None
+            and copied.backend == backend
+            and copied.generation == self._now[store].generation
+            and (copied.logged or store not in self.in_history)
+        )

@@ -32,9 +32,9 @@ from penstock.support.private_files import make_private_directory, write_private
 from penstock.support.repeats import Repeats
 from penstock.task.progress import Progress
 
-from ..locations import making_state_directory
+from ..locations import GLOBAL, making_state_directory
+from .restoring import Stretch
 from .store_context import TaskStoreContext
-from .stretch import Stretch
 
 _SHARED_BACKEND = "lmdb"
 """In place of a backend whose directory one process has for itself: every process of this machine opens a copy."""
@@ -80,17 +80,17 @@ class Copy:
         self.name = spec.store.name
         self.backend = backend
         self.buffer = CommitBuffer(backend, self.name)
-        has_index = spec.store.traits.has_index
-        self._index = CommitBuffer(backend, index_name(self.name)) if has_index else None
+        index = CommitBuffer(backend, index_name(self.name)) if spec.store.traits.has_index else None
+        self._buffers = [self.buffer] if index is None else [self.buffer, index]
         context = TaskStoreContext(
             application.id,
-            "global",
+            GLOBAL,
             application.settings.state_serde,
             spec.store.traits.fixed_options,
             lambda: self.progress.stream_time,
             lambda: self.progress.wall_clock,
             lambda reason, count: None,
-            self._index,
+            index,
             spec.store.traits.expires,
             RecordCache(self.name, CacheBudget(0)),
             Repeats(lambda: self.progress.wall_clock),
@@ -119,9 +119,7 @@ class Copy:
         """
         self.store.flush()
         version = position.to_version()
-        rows = {self.name: self.buffer.local_changes(self.buffer.changes())}
-        if self._index is not None:
-            rows[self._index.name] = self._index.changes()
+        rows = {each.name: each.local_changes(each.changes()) for each in self._buffers}
         self.backend.write(rows, self._version, version)
         self._version, self._position = version, position
         self.give_up()
@@ -129,18 +127,16 @@ class Copy:
     def give_up(self) -> None:
         """Drop pending changes and cached objects."""
         self.store.discard()
-        self.buffer.clear()
-        if self._index is not None:
-            self._index.clear()
+        for each in self._buffers:
+            each.clear()
 
     def move_to(self, other: Copy) -> None:
         """Replace the content by that of `other`, and take over its backend; the store object stays."""
         other.store.close()
         self.give_up()
         self.backend, self._version, self.progress = other.backend, None, other.progress
-        self.buffer.read_from(other.backend)
-        if self._index is not None:
-            self._index.read_from(other.backend)
+        for each in self._buffers:
+            each.read_from(other.backend)
 
     def close(self) -> None:
         """Close the store and its backend."""

@@ -27,7 +27,7 @@ from penstock.task.task import Task
 
 from .global_copy import Copies, Copy, Position
 from .refill import filling_task
-from .stretch import Stretch
+from .restoring import Stretch
 
 _FETCH_BYTES = 1024 * 1024
 """Records of a fetch are Python objects until they are processed; small ones take ten times their bytes."""

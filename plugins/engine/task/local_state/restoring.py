@@ -1,4 +1,4 @@
-"""Restoring: how far the restoring of a task's stores is; tells the listener."""
+"""Restoring: how far the restoring of a task's stores is; another thread watches it, and may end it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from penstock import RestoreEvent, RestoreListener, RestorePhase, Work
+from penstock import RestoreEvent, RestoreListener, RestorePhase, StaleStoreError, Work
 
 _log = logging.getLogger("penstock.state")
 
@@ -93,3 +93,58 @@ class Restoring:
         return RestoreProgress(
             entries, round(entries / seconds, 1), round(seconds, 3), share and round(share, 4), left and round(left, 1)
         )
+
+
+class Stretch:
+    """Counts the steps of a piece of work, such as the restoring of a store; any thread may call all methods.
+
+    `what` names it in the error that ends it.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._has_ended = False
+        self.steps = 0
+        """How many steps were made: as long as it grows, the work does not stand still."""
+        self.between: Callable[[], None] = lambda: None
+        """Called after a step, by the working thread: it may let others work."""
+        self.is_waiting = False
+        """Whether others have their turn now."""
+        self._seen, self._seen_at = -1, 0.0
+
+    def begin(self, now: float) -> None:
+        """Begin the work anew, after an `end`. `now`: as for `still`."""
+        self._has_ended = False
+        self._seen, self._seen_at = self.steps, now
+
+    def still(self, now: float) -> float:
+        """Return for how many seconds, of a stopwatch, calls have seen no step; 0.0 while others have their turn."""
+        if self._seen == self.steps and not self.is_waiting:
+            return now - self._seen_at
+        self._seen, self._seen_at = -1 if self.is_waiting else self.steps, now
+        return 0.0
+
+    def moved(self, steps: int = 1) -> None:
+        """Count steps; the working thread calls it. Raises StaleStoreError after `end`."""
+        self.steps += steps
+        if self._has_ended:
+            raise StaleStoreError(f"{self._what} was closed while it was being opened")
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Note that the work waits for others, for the block."""
+        self.is_waiting = True
+        try:
+            yield
+        finally:
+            self.is_waiting = False
+
+    def pause(self) -> None:
+        """Count a step, and let others work; raises as `moved`."""
+        with self.waiting():
+            self.between()
+        self.moved()
+
+    def end(self) -> None:
+        """Let the work end at its next step."""
+        self._has_ended = True

@@ -1,12 +1,12 @@
-"""TaskStoreContext: the answers of a task to the stores that are built for it."""
+"""TaskStoreContext: the answers of a task to its stores. ClosedStore: the answer of a store whose task is closed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-from penstock import Serde, StoreError
+from penstock import Serde, StateStore, StoreError
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.store import IndexStore
 from penstock.store.record_cache import RecordCache
@@ -50,3 +50,42 @@ class TaskStoreContext:
     def dropped(self, reason: str, count: int = 1) -> None:
         """Count records that the store dropped."""
         self.count_dropped(reason, count)
+
+
+class ClosedStore(StateStore):
+    """The store of a task that was closed: any use raises StoreError."""
+
+    _why: str
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise StoreError(self._why)
+
+    def close(self) -> None:
+        """Do nothing: it is closed."""
+
+    def __iter__(self) -> Any:
+        raise StoreError(self._why)
+
+
+def close_store(store: StateStore, task_id: str) -> None:
+    """Close a store; from then on the object is a ClosedStore, for those who still have it.
+
+    So no open store has to look whether it is open. A store of another package whose objects cannot change their class
+    (`__slots__`) is only closed. Idempotent.
+    """
+    store.close()
+    if isinstance(store, ClosedStore):
+        return
+    name = store.name
+    try:
+        store.__class__ = ClosedStore
+    except TypeError:
+        return
+    vars(store).clear()
+    vars(store)["_why"] = (
+        f"store {name!r} belongs to task {task_id} as it was opened before, and that task was closed: what is put "
+        "there would be lost. Do not keep a store in a class attribute or a global: each processor gets its own in "
+        f"init, as self.store = context.get_store({name!r})"
+    )

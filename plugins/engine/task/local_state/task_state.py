@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 
 from penstock import (
     Application,
+    ChangelogError,
     Commit,
     DeltaChangelog,
     LogChangelog,
@@ -18,6 +20,7 @@ from penstock import (
     StateStore,
     StoreBackend,
     StoreContext,
+    StoreView,
     TaskChangelog,
     TaskId,
     World,
@@ -35,16 +38,9 @@ from penstock.task.progress import Progress
 from penstock.task.saved_values import adopt_values
 from penstock.task.task import Task
 
-from ..coverage import Coverage
-from ..older import check_commit
-from .backends import Backends
-from .changelog_upkeep import ChangelogUpkeep
-from .closed_store import close_store
-from .content import StateContent
+from .backends import Backends, Coverage
 from .refill import Refill
-from .restoring import RestoreProgress
-from .store_context import TaskStoreContext
-from .stretch import Stretch
+from .store_context import TaskStoreContext, close_store
 
 _log = logging.getLogger("penstock.state")
 
@@ -55,6 +51,8 @@ _LONG_COUNT, _COUNT_PAUSES = 0.05, 200
 """After a count of the entries that took more seconds, the next one begins after so many times the time it took."""
 _MOST_FREED = 10_000
 """Freed entries that wait for a commit with other changes; so many are a reason for a commit of their own."""
+_AGAIN_SECONDS = 60.0
+"""After so long upkeep that failed is tried again."""
 
 
 def first_version(world: World) -> str:
@@ -101,10 +99,11 @@ class TaskState:
         self._layouts = layouts or Layouts.of_program(self._builders, self._settings.store_backend)
         self._logged = frozenset(store for store, kept in self._layouts.now.items() if kept.logged)
         self._where = f"application {application.id!r}, task {task_id}"
-        self._backends = Backends(
+        self.backends = Backends(
             directory, self._layouts, changelog, self._where, self.task_id, self._world,
             self._settings.restore_listener,
         )  # fmt: skip
+        """The stores' bytes on this host; any thread may watch, and end, their `opening` and `restoring`."""
         self._coverage = Coverage(Layouts(self._layouts.now), "")
         self._buffers: dict[str, CommitBuffer] = {}
         self._indexes: dict[str, CommitBuffer] = {}
@@ -123,16 +122,16 @@ class TaskState:
         `refills`: how the read-only stores are filled where this host does not have their content.
         """
         self._coverage = Coverage(self._layouts, version)
-        self._backends.refills = {each.spec.store.name: self._changes_of(each) for each in refills}
-        self._backends.open(version, self._coverage)
+        self.backends.refills = {each.spec.store.name: self._changes_of(each) for each in refills}
+        self.backends.open(version, self._coverage)
         self._build(version)
 
     def _changes_of(self, refill: Refill) -> Callable[[StoreBackend], Iterator[Changes]]:
-        pause = self._backends.opening.pause
+        pause = self.backends.opening.pause
         return lambda backend: refill.changes(backend, self._context, self._connect_clocks, pause)
 
     def _connect_clocks(self, task: Task) -> None:
-        self.stream_time, self.wall_clock = lambda: task.stream_time, lambda: task.wall_clock
+        self._progress = task.progress
 
     def set_clocks(self, stream_time: int, wall_clock: int) -> None:
         """Set the times (ms) that stores count from, for a tool that puts rows without a task."""
@@ -140,13 +139,13 @@ class TaskState:
 
     def open_fresh(self, version: str) -> None:
         """Build the stores, empty, at `version`: for a state without a log."""
-        self._backends.open_empty(version)
+        self.backends.open_empty(version)
         self._build(version)
 
     def _build(self, version: str) -> None:
         self.version = version
         for builder in self._builders:
-            kept, backend = self._layouts.now[builder.name], self._backends.of(builder.name)
+            kept, backend = self._layouts.now[builder.name], self.backends.of(builder.name)
             buffer = self._buffers[builder.name] = CommitBuffer(backend, builder.name)
             index = CommitBuffer(backend, index_name(builder.name)) if kept.has_index else None
             if index is not None:
@@ -180,11 +179,7 @@ class TaskState:
         return self._coverage.is_settled
 
     def adopt(self, version: str, engine_state: bytes) -> bytes:
-        """Return the engine state that was committed with `version`, as far as it belongs to the present stores.
-
-        Raises IncompatibleStateError if an older version of penstock saved it.
-        """
-        check_commit(self._where, version, engine_state)
+        """Return the engine state that was committed with `version`, as far as it belongs to the present stores."""
         return adopt_values(engine_state, self._layouts.of_version(version), self._layouts.now)
 
     def append_layout(self, last: Commit, commit: Commit) -> list[OutputBatch]:
@@ -201,7 +196,7 @@ class TaskState:
             self._deltas.snapshot(commit.version, self._counted(self.rows()), commit)
         elif self._deltas is not None:
             self._deltas.append({}, last.version, commit.version, last)
-        self._backends.begin_transition(last.version, commit.version)
+        self.backends.begin_transition(last.version, commit.version)
         return outputs
 
     def apply_layout(self, version: str) -> None:
@@ -210,11 +205,11 @@ class TaskState:
         self.apply({}, version)
         stores = ", ".join(sorted(self._layouts.now)) or "none"
         _log.info("task %s: from version %s on, its state has these stores: %s", self.task_id, version, stores)
-        self._backends.end_transition(gone, version)
+        self.backends.end_transition(gone, version)
 
     def _counted(self, rows: Iterator[_Row]) -> Iterator[_Row]:
         for row in rows:
-            self._backends.opening.moved()
+            self.backends.opening.moved()
             yield row
 
     def connect(self, task: Task) -> None:
@@ -241,7 +236,7 @@ class TaskState:
         for name, buffer in self._buffers.items():
             changes = len(buffer) + self.stores[name].unflushed()
             if changes > _FEW_CHANGES:
-                total += self._backends.of(name).write_bytes(name, changes)
+                total += self.backends.of(name).write_bytes(name, changes)
         return total
 
     def count_rows(self) -> int:
@@ -269,19 +264,10 @@ class TaskState:
             if (changes := buffer.changes()) or buffer.freed > _MOST_FREED
         }
 
-    @property
-    def opening(self) -> Stretch:
-        """The work of `open` and `append_layout`: any thread may watch and end it."""
-        return self._backends.opening
-
     def take_restored(self) -> int:
         """Return how many changes were restored since the last call."""
-        before, self._taken = self._taken, self._backends.restoring.entries
+        before, self._taken = self._taken, self.backends.restoring.entries
         return self._taken - before
-
-    def restoring(self) -> RestoreProgress | None:
-        """Return how far the restoring is; None if nothing is restored now. Any thread may call it."""
-        return self._backends.restoring.progress()
 
     @property
     def keeps_commits(self) -> bool:
@@ -323,7 +309,7 @@ class TaskState:
         for index in self._indexes.values():
             if index:
                 local[index.name] = index.changes()
-        self._backends.write(local, self.version, version)
+        self.backends.write(local, self.version, version)
         for buffer in (*self._buffers.values(), *self._indexes.values()):
             buffer.clear()
         self.version = version
@@ -344,7 +330,7 @@ class TaskState:
 
     def is_at(self, version: str) -> bool:
         """Return whether every backend still is at `version`: another process may have written meanwhile."""
-        return self.version == version and self._backends.are_at(version)
+        return self.version == version and self.backends.are_at(version)
 
     # ------------------------------------------------------------------ upkeep
 
@@ -369,32 +355,112 @@ class TaskState:
 
     def content(self, commit: Commit) -> StateContent | None:
         """Return the content of a snapshot of `commit`, the last one; None if a backend has no views."""
-        views = self._backends.views(sorted(self._logged))
+        views = self.backends.views(sorted(self._logged))
         return None if views is None else StateContent(commit, views)
 
     def rows(self) -> Iterator[tuple[str, bytes, bytes]]:
         """Yield store, key and value of all rows of logged stores; StaleStoreError comes at the end, if at all."""
         for store in sorted(self._logged):
-            for key, value in self._backends.of(store).range(store):
+            for key, value in self.backends.of(store).range(store):
                 yield store, key, value
         # Another process may have taken the store over while this one was frozen: the rows may be of a later version.
         if self.version is None or not self.is_at(self.version):
             raise StaleStoreError(f"the store is no longer at version {self.version}")
 
-    def release(self) -> None:
-        """Release what pins resources until the next batch."""
-        self._backends.release()
-
     def destroy(self) -> None:
         """Close, and delete the local copy; the changelog stays."""
-        self._backends.destroy()
+        self.backends.destroy()
         self.close()
 
     def close(self) -> None:
         """Close stores and backends; uncommitted changes are lost."""
         for store in self.stores.values():
             close_store(store, self.task_id)
-        self._backends.close()
+        self.backends.close()
         if self._changelog is not None:
             self._changelog.close()
-        self._backends.end_use()
+        self.backends.end_use()
+
+
+class StateContent:
+    """The rows of the stores at `commit`, whatever the task does meanwhile. `views`: by store, in order."""
+
+    def __init__(self, commit: Commit, views: Mapping[str, StoreView]) -> None:
+        self.commit = commit
+        self._views = views
+        self._has_ended = False
+
+    def rows(self) -> Iterator[tuple[str, bytes, bytes]]:
+        """Yield store, key and value of everything.
+
+        Raises StaleStoreError if another process has taken the stores over, and after `end`.
+        """
+        for store, view in self._views.items():
+            if view.version != self.commit.version:
+                raise StaleStoreError(f"the store is no longer at version {self.commit.version}")
+            for key, value in view.range(store):
+                if self._has_ended:
+                    raise StaleStoreError("the task was closed meanwhile")
+                yield store, key, value
+
+    def end(self) -> None:
+        """Let `rows` raise; any thread may call it."""
+        self._has_ended = True
+
+    def close(self) -> None:
+        """Release the views; idempotent."""
+        for view in self._views.values():
+            view.close()
+
+
+class ChangelogUpkeep:
+    """Writes snapshots and cleans. Any thread may call all methods. `deltas` None: the task has no such changelog.
+
+    A snapshot that cannot be written, or files that cannot be deleted, are no reason to end the task: its state is in
+    the deltas, and a commit that cannot write its delta fails by itself. So a ChangelogError is a warning here, and a
+    minute passes until the next try.
+    """
+
+    def __init__(self, task_id: str, deltas: DeltaChangelog | None, world: World) -> None:
+        self._task_id = task_id
+        self._deltas = deltas
+        self._world = world
+        self._rests_until = 0.0
+
+    def wants_snapshot(self, is_current: Callable[[], bool]) -> bool:
+        """Return whether a snapshot is due and `is_current` returns True."""
+        wanted = False
+        if self._deltas is not None and self._world.seconds() >= self._rests_until:
+            with self._failing_later("whether a snapshot is due is not known"):
+                wanted = self._deltas.wants_snapshot() and is_current()
+        return wanted
+
+    def write_snapshot(self, version: str, rows: Iterable[tuple[str, bytes, bytes]], commit: Commit | None) -> bool:
+        """Write a snapshot of `version`, which has these rows of (store, key, value); return whether it was written."""
+        assert self._deltas is not None
+        is_written = False
+        with self._failing_later(f"a snapshot of version {version} cannot be written"):
+            try:
+                self._deltas.snapshot(version, rows, commit)
+                is_written = True
+            except StaleStoreError as error:
+                _log.info("task %s: no snapshot: %s", self._task_id, error)
+        return is_written
+
+    def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
+        """Delete history that `version` and later versions do not need, while `is_current` returns True."""
+        # Ask here as well: writing the snapshot may have taken long.
+        if self._deltas is not None and is_current():
+            with self._failing_later("history that is not needed cannot be deleted"):
+                self._deltas.clean(version, grace_ms, now_ms, is_current)
+
+    @contextmanager
+    def _failing_later(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except ChangelogError as error:
+            self._rests_until = self._world.seconds() + _AGAIN_SECONDS
+            _log.warning(
+                "task %s: %s: %s. Nothing is lost, and the changelog grows; it is tried again in a minute",
+                self._task_id, what, error,
+            )  # fmt: skip

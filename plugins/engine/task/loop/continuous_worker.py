@@ -1,4 +1,4 @@
-"""ContinuousWorker: runs one task as its records come.
+"""ContinuousWorker: runs one task as its records come, and keeps its changelog short meanwhile.
 
 Comes in: batches of records, known ends, the time. Goes out: outputs as soon as they are made, a commit now and then,
 and a `TaskReport` when asked for.
@@ -8,18 +8,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from math import inf
+from typing import NamedTuple
 
-from penstock import Application, Commit, Log, OffsetOutOfRangeError, RecordBatch, TaskId, TopicPartition, duration_ms
+from penstock import (
+    Application,
+    Commit,
+    Log,
+    OffsetOutOfRangeError,
+    RecordBatch,
+    TaskCommitter,
+    TaskId,
+    TopicPartition,
+    World,
+    duration_ms,
+)
 from penstock.task.progress import Front
 from penstock.task.task import Task
 
 from ..commit import PendingCommit
 from ..fronts import UNKNOWN
+from ..local_state.task_state import StateContent, TaskState
 from ..logged_task import LoggedTask
 from ..process_resources import ProcessResources
 from ..report import TaskReport
-from .upkeep import Upkeep, Upkept
 
 _log = logging.getLogger("penstock.worker")
 
@@ -35,6 +49,9 @@ _BEHIND_RECORDS = 4
 Tasks that read its repartition topics are then behind, too: what they wait for has not been written yet."""
 _MOVED_SECONDS = 5.0
 """Seconds after which positions are committed that have only passed offsets without a record."""
+_UPKEEP_SECONDS = 5.0
+"""Seconds between two looks whether a snapshot is due."""
+_MOST_ASKED = 3
 
 
 class ContinuousWorker(LoggedTask):
@@ -308,7 +325,7 @@ class ContinuousWorker(LoggedTask):
         assert self._commits is not None and self._state is not None and self.task is not None
         self._commit_took = self._seconds() - self._committed_at
         commit = self._commits.finish()
-        self._state.release()
+        self._state.backends.release()
         self._retries.forget_done(commit.positions, self.task.stream_time, self.task.wall_clock)
         self._has_news = True
         if not self._reports:
@@ -320,13 +337,6 @@ class ContinuousWorker(LoggedTask):
     def upkeep(self) -> Upkeep | None:
         """The upkeep of the open task, another object after each opening; None if the task is closed."""
         return self._upkeep
-
-    def next_upkeep(self) -> Callable[[], Upkept] | None:
-        """Return the next step of upkeep, for another thread while the task works; None if there is none.
-
-        Call it when the step before has ended.
-        """
-        return None if self._upkeep is None or self._commits is None else self._upkeep.next_step(self._commits.last)
 
     def end_upkeep(self, upkept: Upkept) -> None:
         """Take the result of a step."""
@@ -363,3 +373,99 @@ class ContinuousWorker(LoggedTask):
     def _add_report(self) -> None:
         self._reports.append(self._report())
         self._has_news = False
+
+
+class Upkept(NamedTuple):
+    """The result of a step: its seconds, and the commit of which it wrote a snapshot, if it did."""
+
+    seconds: float = 0.0
+    commit: Commit | None = None
+
+
+class Upkeep:
+    """Looks now and then whether a snapshot is due; writes it, and deletes what nobody needs after it.
+
+    The task's thread calls `next_step`; another thread runs the step that it returns. There is never more than one.
+    """
+
+    def __init__(self, state: TaskState, committer: TaskCommitter, grace_ms: int, world: World) -> None:
+        self._state = state
+        self._committer = committer
+        self._grace_ms = grace_ms
+        self._world = world
+        self._look_at = 0.0
+        self._is_due = self._has_ended = False
+        self._content: StateContent | None = None
+        self.holds_stores = False
+        """Whether a step uses the stores, until `end_step`: nobody else may."""
+        self._left_stores: Future[None] = Future()
+
+    def next_step(self, commit: Commit) -> Callable[[], Upkept] | None:
+        """Return the next step, for another thread; None if there is none. `commit` is the task's last one.
+
+        Where the stores have no views, it reads the stores themselves: the task rests while it `holds_stores`.
+        """
+        if self._is_due:
+            self._is_due = False
+            self._content = self._state.content(commit)
+            if self._content is not None:
+                return partial(self._run, partial(self._write, self._content))
+            self.holds_stores = True
+            self._left_stores = Future()
+            return partial(self._run, partial(self._maintain, commit))
+        now = self._world.seconds()
+        if now < self._look_at or not self._state.keeps_commits:
+            return None
+        self._look_at = now + _UPKEEP_SECONDS
+        return partial(self._run, self._look)
+
+    def end_step(self) -> None:
+        """Note that the last step is over."""
+        self.holds_stores = False
+
+    def end(self) -> None:
+        """End the step that runs, as soon as it can; it raises nothing."""
+        self._has_ended = True
+        if self._content is not None:
+            self._content.end()
+        if self.holds_stores:
+            self._world.wait([self._left_stores])  # they are closed next
+
+    # ------------------------------------------------------------------ in the other thread
+
+    def _run(self, step: Callable[[], Commit | None]) -> Upkept:
+        began = self._world.seconds()
+        try:
+            commit = step()
+        except Exception as error:
+            if not self._has_ended:
+                raise
+            _log.debug("task %s was closed in the middle of its upkeep: %s", self._state.task_id, error)
+            commit = None
+        return Upkept(self._world.seconds() - began, commit)
+
+    def _look(self) -> None:
+        self._is_due = not self._has_ended and self._state.upkeep.wants_snapshot(self._is_current)
+
+    def _write(self, content: StateContent) -> Commit | None:
+        version = content.commit.version
+        try:
+            if not self._state.upkeep.write_snapshot(version, content.rows(), content.commit):
+                return None
+        finally:
+            content.close()
+        self._state.upkeep.clean(version, self._grace_ms, self._world.clock.now_ms(), self._is_current)
+        return content.commit
+
+    def _maintain(self, commit: Commit) -> Commit | None:
+        try:
+            written = self._state.maintain_changelog(
+                self._grace_ms, self._world.clock.now_ms(), commit, self._is_current
+            )
+            return commit if written else None
+        finally:
+            self._left_stores.set_result(None)
+
+    def _is_current(self) -> bool:
+        # While a commit of the task's own is being written, its committer may say no once.
+        return any(not self._has_ended and self._committer.is_current() for _ in range(_MOST_ASKED))

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
-from penstock import Application, Commit, Log, LogError, OffsetOutOfRangeError, StaleStoreError, TaskId, TopicPartition
+from penstock import (
+    Application,
+    Commit,
+    Log,
+    LogError,
+    OffsetOutOfRangeError,
+    RecordBatch,
+    StaleStoreError,
+    TaskId,
+    TopicPartition,
+    World,
+)
+from penstock.log.follower import Follower
 from penstock.plugins.logs.following import open_follower
 from penstock.task.failures import RetryRequested
 from penstock.task.visits import Visit
+from penstock.world import Ticker
 
 from ..local_state.restoring import RestoreProgress
 from ..process_resources import ProcessResources
 from ..report import FailedTask, TaskReport
 from ..task_runner import rows_of
-from .alarm import Alarm
-from .commits import Commits
 from .continuous_worker import ContinuousWorker
-from .front_looks import FrontLooks, FrontOf, no_front
-from .global_updates import GlobalUpdates
-from .openings import Openings
-from .pauses import Pauses
-from .pools import Pools
-from .topic_watch import TopicWatch
-from .upkeeps import Upkeeps
+from .looks import FrontLooks, FrontOf, GlobalUpdates, TopicWatch, no_front
+from .threads import Commits, Openings, Pools, Upkeeps
 
 _MOST_POLLED, _FEWEST_POLLED = 4_000, 400
 """Records of one poll: fewer where tasks have records to process, which would leave the processor's cache meanwhile."""
@@ -35,6 +41,11 @@ _LONGEST_WAIT, _SHORT_WAIT, _STALLED_WAIT, _OPENING_WAIT = 0.05, 0.001, 0.01, 0.
 _CLEAN_UP_SECONDS = 60.0
 _LAST_SECONDS = 5.0
 """How long `close` waits for commits and openings that are under way."""
+_ALARM_SECONDS, _IDLE_LOOKS = 0.02, 50
+"""After so many looks without any work, the alarm looks no more until there is some: an idle process costs nothing."""
+_MOST_QUEUED, _MOST_QUEUED_BYTES = 100_000, 32 << 20
+"""An input with more records, or about so many bytes, that wait is not read on, until it has a fifth of that."""
+_SAMPLED, _RECORD_BYTES = 8, 100
 
 
 class TaskLoop:
@@ -398,3 +409,132 @@ class TaskLoop:
             self._upkeeps.close()
             self._alarm.close()
             self._follower.close()
+
+
+class _Work:
+    """One stretch: what ends it, when (on the stopwatch), and whether that was done."""
+
+    __slots__ = ("end", "has_rung", "until")
+
+    def __init__(self, end: Callable[[], None], until: float) -> None:
+        self.end, self.until, self.has_rung = end, until, False
+
+
+class Alarm:
+    """Calls a function when a stretch of work takes too long. The working thread calls `begin` and `end`.
+
+    A clock that is read after each record would cost as much as a small program. So a ticker looks at it now and then,
+    and sets what the loop over records looks at anyway (`Progress.end_soon`).
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._work: _Work | None = None
+        self._ticker: Ticker | None = None
+        self._idle_looks, self._rests = 0, False
+
+    def begin(self, end: Callable[[], None], until: float) -> None:
+        """Let `end` be called once `until` has passed, some milliseconds later, unless `self.end` is called before."""
+        self._work = _Work(end, until)
+        if self._ticker is None:
+            self._ticker = self._world.ticker("penstock-alarm", _ALARM_SECONDS, self.look)
+        elif self._rests:
+            self._look_again()
+
+    def end(self) -> bool:
+        """Note that the stretch is over; return whether the alarm has ended it."""
+        work, self._work = self._work, None
+        return work is not None and work.has_rung
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._ticker is not None:
+            self._ticker.close()
+
+    def look(self) -> None:
+        """End the present stretch if its time is over. The ticker calls it, maybe in another thread."""
+        work = self._work
+        if work is None:
+            self._idle_looks += 1
+            if self._idle_looks >= _IDLE_LOOKS:
+                self._rest()
+            return
+        self._idle_looks = 0
+        if not work.has_rung and self._world.seconds() >= work.until:
+            work.has_rung = True
+            work.end()
+
+    def _rest(self) -> None:
+        ticker = self._ticker
+        if ticker is not None:
+            ticker.pause()
+            # In this order: whoever begins work from here on lets it look again.
+            self._rests = True
+            if self._work is not None:  # it began just before
+                self._look_again()
+
+    def _look_again(self) -> None:
+        self._idle_looks, self._rests = 0, False
+        if self._ticker is not None:
+            self._ticker.resume()
+
+
+class Pauses:
+    """The inputs of a loop's tasks that its follower does not read on now.
+
+    `queued` returns how many records of an input wait. `most_bytes`: about how many bytes may wait in all inputs
+    together. Where it is more, no input is read on of which any record waits: a task that waits for another input gets
+    that one's records in any case.
+    """
+
+    def __init__(self, follower: Follower, queued: Callable[[TopicPartition], int], most_bytes: int) -> None:
+        self._follower = follower
+        self._queued = queued
+        self._most_bytes = most_bytes
+        self._few: dict[TopicPartition, int] = {}
+        """The inputs that are paused, with the number of records below which each is read on."""
+        self._sizes: dict[TopicPartition, int] = {}
+        """About how many bytes a record of each input takes."""
+        self._total = 0
+        """At most so many bytes wait in all inputs."""
+
+    def note(self, partition: TopicPartition, batch: RecordBatch) -> None:
+        """Begin pauses if too many records wait, those of a batch that has just come included."""
+        some = batch.values[:_SAMPLED]
+        if not some:
+            return
+        size = sum(len(value) for value in some if value is not None) // len(some) + _RECORD_BYTES
+        self._sizes[partition] = size
+        most = min(_MOST_QUEUED, _MOST_QUEUED_BYTES // size)
+        if self._queued(partition) > most:
+            self._pause(partition, most // 5 + 1)
+        self._total += len(batch) * size
+        if self._total > self._most_bytes and self._count() > self._most_bytes:
+            for each in self._sizes:
+                if each not in self._few and self._queued(each):
+                    self._pause(each, 1)
+
+    def _pause(self, partition: TopicPartition, few: int) -> None:
+        self._few[partition] = few
+        self._follower.pause([partition])
+
+    def _count(self) -> int:
+        self._total = sum(self._queued(each) * size for each, size in self._sizes.items())
+        return self._total
+
+    def end(self) -> None:
+        """End the pauses of inputs of which few records wait, if all of them together are not too many."""
+        if self._few:
+            is_little = self._count() < self._most_bytes // 2
+            free = [each for each, few in self._few.items() if (queued := self._queued(each)) < few or not queued]
+            free += [each for each, few in self._few.items() if few == 1 and is_little and each not in free]
+            if free:
+                for each in free:
+                    del self._few[each]
+                self._follower.resume(free)
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget inputs that are not followed any more."""
+        for each in partitions:
+            self._few.pop(each, None)
+            self._sizes.pop(each, None)

@@ -7,7 +7,7 @@ import sys
 import threading
 
 from penstock.plugins.engine.task.process_resources import tune_garbage_collector_to_answer
-from penstock.plugins.engine.task.unpacking import unpack
+from penstock.plugins.engine.task.shipping import unpack
 
 from ..queries import Queries
 from .server import Server, ServerCargo

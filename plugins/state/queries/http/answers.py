@@ -13,7 +13,7 @@ from typing import Any
 from zlib import crc32
 
 from penstock import Serde, StateStore, ValueAndTimestamp, ValueTimestampHeaders
-from penstock.plugins.engine.program.saved_tasks import SavedTask
+from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.plugins.state.copies.contents import KINDS_OF_TIMES, LATEST, Entry, entries, entries_of, version_entry
 from penstock.plugins.state.copies.keys import may_wait
 from penstock.plugins.state.copies.store_text import StoreText

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from penstock import (
     Application,
@@ -28,10 +27,16 @@ from penstock.plugins.engine.program.changelog_location import reaches
 from penstock.plugins.engine.program.committed import has_lost_commit
 from penstock.plugins.engine.program.lag import offset_resets
 from penstock.plugins.engine.program.preparation import resolve as resolve_tasks
-from penstock.plugins.engine.program.saved_program import is_same_program, read_note, repartition_topics
-from penstock.plugins.engine.program.saved_tasks import SavedTask, saved_tasks, task_partitions
-from penstock.plugins.engine.task.locations import open_deltas, resolve, state_directory
-from penstock.plugins.engine.task.lost_commits import NO_COMMIT, ways_on
+from penstock.plugins.engine.program.saved_program import (
+    SavedTask,
+    is_same_program,
+    read_note,
+    repartition_topics,
+    saved_tasks,
+    task_partitions,
+)
+from penstock.plugins.engine.task.locations import Places, open_deltas, resolve
+from penstock.plugins.engine.task.refusals import NO_COMMIT, ways_on
 from penstock.plugins.state.copies.replica import Replica
 from penstock.plugins.state.copies.verification import beside
 from penstock.store import Change, Changes
@@ -299,7 +304,7 @@ class _Making:
     def _replica(self, task: SavedTask) -> Replica:
         found = self._replicas.get(task.id)
         if found is None:
-            directory = backup_directory(self._application, task.id)
+            directory = Places.of(self._application).backup(task.id)
             found = Replica(self._application, task.id, self._log, directory, world=self._world)
             self._replicas[task.id] = found
         return found
@@ -313,11 +318,6 @@ class _Making:
             replica.catch_up()  # if it is damage and not haste, this says so
             raise _OvertakenError
         return replica
-
-
-def backup_directory(application: Application, task: str) -> Path:
-    """Return the directory in which this machine copies all stores of a task to write a backup."""
-    return state_directory(application.settings) / application.id / "replicas" / ".all" / task
 
 
 def _leads(changelog: DeltaChangelog, have: str, target: str) -> bool:

@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 from penstock import ChangelogError, Commit, ConfigError, StoreError, TopicPartition, World
 from penstock.plugins.changelogs.directory import DirectoryChangelog, location_and_options
 from penstock.plugins.changelogs.storage import TEMPORARY, Storage, absolute, open_storage
-from penstock.plugins.engine.program.saved_program import Note
-from penstock.plugins.engine.program.saved_tasks import saved_layouts
+from penstock.plugins.engine.program.saved_program import ProgramNote, saved_layouts
 from penstock.world import StoredFile
 
 FORMAT = 1
@@ -52,7 +51,7 @@ class Backup:
     name: str
     application_id: str
     made_at_ms: int
-    note: Note
+    note: ProgramNote
     commits: Mapping[str, Commit | None]
     in_transit: str | None
     topic_ids: Mapping[str, str]
@@ -269,7 +268,7 @@ def stays(changelog: DirectoryChangelog, version: str, noted: set[str]) -> bool:
         return False
 
 
-def stores_of(note: Note, task: str) -> list[str]:
+def stores_of(note: ProgramNote, task: str) -> list[str]:
     """Return the names of the stores that a task's backups may have, earlier ones included."""
     layouts = saved_layouts(note, task.partition("_")[0])
     return sorted({store for layout in (layouts.now, *layouts.earlier.values()) for store in layout})

@@ -9,9 +9,8 @@ from struct import Struct
 from msgpack import packb, unpackb
 
 from penstock import Commit, Log, OffsetOutOfRangeError, OutputBatch, StoreError, TopicPartition, World
-from penstock.plugins.engine.program.saved_program import Note, repartition_topics
-from penstock.plugins.engine.program.saved_tasks import task_partitions
-from penstock.plugins.engine.task.pause_requests import LEAD_MS, LONGEST_MS, Pause, ask_for_pause
+from penstock.plugins.engine.program.saved_program import ProgramNote, repartition_topics, task_partitions
+from penstock.plugins.engine.task.own_topics import LEAD_MS, LONGEST_MS, Pause, ask_for_pause
 
 _THREADS = 8
 _FETCHED_BYTES = 4 * 1024 * 1024
@@ -46,7 +45,7 @@ class Cuts:
     def __init__(
         self,
         application_id: str,
-        note: Note,
+        note: ProgramNote,
         intermediate: Collection[str],
         outputs: Collection[str],
         log: Log,

@@ -27,8 +27,9 @@ from penstock import (
     Windowed,
     WindowStore,
 )
-from penstock.plugins.engine.program.preparation import RESTORING, Prepared, prepare
-from penstock.plugins.engine.program.saved_stores import drop_stores
+from penstock.plugins.engine.program.check import drop_stores
+from penstock.plugins.engine.program.preparation import Prepared, prepare
+from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.commit import PendingCommit
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.report import Phases
@@ -65,22 +66,21 @@ def fill_store(
     kind = getattr(builder, "kind", "key_value")
     if kind not in _PUT_KINDS:
         raise ConfigError(f"store {store!r} is of kind {kind!r}: only {', '.join(_PUT_KINDS)} can be filled from rows")
-    mark = f"import of {store}".encode()
-    saved = log.get_meta(application.id, RESTORING)
-    if saved == mark:
+    mark = f"import of {store}"
+    if notes.RESTORING.read(application.id, log) == mark:
         drop_stores(application, log, lease, [store])
-        log.put_meta(application.id, RESTORING, b"")
+        notes.RESTORING.take_back(application.id, log)
     prepared = prepare(application, log)
     filling = _Filling(prepared, log, number, builder, task)
     try:
         count = filling.check(rows())
-        lease.put_meta(application.id, RESTORING, mark)
+        notes.RESTORING.write(application.id, lease, mark)
         if (filled := filling.fill(rows(), lease.renew)) != count:
             raise ConfigError(
                 f"the rows of store {store!r} have changed: {count} rows were checked, and then {filled} "
                 f"{'was' if filled == 1 else 'were'} there: repeat the import with a file that nobody writes to"
             )
-        log.put_meta(application.id, RESTORING, b"")
+        notes.RESTORING.take_back(application.id, log)
     finally:
         filling.close()
     return count

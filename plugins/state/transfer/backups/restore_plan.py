@@ -8,11 +8,16 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 
 from penstock import Application, IncompatibleStateError, Log, TopicPartition, World
-from penstock.plugins.engine.program.preparation import RESTORING
-from penstock.plugins.engine.program.saved_program import Note, read_note, repartition_topics, saved_subtopologies
-from penstock.plugins.engine.program.saved_tasks import saved_layouts
+from penstock.plugins.engine.program.saved_program import (
+    ProgramNote,
+    read_note,
+    repartition_topics,
+    saved_layouts,
+    saved_subtopologies,
+)
+from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.locations import open_deltas
-from penstock.plugins.engine.task.older import check_note
+from penstock.plugins.engine.task.refusals import check_note
 
 from .catalog import Backup, Catalog
 
@@ -26,7 +31,7 @@ class RestorePlan:
 
     backup: Backup
     catalog: Catalog
-    note: Note
+    note: ProgramNote
     is_repeated: bool
     """Whether a restore was cut short before: what it left is deleted first."""
     other_topics: bool = False
@@ -56,7 +61,7 @@ def plan_restore(
     backup, IncompatibleStateError where the application has state or positions, or where the topics do not fit.
     """
     plan = plan_check(application, log, location, name=name, of=of, other_topics=other_topics, world=world)
-    is_repeated = (log.get_meta(application.id, RESTORING) or b"").startswith(RESTORE_MARK.encode())
+    is_repeated = notes.RESTORING.read(application.id, log).startswith(RESTORE_MARK)
     if not is_repeated and read_note(application.id, log):
         raise IncompatibleStateError(
             f"application {application.id!r} has run in the log {application.settings.shown('log')}: what it has "
@@ -106,7 +111,7 @@ def names_under(backup: Backup, application_id: str) -> dict[str, str]:
     return {each: application_id + each.removeprefix(backup.application_id) for each in before}
 
 
-def _renamed(backup: Backup, application: Application, world: World) -> Note:
+def _renamed(backup: Backup, application: Application, world: World) -> ProgramNote:
     """Return the note of the program as the application has it, in an incarnation of its own."""
     names, note = names_under(backup, application.id), deepcopy(backup.note)
     note["identity"] = world.token(8)
@@ -117,7 +122,7 @@ def _renamed(backup: Backup, application: Application, world: World) -> Note:
     return note
 
 
-def restored_note(plan: RestorePlan, application_id: str, positions: Mapping[TopicPartition, int]) -> Note:
+def restored_note(plan: RestorePlan, application_id: str, positions: Mapping[TopicPartition, int]) -> ProgramNote:
     """Return the note of the application, whose `positions` are others now in these partitions of the backup."""
     backup, names, note = plan.backup, names_under(plan.backup, application_id), deepcopy(plan.note)
     read = {each: at for commit in backup.commits.values() if commit for each, at in commit.positions.items()}

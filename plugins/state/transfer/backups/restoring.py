@@ -24,9 +24,9 @@ from penstock.changelog import version_name
 from penstock.plugins.engine.program.changelog_location import note_location
 from penstock.plugins.engine.program.checkpoint_files import delete_checkpoint
 from penstock.plugins.engine.program.committed import CommittedPartitions
-from penstock.plugins.engine.program.preparation import RESTORING, changelog_config, repartition_config
-from penstock.plugins.engine.program.saved_program import write_note
-from penstock.plugins.engine.program.saved_tasks import saved_layouts, task_partitions
+from penstock.plugins.engine.program.preparation import changelog_config, repartition_config
+from penstock.plugins.engine.program.saved_program import saved_layouts, task_partitions
+from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.locations import open_changelog, open_deltas
 from penstock.plugins.engine.task.topic_ids import without_ids
 from penstock.program.layouts import id_of_version
@@ -55,7 +55,7 @@ def restore_backup(
     """
     restoring = _Restoring(application, log, plan, world or World(), say)
     check_lease()
-    log.put_meta(application.id, RESTORING, restoring.mark)
+    notes.RESTORING.write(application.id, log, restoring.mark)
     try:
         if plan.is_repeated:
             restoring.clear()
@@ -67,7 +67,7 @@ def restore_backup(
         with suppress(PenstockError):
             check_lease()
             restoring.clear()
-            log.put_meta(application.id, RESTORING, b"")
+            notes.RESTORING.take_back(application.id, log)
         raise
     return [each for each in (remark, *restoring.remarks) if each is not None]
 
@@ -94,7 +94,7 @@ class _Restoring:
     ) -> None:
         self._application, self._log, self._plan, self._world, self._say = application, log, plan, world, say
         self._backup = plan.backup
-        self.mark = f"{RESTORE_MARK}{plan.backup.name}".encode()
+        self.mark = f"{RESTORE_MARK}{plan.backup.name}"
         self._names = names_under(plan.backup, application.id)
         self.remarks: list[str] = []
 
@@ -110,7 +110,7 @@ class _Restoring:
                     changelog.world = self._world
                     changelog.destroy()
         self._log.delete_commits(self._application.id)
-        self._log.put_meta(self._application.id, RESTORING, self.mark)
+        notes.RESTORING.write(self._application.id, self._log, self.mark)
 
     def write(self, check_lease: Callable[[], None]) -> tuple[Mapping[TopicPartition, int], Mapping[str, Commit]]:
         """Write state and records; return where what waited begins now, by former names, and the commits."""
@@ -248,5 +248,5 @@ class _Restoring:
         CommittedPartitions(log, application.id, identity).add(committed)
         if application.settings.log_changelog is None:
             note_location(application, log, identity)
-        write_note(application.id, log, note)
-        log.put_meta(application.id, RESTORING, b"")
+        notes.PROGRAM.write(application.id, log, note)
+        notes.RESTORING.take_back(application.id, log)

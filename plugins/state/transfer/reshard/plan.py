@@ -21,9 +21,8 @@ from penstock import (
 )
 from penstock.plugins.engine.program.check import check_saved
 from penstock.plugins.engine.program.preparation import topic_counts
-from penstock.plugins.engine.program.saved_program import Note, gone_stores, read_note
+from penstock.plugins.engine.program.saved_program import ProgramNote, gone_stores, read_note
 from penstock.plugins.engine.program.stored_id import StoredAs, read_stored, renamed
-from penstock.plugins.engine.program.windowed_keys import WHOLE_KEYS, whole_keys
 from penstock.program.nodes import decorate
 from penstock.stores.kinds.row_keys import row_keys_of
 from penstock.support.names import did_you_mean
@@ -44,7 +43,7 @@ class ReshardPlan:
     stored: StoredAs
     before: Application
     tasks: Assignment
-    note: Note
+    note: ProgramNote
     program: Application
     partitions: int
     sources: Mapping[str, str]
@@ -116,7 +115,7 @@ def plan_reshard(
     return plan
 
 
-def _kept(note: Note) -> Any:
+def _kept(note: ProgramNote) -> Any:
     """Return the part of a note that a program decides."""
     layouts = {number: each["now"] for number, each in note["layouts"].items()}
     return note["fingerprint"], note["changelog"], note["reads"], layouts
@@ -237,11 +236,10 @@ def _refused(plan: ReshardPlan) -> Iterator[str]:
                 yield f"store {name!r} is of kind {kept.kind!r}, which does not say where its rows have their keys"
 
 
-def new_note(plan: ReshardPlan, application: Application, assignment: Assignment, log: Log) -> Note:
+def new_note(plan: ReshardPlan, application: Application, assignment: Assignment, log: Log) -> ProgramNote:
     """Return the note of the new layout, which keeps its stores as the old one does."""
     fresh, _ = check_saved(application, assignment, {}, log)
     fresh["lives"] = plan.note.get("lives", {})
-    fresh[WHOLE_KEYS] = sorted(whole_keys(application, plan.note, log))
     for number, each in plan.note["layouts"].items():
         if number in fresh["layouts"]:
             fresh["layouts"][number] = {

@@ -24,24 +24,27 @@ from penstock import (
     World,
 )
 from penstock.plugins.engine.program.committed import CommittedPartitions
-from penstock.plugins.engine.program.own_topics import topics_beside
 from penstock.plugins.engine.program.pausing import carrying_pause, check_not_paused
 from penstock.plugins.engine.program.preparation import Prepared, make_changelog_topics, prepare
-from penstock.plugins.engine.program.saved_program import read_note, repartition_topics, saved_subtopologies, write_note
-from penstock.plugins.engine.program.saved_tasks import task_partitions
+from penstock.plugins.engine.program.saved_program import (
+    read_note,
+    repartition_topics,
+    saved_subtopologies,
+    task_partitions,
+)
 from penstock.plugins.engine.program.stored_id import (
     StoredAs,
     read_grown,
-    read_note_beside,
     read_stored,
     write_grown,
-    write_note_beside,
     write_stored,
 )
 from penstock.plugins.engine.program.visits import check_no_visits
+from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.epoch import begin_epoch
 from penstock.plugins.engine.task.local_state.directories import remove_all
-from penstock.plugins.engine.task.locations import making_state_directory, open_deltas, state_directory
+from penstock.plugins.engine.task.locations import Places, making_state_directory, open_deltas
+from penstock.plugins.engine.task.own_topics import topics_beside
 from penstock.plugins.engine.task.topic_ids import without_ids
 from penstock.support.names import changelog_topic
 
@@ -50,8 +53,6 @@ from .engine_state import merged_state, partition_times, with_partition_times
 from .plan import ReshardPlan, moves, new_note
 from .splitting import split_state
 from .writing import NewTask
-
-_META = "resharding"
 
 _log = logging.getLogger("penstock.reshard")
 
@@ -167,7 +168,7 @@ def _without_position(log: Log, layout_id: str) -> list[str]:
 def _prepare(plan: ReshardPlan, layout_id: str, log: Log) -> Prepared:
     """Write the note of the new layout, and make its topics. The note is first: it says what may be there."""
     application, assignment = plan.under(layout_id, log)
-    write_note(layout_id, log, new_note(plan, application, assignment, log))
+    notes.PROGRAM.write(layout_id, log, new_note(plan, application, assignment, log))
     make_changelog_topics(application, assignment, log)
     return prepare(application, log)
 
@@ -193,7 +194,7 @@ def _begin(plan: ReshardPlan, log: Log, world: World, lease: Lease) -> _Begun:
     """
     check_no_visits(plan.before, log, plan.tasks.tasks)
     check_not_paused(plan.before, log)
-    noted = read_note_beside(plan.id, log, _META)
+    noted = notes.RESHARDING.read(plan.id, log)
     ends = _noted_ends(plan, log, noted) or fixed_ends(plan, log)
     for unused in {plan.stored.unused, noted.get("id", "")} - {"", plan.stored.id}:
         delete_layout(plan.before.settings, log, unused, world, lease.renew)
@@ -207,7 +208,7 @@ def _begin(plan: ReshardPlan, log: Log, world: World, lease: Lease) -> _Begun:
         **_what(plan),
         "ends": _by_topic(ends),
     }
-    write_note_beside(plan.id, lease, _META, note)
+    notes.RESHARDING.write(plan.id, lease, note)
     return begun
 
 
@@ -331,7 +332,7 @@ def _engine_states(
 @contextmanager
 def _work_directory(plan: ReshardPlan) -> Iterator[Path]:
     """Return a directory of this machine for the state on its way; what a killed run left there is deleted."""
-    directory = state_directory(plan.before.settings) / f"{plan.id}.resharding"
+    directory = Places(plan.before.settings, plan.id).resharding
     shutil.rmtree(directory, ignore_errors=True)
     with making_state_directory(directory):
         directory.mkdir(parents=True)
@@ -365,4 +366,4 @@ def delete_layout(
             log.delete_topic(topic)
     check_lease()
     log.delete_commits(application_id)
-    remove_all(state_directory(settings) / application_id)
+    remove_all(Places(settings, application_id).root)

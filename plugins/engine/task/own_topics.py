@@ -1,9 +1,9 @@
-"""Pause requests: for a moment all tasks of an application commit and rest, so that all can be read at once."""
+"""OwnTopic: the internal topics of an application in which no task's records are. One has the requests to pause."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from penstock import Log, OutputBatch, TopicPartition
@@ -15,10 +15,43 @@ LEAD_MS = round(EVERY_SECONDS * 1000) + 1_500
 """So long before a pause it has to be asked for: processes with tasks look every `EVERY_SECONDS`."""
 LONGEST_MS = 10_000
 """A longer pause counts as one of so many milliseconds."""
-_SUFFIX = "-penstock-requests"
 _KEY = b"pause"
+
+
+@dataclass(frozen=True)
+class OwnTopic:
+    """A topic whose name is an application's id and `suffix`; `config`: the settings with which it is made."""
+
+    suffix: str
+    config: Mapping[str, str]
+
+    def of(self, application_id: str) -> str:
+        """Return the topic's name."""
+        return application_id + self.suffix
+
+    def make(self, application_id: str, log: Log) -> None:
+        """Create the topic unless it is there."""
+        log.ensure_topic(self.of(application_id), 1, self.config)
+
+
+HEARTBEATS = OwnTopic(
+    "-penstock-heartbeats",
+    {
+        "cleanup.policy": "delete",
+        "retention.ms": "600000",
+        "segment.ms": "600000",
+        "message.timestamp.type": "LogAppendTime",
+    },
+)
 # All records have one key, so compaction leaves the last one, for ever.
-_CONFIG = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.1"}
+_LAST_ONLY = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.1"}
+STATUS = OwnTopic("-penstock-status", _LAST_ONLY)
+REQUESTS = OwnTopic("-penstock-requests", _LAST_ONLY)
+
+
+def topics_beside(application_id: str) -> set[str]:
+    """Return the names of these topics of an application, whether they are there or not."""
+    return {each.of(application_id) for each in (HEARTBEATS, STATUS, REQUESTS)}
 
 
 @dataclass(frozen=True)
@@ -29,21 +62,15 @@ class Pause:
     until_ms: int
 
 
-def requests_topic(application_id: str) -> str:
-    """Return the name of the internal topic with requests; it is made for the first one."""
-    return application_id + _SUFFIX
-
-
 def ask_for_pause(log: Log, application_id: str, pause: Pause) -> None:
     """Ask for a pause, in place of the last one that was asked for. Raises LogError.
 
     It needs no answer, and ends by itself: whoever asks finds out from the commits whether all tasks rest. A process
     that reads the request too late, or never, only lets the one who asks find no moment.
     """
-    topic = requests_topic(application_id)
-    log.ensure_topic(topic, 1, _CONFIG)
+    REQUESTS.make(application_id, log)
     text = json.dumps({"from_ms": pause.from_ms, "until_ms": pause.until_ms})
-    log.append(OutputBatch(topic, [_KEY], [text.encode()], [pause.from_ms]))
+    log.append(OutputBatch(REQUESTS.of(application_id), [_KEY], [text.encode()], [pause.from_ms]))
 
 
 class PauseWatch:
@@ -52,7 +79,7 @@ class PauseWatch:
     def __init__(self, log: Log, application_id: str, seconds: Callable[[], float]) -> None:
         """`seconds` is a stopwatch."""
         self._log = log
-        self.topic = requests_topic(application_id)
+        self.topic = REQUESTS.of(application_id)
         self._partition = TopicPartition(self.topic, 0)
         self._seconds = seconds
         self._end = 0

@@ -1,0 +1,93 @@
+"""Note: a few bytes that an application keeps in its log beside its commits; and the list of all notes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from penstock import Lease, Log
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Note(Generic[Value]):
+    """A note under an application's id, by its name there. All methods raise LogError.
+
+    `default`: the bytes of a note that is not there, or was taken back. `suffix` follows the id: a note of an id of its
+    own stays when the application's commits are deleted, and its other notes with them.
+    """
+
+    name: str
+    encode: Callable[[Value], bytes]
+    decode: Callable[[bytes], Value]
+    default: bytes
+    suffix: str = ""
+
+    def of(self, part: str | int) -> Note[Value]:
+        """Return the note of one part: a slot, or an incarnation of the application."""
+        return replace(self, name=f"{self.name}-{part}")
+
+    def read(self, application_id: str, log: Log) -> Value:
+        """Return the value."""
+        return self.decode(log.get_meta(application_id + self.suffix, self.name) or self.default)
+
+    def write(self, application_id: str, log: Log | Lease, value: Value) -> None:
+        """Write a value; durable when it returns.
+
+        With a lease it raises FencedError where that was lost: a process that was frozen must not change what its
+        successor goes by.
+        """
+        log.put_meta(application_id + self.suffix, self.name, self.encode(value))
+
+    def take_back(self, application_id: str, log: Log | Lease) -> None:
+        """Write nothing in place of the value. Raises as `write`."""
+        log.put_meta(application_id + self.suffix, self.name, b"")
+
+    def change(self, application_id: str, log: Log, change: Callable[[Value], Value]) -> None:
+        """Replace the value by what `change` returns for it, in one step; see `Log.change_meta`."""
+        log.change_meta(
+            application_id + self.suffix,
+            self.name,
+            lambda saved: self.encode(change(self.decode(saved or self.default))),
+        )
+
+
+def _json(name: str, default: bytes, *, suffix: str = "", sort_keys: bool = False) -> Note[Any]:
+    return Note(name, lambda value: json.dumps(value, sort_keys=sort_keys).encode(), json.loads, default, suffix)
+
+
+_text = partial(Note[str], encode=str.encode, decode=bytes.decode, default=b"")
+_LAYOUTS = "-layouts"
+
+PROGRAM = _json("program", b"{}")
+"""The program that ran last; see `ProgramNote`."""
+EPOCH = _text("epoch")
+"""The epoch, a random name."""
+CHANGELOG = _text("changelog")
+"""Where the changelog is, without secrets; by incarnation."""
+COMMITTED = _json("committed", b"{}")
+"""The partitions with a committed position, by topic; by incarnation."""
+COMMITTED_IDS = _json("committed-ids", b"{}", sort_keys=True)
+"""The ids of their topics; by incarnation."""
+PAUSED = _json("paused", b"null")
+"""The paused sub-topologies; see `Paused`."""
+VISITS = _json("visits", b"[]")
+"""The visits that were asked for; see `Visit`."""
+RESTORING = _text("restoring")
+"""What fills the application now, which must not start until that has ended: a backup, or an import of a store."""
+SLOT = _json("slot", b"null")
+"""The executor that has a slot; by slot. See `Claim`."""
+APPLICATION_SERVER = _text("application_server")
+"""The URL of the server of queries on the machine where the application runs."""
+TASK_SERVERS = _json("task_servers", b"[]")
+"""The servers of queries beside tasks; see `TaskServer`."""
+STORED_AS = _json("stored-as", b"{}", suffix=_LAYOUTS)
+"""The id under which the log has the application since it was resharded; see `StoredAs`."""
+GROWN = _json("grown", b"{}", suffix=_LAYOUTS)
+"""The topics that had grown before the application was resharded; by the id of the layout."""
+RESHARDING = _json("resharding", b"{}", suffix=_LAYOUTS)
+"""The resharding that has begun."""
