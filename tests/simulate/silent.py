@@ -10,8 +10,8 @@ from typing import Any
 
 from penstock import Record
 from penstock.dsl import StreamsBuilder, tumbling
+from penstock.plugins.testing.simulation.contract import Case
 from penstock.plugins.testing.simulation.history import History, Step
-from penstock.plugins.testing.simulation.shrinking import Case
 from penstock.plugins.testing.simulation.simulation import Simulation
 from penstock.testing.simulation import SimulationContract
 

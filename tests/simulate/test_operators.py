@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from penstock import Record
-from penstock.plugins.testing.simulation.contract import in_memory
+from penstock.plugins.testing.simulation.contract import in_memory, soak
 from penstock.plugins.testing.simulation.history import Fault, History, Step
 from penstock.plugins.testing.simulation.simulation import Simulation
-from penstock.plugins.testing.simulation.soak import soak
 from penstock.testing.simulation import SimulationFailure
 
 from .planted import PLANTED, planted

@@ -13,6 +13,7 @@ from penstock import (
     ChangelogError,
     Commit,
     DeltaChangelog,
+    Log,
     PenstockError,
     TaskId,
     TopicPartition,
@@ -20,14 +21,15 @@ from penstock import (
 )
 from penstock.plugins.changelogs.file_format import DELTA, DamagedError, Reader
 from penstock.plugins.engine.task.locations import open_deltas
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
+from penstock.stores.memory import MemoryBackend
 
-from .cluster import Cluster
+from .cluster import Cluster, freeing_stores
 from .disk import Disk
 from .host import with_state_in
-from .host_world import HostWorld
+from .host_world import HostWorld, Timeline
 from .log import SimulatedLog
-from .rows import difference_of_rows, rows_of
-from .timeline import Timeline
 
 
 class Checks:
@@ -233,3 +235,52 @@ def _let_replicas_catch_up(cluster: Cluster, checks: Checks, timeline: Timeline)
                     f"{host} shows version {host.version(task)} of task {task}, whose last commit is {commit.version}, "
                     f"and lacks the stores {sorted(lacking)}; no fault strikes any more"
                 )
+
+
+Rows = dict[tuple[str, bytes], bytes]
+
+
+def rows_of(
+    application: Application, task: str, partitions: Sequence[TopicPartition], log: Log, outside: HostWorld
+) -> Rows:
+    """Return the rows of a task's logged and read-only stores at its last commit, by store and key.
+
+    `application` has the directory whose copy is opened; what that lacks is restored from the changelog, and filled
+    from the topics of read-only stores.
+    """
+    with closing(ProcessResources(outside.world)) as resources:
+        worker = TaskWorker(application, TaskId.parse(task), partitions, log, resources=resources)
+        with closing(worker):
+            worker.prepare(outside.now_ms())
+            worker.restore()
+            rows = {(store, key): value for store, key, value in worker.rows()}
+            directory = Path(application.settings.state_dir) / application.id / task
+            subtopology = application.program.subtopology(TaskId.parse(task).subtopology)
+            filled = {each.store.name for each in subtopology.read_only_stores}
+            for _, tables in MemoryBackend.saved(directory).values():
+                for store in filled.intersection(tables):
+                    rows |= {(store, key): value for key, value in tables[store].items()}
+            return rows
+
+
+def difference_of_rows(application: Application, task: str, here: Rows, there: Rows) -> str | None:
+    """Return the first difference of the last host's copy (`here`) from what was restored; None if there is none.
+
+    A store with an index frees old rows on its host only, so what is restored may have more. In a changelog in files,
+    windows do so, too: deltas leave out rows that are freed. A snapshot lacks what the host that wrote it had freed, so
+    a copy that went on by deltas may have more.
+    """
+    in_topics, frees = application.settings.log_changelog is not None, freeing_stores(application, task)
+    for store, key in sorted(here.keys() | there.keys()):
+        local, restored = here.get((store, key)), there.get((store, key))
+        may_differ = store in frees and (local is None or (restored is None and not in_topics))
+        if local != restored and not may_differ:
+            return (
+                f"task {task}, store {store!r}, key {key!r}: the host that had the task last has {_shown(local)}, and "
+                f"what is restored from changelog and topics alone has {_shown(restored)}"
+            )
+    return None
+
+
+def _shown(value: bytes | None) -> str:
+    return "nothing" if value is None else repr(value)

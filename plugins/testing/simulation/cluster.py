@@ -1,4 +1,4 @@
-"""Cluster: the machines and hosts of a simulation, and which host each task was given to last."""
+"""Cluster: the machines and hosts of a simulation, which host each task was given to last, and copies of its stores."""
 
 from __future__ import annotations
 
@@ -7,22 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock import Commit, FencedError, LogError, TopicPartition, version_counter
+from penstock import Application, Commit, FencedError, LogError, TaskId, TopicPartition, version_counter
+from penstock.changelog import is_version
 from penstock.plugins.engine.program.preparation import Prepared
+from penstock.plugins.state.copies import Replica
 
-from .disk import Disk
-from .driver_host import DriverHost
-from .failure import HostDied, SimulatedOutage
-from .host import BatchHost, ContinuousHost, Host, with_state_in
-from .host_files import HostFiles
-from .host_log import HostLog
-from .host_world import HostWorld
-from .local_state import LocalState
-from .log import SimulatedLog
-from .replica_host import ReplicaHost, StandbyHost
-from .rows import Contents
-from .timeline import Timeline
-from .tool_host import ToolHost
+from .disk import Disk, HostFiles, LocalState
+from .host import BatchHost, ContinuousHost, DriverHost, Host, ReplicaHost, StandbyHost, ToolHost, with_state_in
+from .host_world import HostDied, HostWorld, SimulatedOutage, Timeline
+from .log import HostLog, SimulatedLog
 
 T = TypeVar("T", bound=Host)
 _MOST_BATCHES = 8
@@ -396,3 +389,57 @@ class Cluster:
         """Let the tickers of the hosts that live tick."""
         for host in self.everyone():
             host.world.tick()
+
+
+Tables = Mapping[str, Mapping[bytes, bytes]]
+
+
+class Contents:
+    """Compares copies of a task's stores at the same version: those of hosts and those of replicas.
+
+    A version is never made twice, so all copies with its name have the same content, or one of them is wrong. Stores
+    that free old rows on their own host are left out.
+    """
+
+    def __init__(self, log: SimulatedLog) -> None:
+        self._log = log
+        self._found: dict[tuple[str, str, str], tuple[str, Mapping[bytes, bytes]]] = {}
+        self.wrong: list[str] = []
+        """What is wrong of a replica."""
+
+    def note(self, application: Application, task: str, version: str | None, tables: Tables, where: str) -> None:
+        """Note the rows that a copy has, by store, at a version (None: the copy shows none), and compare them."""
+        if version is None or not is_version(version):
+            return
+        subtopology = TaskId.parse(task).subtopology
+        logged = {each.name for each in application.program.subtopology(subtopology).stores if each.logged}
+        for store in sorted(logged.intersection(tables) - freeing_stores(application, task)):
+            first, rows = self._found.setdefault((task, version, store), (where, dict(tables[store])))
+            if rows != tables[store]:
+                self.wrong.append(
+                    f"task {task}, store {store!r}, version {version}: {where} has {_shown_rows(tables[store])}, and "
+                    f"{first} had {_shown_rows(rows)}"
+                )
+
+    def check(self, application: Application, task: str, replica: Replica, where: str) -> None:
+        """Check what a replica shows: a committed version, with its content."""
+        version = replica.version
+        if version is not None and version not in self._log.versions:
+            self.wrong.append(f"task {task}: {where} shows version {version}, which was not committed")
+        if version is not None:
+            tables = {store: dict(replica.backend(store).range(store)) for store in replica.layout}
+            self.note(application, task, version, tables, where)
+
+
+def _shown_rows(rows: Mapping[bytes, bytes]) -> str:
+    return ", ".join(f"{key!r}: {value!r}" for key, value in sorted(rows.items())) or "nothing"
+
+
+def freeing_stores(application: Application, task: str) -> set[str]:
+    """Return the stores of a task that free old rows on their host only."""
+    in_topics = application.settings.log_changelog is not None
+    return {
+        store.name
+        for store in application.program.subtopology(TaskId.parse(task).subtopology).stores
+        if store.traits.has_index or (not in_topics and "bucket_ms" in store.traits.fixed_options)
+    }

@@ -31,11 +31,9 @@ from penstock.plugins.state.transfer.backups import backup, pruning
 from penstock.plugins.state.transfer.reshard import resharding
 
 from .cluster import Cluster
-from .failure import HostDied, SimulatedDiskError, SimulatedOutage
 from .history import COPY_FAULTS, DELAYED, DISK_FAULTS, LOG_FAULTS, OVERTAKEN, Fault
 from .host import Host
-from .host_world import UPKEEP
-from .timeline import Timeline
+from .host_world import UPKEEP, HostDied, SimulatedDiskError, SimulatedOutage, Timeline
 
 _REFUSALS = (errno.ENOSPC, errno.EACCES, errno.EIO)
 _REFUSED = (1, 1, 4, 20)

@@ -1,4 +1,4 @@
-"""Hosts of a simulation: each runs tasks with the engine's own code, in batches or continuously."""
+"""Hosts: processes of a simulation, with tasks or beside them, which run the engine's own code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from random import Random
+from typing import Any, NamedTuple
 
 from greenlet import getcurrent, greenlet
 
@@ -20,27 +21,33 @@ from penstock import (
     IncompatibleStateError,
     LogError,
     OffsetOutOfRangeError,
+    PenstockError,
     ProductionError,
     StaleStoreError,
     TaskId,
     TopicPartition,
     UnknownTopicError,
 )
+from penstock.plugins.engine.program.preparation import Prepared
 from penstock.plugins.engine.program.visits import asked_visits
+from penstock.plugins.engine.run.planning.control import Control, OwnOrders
+from penstock.plugins.engine.run.planning.planner import BatchPlanner
+from penstock.plugins.engine.run.planning.run_plan import Plan
 from penstock.plugins.engine.task.fronts import UNKNOWN
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.report import TaskReport
 from penstock.plugins.engine.task.task_worker import TaskWorker
+from penstock.plugins.state.copies import Replica, saved_tasks
+from penstock.plugins.state.copies.standbys import Standbys
 from penstock.task.failures import RetryRequested
 from penstock.task.progress import Front
 from penstock.task.schedules import NEVER
 from penstock.task.visits import Visit
 
-from .failure import HostDied, SimulatedDiskError, SimulatedOutage, described
-from .host_files import HostFiles
-from .host_log import HostLog
-from .host_world import HostWorld
+from .disk import HostFiles
+from .host_world import HostDied, HostWorld, SimulatedDiskError, SimulatedOutage, described
+from .log import HostLog
 
 
 def with_state_in(application: Application, directory: Path) -> Application:
@@ -322,3 +329,220 @@ class BatchHost(Host):
         for worker in self._workers.values():
             worker.close()
         super().close(commit=commit)
+
+
+LEASE_SECONDS = 15.0
+"""How long the lease of an application lasts."""
+
+
+class DriverHost(Host):
+    """A driver with the lease of its application. `owners`: by task, the host that runs it, which gets its plans.
+
+    Making one raises LogError while another one has the lease, and `work` FencedError after one has taken it.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        prepared: Prepared,
+        application: Application,
+        log: HostLog,
+        world: HostWorld,
+        owners: Callable[[], Mapping[str, Host]],
+    ) -> None:
+        super().__init__(number, application, log, world)
+        self._owners = owners
+        self._lease = log.lease(application.id, str(self), int(LEASE_SECONDS * 1000))
+        self._control, self._orders = OwnOrders(), Control()
+        plan = Plan.of(prepared, len(prepared.tasks()), str(self))
+        self._planner = BatchPlanner(plan, log, world, world.world.sleep, world.world.seconds, self._control)
+        self._offset = self._planner.first()
+
+    def __str__(self) -> str:
+        return f"driver {self.number}"
+
+    def work(self) -> int:
+        """Renew the lease, and plan one batch, if there is one."""
+        self._lease.renew()
+        owners = dict(self._owners())
+        ticks = {task: host.ticks[task] for task, host in owners.items() if task in host.opened}
+        orders = Control(
+            unopened=[task for task, host in owners.items() if task not in host.opened],
+            next_tick=min(ticks.values(), default=None),
+        )
+        if orders != self._orders:
+            self._orders = orders
+            self._control.write(orders)
+        following = self._planner.next(self._offset, None)
+        if following != self._offset:
+            self._offset = following
+            for plan in self._planner.plans(following):
+                for task, ends in plan.ends.items():
+                    owners[task].planned[task] = Planned(ends, plan.clock_ms, plan.front_of(task))
+            of_all = self._planner.plans(following)[0]
+            for task in [each for each, tick in ticks.items() if tick <= of_all.clock_ms]:
+                owners[task].planned.setdefault(task, Planned({}, of_all.clock_ms, of_all.front_of(task)))
+        return 0
+
+    def close(self, *, commit: bool) -> None:
+        """Give up the lease, where it ends as it should; a driver that dies keeps it until it expires."""
+        if commit:
+            self._lease.release()
+        super().close(commit=commit)
+
+
+class ReplicaHost(Host):
+    """Has a replica of each task with stores, in `directory` by task. No two may have the same one at a time.
+
+    `check` gets a task and its replica, whenever the replica may be read.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        application: Application,
+        log: HostLog,
+        world: HostWorld,
+        directory: Path,
+        check: Callable[[str, Replica], None],
+    ) -> None:
+        super().__init__(number, application, log, world)
+        self.directory = directory
+        self._check = check
+        self._replicas: dict[str, Replica] = {}
+
+    def __str__(self) -> str:
+        return f"replica host {self.number}"
+
+    def work(self) -> int:
+        """Bring each replica to the last commit, as far as its task lets it."""
+        for task in saved_tasks(self.application.id, self.log):
+            try:
+                self._follow(task)
+            except HostDied:
+                raise
+            except Exception as error:
+                self.judge(f"{task}, its replica", error)
+                self._close(task)
+        return 0
+
+    def _follow(self, task: str) -> None:
+        if task not in self._replicas:
+            place = self.directory / task
+            self._replicas[task] = Replica(self.application, task, self.log, place, world=self.world.world)
+        replica = self._replicas[task]
+        self._check(task, replica)
+        if replica.catch_up(lambda: self._check(task, replica)) and replica.commit is not None:
+            assert replica.version == replica.commit.version, f"its commit is {replica.commit}, not {replica.version}"
+        self._check(task, replica)
+
+    def version(self, task: str) -> str | None:
+        """Return the version that the replica of a task shows."""
+        return self._replicas[task].version if task in self._replicas else None
+
+    def stores(self, task: str) -> set[str]:
+        """Return the stores of a task that its replica has."""
+        return set(self._replicas[task].layout) if task in self._replicas else set()
+
+    def _close(self, task: str) -> None:
+        replica = self._replicas.pop(task, None)
+        if replica is not None:
+            with suppress(HostDied, LogError):
+                replica.close()
+
+    def close(self, *, commit: bool) -> None:
+        """Close all replicas; their copies stay."""
+        for task in list(self._replicas):
+            self._close(task)
+        super().close(commit=commit)
+
+
+class StandbyHost(Host):
+    """A process with the standbys of all tasks. `application` has the directory of its machine."""
+
+    def __init__(self, number: int, application: Application, log: HostLog, world: HostWorld) -> None:
+        super().__init__(number, application, log, world)
+        self._standbys = Standbys(application, log, world=world.world)
+
+    def __str__(self) -> str:
+        return f"standby host {self.number}"
+
+    def work(self) -> int:
+        """Bring on the copies that are due."""
+        self.world.tick()
+        while self.world.calls:
+            self.world.run(0)
+        return 0
+
+    def unsettled(self) -> list[str]:
+        """Return the tasks whose copies are neither at the last commit nor taken by their task, and why."""
+        states = self._standbys.status()
+        return [] if self._standbys.are_current else [f"{each.task} {each.state} {each.error}" for each in states]
+
+    def close(self, *, commit: bool) -> None:
+        """Leave the copies; those of a process that has died are left where they are."""
+        if not commit:
+            self._standbys._running.clear()  # no thread of it lives
+        with suppress(HostDied, LogError):
+            self._standbys.close()
+        super().close(commit=commit)
+
+
+_TURN_SECONDS = 0.25
+"""So long a process waits, in all, before others act."""
+_RESTS = 0.05
+"""Before how many of its operations others act."""
+
+
+class ToolHost(Host):
+    """A process that does one thing, `act`, which may take several acts. `what` names it in the story.
+
+    At its end it `is_done`, with `error` if it failed, else with what `act` returned in `made`.
+
+    Where it waits, and before some of its operations on log and disk, it rests, and others act until it is woken.
+    """
+
+    def __init__(
+        self, number: int, application: Application, log: HostLog, world: HostWorld, random: Random, what: str,
+        act: Callable[[ToolHost], str],
+    ) -> None:  # fmt: skip
+        super().__init__(number, application, HostLog(log.shared, self._edge), world)
+        self._inner, self._what, self._do = log, what, act
+        self._random = random
+        files = world.world.files
+        assert isinstance(files, HostFiles), f"{self} has the files of a real machine"
+        self.own_world = replace(world.world, sleep=self._rest, files=files.preceded(self._rest_sometimes))
+        self.is_done = self.rests = False
+        self.made = ""
+        self.error: PenstockError | None = None
+        self._waited = 0.0
+
+    def __str__(self) -> str:
+        return f"{self._what} process {self.number}"
+
+    def _rest(self, seconds: float) -> None:
+        self.world.world.sleep(seconds)
+        self._waited += seconds
+        if self._waited >= _TURN_SECONDS:
+            self._let_others_act()
+
+    def _edge(self, what: str, call: Callable[[], Any], changes: bool) -> Any:
+        self._rest_sometimes()
+        return self._inner.do(what, call, changes)
+
+    def _rest_sometimes(self) -> None:
+        if not self.is_dead and self._random.random() < _RESTS:
+            self._let_others_act()
+
+    def _let_others_act(self) -> None:
+        self._waited, self.rests = 0.0, True
+        self.freeze()
+        self.rests = False
+
+    def work(self) -> int:
+        try:
+            self.made = self._do(self)
+        except PenstockError as error:
+            self.error = error
+        self.is_done = True
+        return 0

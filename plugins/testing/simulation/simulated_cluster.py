@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any, Self
@@ -28,19 +28,15 @@ from penstock.program.checks import nearest
 from penstock.stores.memory import MemoryBackend
 
 from ..piping import serialized
-from ..topic_reader import ReadsTopics, TopicReader
+from ..topic_reader import ReadsTopics, TopicReader, named_topics
 from .checks import Checks, settle
 from .cluster import Cluster
-from .disk import CHANGELOG, Disk
-from .failure import SimulationFailure
+from .disk import CHANGELOG, Disk, HostFiles
 from .faults import Faults
 from .history import Fault
 from .host import Host
-from .host_files import HostFiles
-from .host_world import HostWorld
+from .host_world import BEGINNING_MS, HostWorld, SimulationFailure, Timeline
 from .log import SimulatedLog
-from .simulated_application import check_options, outside_topics, simulated
-from .timeline import BEGINNING_MS, Timeline
 
 _OPERATION_NAMES = ("commit", "take", "fetch", "ask")
 
@@ -398,3 +394,42 @@ class SimulatedCluster(ReadsTopics):
             self._cluster.let(host, lambda host=host: host.close(commit=True))  # type: ignore[misc]
         self._log.write_markers()
         self._checks.state()
+
+
+def simulated(
+    program: Topology | TopologyBuilder | Application, settings: Mapping[str, Any], directory: Path
+) -> Application:
+    """Return the application of a program on a simulated log; `settings` override its own."""
+    given = {"store_backend": "memory", "commit_interval": "0ms", "changelog": "topic:", **settings}
+    if given["changelog"] == "memory:":
+        given["changelog"] = f"memory:{directory}"
+    elif given["changelog"].startswith("directory:") and "://" not in given["changelog"]:
+        given["changelog"] = given["changelog"].replace(":", f":{CHANGELOG}", 1)
+    given |= {"log": "memory:", "data_dir": str(directory)}
+    if isinstance(program, Application):
+        return program.with_settings(**given)
+    return Application("simulated", program, **given)
+
+
+def check_options(mode: str, hosts: int, partitions: int) -> None:
+    """Raise ConfigError for an option of a simulation that is none."""
+    if mode not in ("batches", "continuous"):
+        raise ConfigError(f'mode of a simulation: expected "batches" or "continuous", found {mode!r}')
+    for what, number in (("hosts", hosts), ("partitions", partitions)):
+        if type(number) is not int or number < 1:
+            raise ConfigError(f"{what} of a simulation: expected a number from 1 on, found {number!r}")
+
+
+def outside_topics(application: Application, given: Collection[str]) -> list[str]:
+    """Return the topics of a program that are not its own, with those that are `given`.
+
+    Raises ConfigError if functions or patterns choose some, and none are given.
+    """
+    named = named_topics(application)
+    if named is None and not given:
+        raise ConfigError(
+            "a simulation needs the names of all topics; here a function or pattern chooses some: give them in `topics`"
+        )
+    named = tuple(dict.fromkeys([*(named or application.program.sink_topics()), *given]))
+    internal = application.program.internal_topics
+    return [topic for topic in named if topic not in internal and not topic.startswith(f"{application.id}-")]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from penstock import (
     Application,
     IncompatibleStateError,
+    LeaseTakenError,
     Log,
+    PenstockError,
     Record,
     TopicPartition,
     Topology,
@@ -22,17 +25,14 @@ from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.state.transfer import changelog_move
 
 from ..topic_reader import TopicReader
+from .cluster import Cluster
 from .disk import DAMAGES, shown
-from .failure import SimulationFailure, described
 from .faults import Place
 from .history import Fault, History, Step
-from .host import Host
-from .host_world import LATE
-from .log import TRANSACTION_SECONDS
-from .operator_host import LEASE_SECONDS, operate
-from .simulated_application import simulated
-from .simulated_cluster import SimulatedCluster
-from .takeovers import TAKE_OVER, take_over
+from .host import LEASE_SECONDS, Host
+from .host_world import LATE, UPKEEP, HostWorld, SimulationFailure, described
+from .log import TRANSACTION_SECONDS, HostLog
+from .simulated_cluster import SimulatedCluster, simulated
 
 _PASSES = (0.1, 0.001, 0.005, 0.02, 0.05, 0.3, 1.0, 70.0)
 """Seconds that may pass at once."""
@@ -393,3 +393,163 @@ class Simulation(SimulatedCluster):
 def is_on_disk(options: Mapping[str, Any]) -> bool:
     """Return whether the changelog of these options is in files."""
     return str(options.get("changelog", "")).startswith("directory:")
+
+
+TAKE_OVER = "take over"
+_ONE_IN = 4
+"""One in how many histories has takeovers."""
+_SHARE = 0.05
+"""After how many of its steps there is one."""
+_BEFORE = (
+    ("arrive", "arrive", "work", "call"), ("arrive", "pass", "work"), ("call", "call", "arrive", "pass", "work")
+)  # fmt: skip
+"""Steps of the host that freezes, all or the first two parts: it has a commit to write, and its changelog to keep."""
+_UPKEEP = ("cleaning", "snapshot", "looking for a snapshot")
+_SHORT, _LONG, _LONGEST = 1, 5, 7
+"""Numbers of a `pass`: a millisecond, a time after which a commit is due, and one after which a snapshot may be."""
+_BEFORE_UPKEEP = (
+    ("pass", _LONGEST), ("arrive", 0), ("arrive", 0), ("rest", LATE.index(UPKEEP)), ("arrive", 0), ("arrive", 0),
+    ("pass", _LONG), ("work", 0),
+)  # fmt: skip
+"""Steps of one that freezes in its upkeep: a snapshot waits for its thread, and so does a commit after it."""
+_STEPS = {
+    "cleaning": 3, "snapshot": 5, "looking for a snapshot": 1, "working": 4, "reading": 3, "commit": 1, "opening": 1,
+    "restoring": 1, "sending": 1,
+}  # fmt: skip
+"""The steps of the engine's work in which hosts freeze, and how often a seed chooses them."""
+_OPERATIONS = {"cleaning": ("", "reads"), "snapshot": ("writes", "syncs", "completes")}
+"""Operations of a step in which hosts freeze: files that are read or written there may be deleted by others."""
+_PAUSE_SECONDS = 6.0
+"""Seconds between two stretches of work of the successor: it looks whether a snapshot is due, and it cleans."""
+_FEWEST_STRETCHES, _MORE_STRETCHES = 2, 3
+
+
+def with_takeovers(history: History, random: Random) -> History:
+    """Return a history with takeovers, or the same one. The same choices make the same history."""
+    if random.randrange(_ONE_IN):
+        return history
+    steps: list[Step] = []
+    for step in history.steps:
+        steps.append(step)
+        if random.random() < _SHARE:
+            steps += _takeover(random)
+    return replace(history, steps=tuple(steps))
+
+
+def _takeover(random: Random) -> Iterator[Step]:
+    number = random.randrange(8)
+    [step] = random.choices(list(_STEPS), list(_STEPS.values()))
+    is_upkeep = step in _UPKEEP and random.randrange(4) > 0
+    if is_upkeep:
+        yield from (Step(kind, number, amount) for kind, amount in _BEFORE_UPKEEP)
+    else:
+        for kind in (kind for part in _BEFORE[: random.choice((2, 3))] for kind in part):
+            yield Step(kind, number, random.choice((_SHORT, _LONG)) if kind == "pass" else random.randrange(64))
+    operation = random.choice(_OPERATIONS.get(step, ("",)))
+    later = random.choice((0, 0, 1, 2, 5))
+    fault = Fault("freezes", operation, after=random.random() < 0.5, later=later, step=step)
+    yield Step("strike", number, fault=fault)
+    last = Step(random.choice(("rest", "work", "call")), number, random.randrange(64))
+    yield Step("rest", number) if is_upkeep else last
+    yield Step(TAKE_OVER, random.randrange(8), random.randrange(64))
+
+
+def take_over(cluster: Cluster, step: Step, meanwhile: Callable[[float], object]) -> None:
+    """Start a host beside a frozen one, or on another machine, which works with its tasks; then the frozen one wakes.
+
+    `meanwhile` is called between stretches of work, with seconds that pass. The frozen one may end what its threads
+    have to do before it looks at what came of it. Then the successor may die, and its tasks are opened over an empty
+    disk: so it shows at once what the frozen one has done to the changelog.
+    """
+    frozen = [each for each in cluster.hosts if each.is_frozen and not each.is_of_earlier_program]
+    if not frozen:
+        return
+    host = frozen[step.host % len(frozen)]
+    successor = cluster.start((host.machine + step.amount % 2) % cluster.machines)
+    _give_tasks(cluster, host, successor)
+    for _ in range(_FEWEST_STRETCHES + step.amount // 2 % _MORE_STRETCHES):
+        if _lives(successor):
+            cluster.work_on(successor)
+            meanwhile(_PAUSE_SECONDS)
+    if host.is_frozen:  # its machine may have gone down
+        cluster.wake(host)
+    while step.amount & 8 and host.world.calls and _lives(host):
+        cluster.run_call(host, 0)
+    if step.amount & 16 and _lives(successor):
+        cluster.kill(successor)
+        cluster.replace_disk(successor.machine)
+        third = cluster.start(successor.machine)
+        _give_tasks(cluster, successor, third)
+        if _lives(third):
+            cluster.work_on(third)
+
+
+def _give_tasks(cluster: Cluster, owner: Host, host: Host) -> None:
+    for task in [name for name, each in cluster.owners.items() if each is owner]:
+        if _lives(host):
+            cluster.give(task, host)
+
+
+def _lives(host: Host) -> bool:
+    return not host.is_frozen and not host.is_dead
+
+
+Act = Callable[[Log, World, Callable[[], None]], object]
+"""What an operator does, with a log, a world, and a function that checks the lease."""
+
+
+class OperatorHost(Host):
+    """Does one thing under the application's lease. `is_done`: it has come to its end.
+
+    `between` is called before each check of the lease, which comes before each part of the work.
+    """
+
+    def __init__(
+        self, number: int, application: Application, log: HostLog, world: HostWorld, act: Act,
+        between: Callable[[], None],
+    ) -> None:  # fmt: skip
+        super().__init__(number, application, log, world)
+        self._do, self._between = act, between
+        self.is_done = False
+
+    def __str__(self) -> str:
+        return f"operator {self.number}"
+
+    def work(self) -> int:
+        """Do what it is for, or fail."""
+        try:
+            lease = self.log.lease(self.application.id, str(self), int(LEASE_SECONDS * 1000))
+        except LeaseTakenError:
+            return 0
+
+        def check_lease() -> None:
+            self._between()
+            lease.renew()
+
+        try:
+            self._do(self.log, self.world.world, check_lease)
+        except PenstockError as error:
+            self.judge("of the operator", error)
+        else:
+            self.is_done = True
+        lease.release()
+        return 0
+
+
+def operate(cluster: Cluster, act: Act, step: Step) -> bool:
+    """Let an operator do something; return whether it was done.
+
+    The process may die in it, or lose the log or its disk. One that freezes is killed, before anything else starts. In
+    half of these steps, hosts that are frozen wake in the middle of it.
+    """
+    random = Random(step.amount)
+
+    def wake_one() -> None:
+        frozen = cluster.frozen()
+        if step.host % 2 and frozen and random.randrange(2):
+            cluster.wake(random.choice(frozen))
+
+    host: OperatorHost = cluster.start_beside(0, OperatorHost, act, wake_one)
+    cluster.let(host, host.work)
+    cluster.end(host)
+    return host.is_done
