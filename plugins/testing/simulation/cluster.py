@@ -13,6 +13,7 @@ from penstock.plugins.engine.program.preparation import Prepared
 from penstock.plugins.state.copies import Replica
 
 from .disk import Disk, HostFiles, LocalState
+from .faults import Faults
 from .host import BatchHost, ContinuousHost, DriverHost, Host, ReplicaHost, StandbyHost, ToolHost, with_state_in
 from .host_world import HostDied, HostWorld, SimulatedOutage, Timeline
 from .log import HostLog, SimulatedLog
@@ -28,8 +29,7 @@ class Cluster:
     """Hosts run on `machines` machines, each with a disk of its own, and several may run on one. `disk` is shared.
 
     A driver would give each task to one host. Here a task may be given to another host while the one that had it still
-    runs and knows nothing of it. `edge` and `disk_edge` are called for each operation of a host on log and shared disk,
-    `copy_edge` for each write to its local state.
+    runs and knows nothing of it. `faults` strike at the operations of hosts on log, shared disk and local state.
     """
 
     def __init__(
@@ -38,9 +38,7 @@ class Cluster:
         log: SimulatedLog,
         disk: Disk,
         timeline: Timeline,
-        edge: Callable[[Host, str, Callable[[], Any], bool], Any],
-        disk_edge: Callable[[Host, str, Callable[[], Any], bool, bool], Any],
-        copy_edge: Callable[[Host, str, Callable[[], Any]], Any],
+        faults: Faults,
         *,
         mode: str,
         machines: int,
@@ -53,10 +51,9 @@ class Cluster:
         self.application = prepared.application
         self._log = log
         self._timeline = timeline
-        self._edge = edge
         self._disk = disk
-        self._disk_edge = disk_edge
-        self._copy_edge = copy_edge
+        self._faults = faults
+        faults.power_off, faults.work_beside = self.power_off, self.work_beside
         self._kind = ContinuousHost if mode == "continuous" else BatchHost
         self._directory = directory
         self.has_replicas = has_replicas
@@ -126,19 +123,20 @@ class Cluster:
 
     def start(self, machine: int) -> Host:
         """Start a host on a machine, perhaps beside a host that is frozen there."""
-        number = self._started = self._started + 1
-        application = with_state_in(self.application, self._machines[machine].directory)
-        log, world = self._surroundings(machine, lambda: host)
-        host = self._kind(number, application, log, world, self.tasks)
+        self._started += 1
+        host = self._start(machine, self._kind, self._started, self.tasks)
         host.known = self.known
         self.hosts.append(host)
-        self._timeline.tell(f"{host} starts on machine {machine + 1}")
         return host
 
-    def _surroundings(self, machine: int, host: Callable[[], Host]) -> tuple[HostLog, HostWorld]:
-        log = HostLog(self._log, lambda what, call, changes: self._edge(host(), what, call, changes))
-        files = HostFiles(self._disk, machine, lambda *operation: self._disk_edge(host(), *operation))
-        return log, HostWorld(self._timeline, files, machine, lambda *write: self._copy_edge(host(), *write))
+    def _start(self, machine: int, kind: Callable[..., T], number: int, *given: object) -> T:
+        application = with_state_in(self.application, self._machines[machine].directory)
+        log = HostLog(self._log, lambda *operation: self._faults.edge(host, *operation))
+        files = HostFiles(self._disk, machine, lambda *operation: self._faults.disk_edge(host, *operation))
+        world = HostWorld(self._timeline, files, machine, lambda *write: self._faults.copy_edge(host, *write))
+        host = kind(number, application, log, world, *given)
+        self._timeline.tell(f"{host} starts on machine {machine + 1}")
+        return host
 
     def follow(self, machine: int) -> None:
         """Let the host with replicas on a machine work; start it if there is none."""
@@ -169,11 +167,8 @@ class Cluster:
 
     def start_beside(self, machine: int, kind: Callable[..., T], *given: object) -> T:
         """Start a process that runs no tasks."""
-        number = self._beside = self._beside + 1
-        application = with_state_in(self.application, self._machines[machine].directory)
-        log, world = self._surroundings(machine, lambda: started)
-        started = kind(number, application, log, world, *given)
-        self._timeline.tell(f"{started} starts on machine {machine + 1}")
+        started = self._start(machine, kind, self._beside + 1, *given)
+        self._beside += 1
         return started
 
     def drive(self) -> None:
@@ -182,15 +177,11 @@ class Cluster:
             return
         last = self.drivers[-1] if self.drivers else None
         if last is None or last.is_frozen or last.is_of_earlier_program:
-            number, machine = self._beside + 1, self._beside % self.machines
-            log, world = self._surroundings(machine, lambda: started)
+            machine = self._beside % self.machines
             try:
-                started = DriverHost(number, self.prepared, self.application, log, world, lambda: self.owners)
+                self.drivers.append(self.start_beside(machine, DriverHost, self.prepared, lambda: self.owners))
             except LogError:  # another one has the lease
                 return
-            self._beside = number
-            self.drivers.append(started)
-            self._timeline.tell(f"{started} starts on machine {machine + 1}")
         for driver in [each for each in self.drivers if not each.is_frozen]:
             self.let(driver, lambda driver=driver: self._plan(driver))  # type: ignore[misc]
 
@@ -411,9 +402,8 @@ class Contents:
         """Note the rows that a copy has, by store, at a version (None: the copy shows none), and compare them."""
         if version is None or not is_version(version):
             return
-        subtopology = TaskId.parse(task).subtopology
-        logged = {each.name for each in application.program.subtopology(subtopology).stores if each.logged}
-        for store in sorted(logged.intersection(tables) - freeing_stores(application, task)):
+        logged = logged_stores(application, task).intersection(tables)
+        for store in sorted(logged - freeing_stores(application, task)):
             first, rows = self._found.setdefault((task, version, store), (where, dict(tables[store])))
             if rows != tables[store]:
                 self.wrong.append(
@@ -433,6 +423,12 @@ class Contents:
 
 def _shown_rows(rows: Mapping[bytes, bytes]) -> str:
     return ", ".join(f"{key!r}: {value!r}" for key, value in sorted(rows.items())) or "nothing"
+
+
+def logged_stores(application: Application, task: str) -> set[str]:
+    """Return the stores of a task that its changelog has."""
+    stores = application.program.subtopology(TaskId.parse(task).subtopology).stores
+    return {each.name for each in stores if each.logged}
 
 
 def freeing_stores(application: Application, task: str) -> set[str]:

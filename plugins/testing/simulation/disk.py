@@ -18,6 +18,7 @@ from penstock.world import Files, StoredFile, WrittenFile
 
 from .host_world import Timeline
 
+T = TypeVar("T")
 Edge = Callable[[str, Callable[[], Any], bool, bool], Any]
 """Called with the name of an operation, what does it, whether it changes the disk, and whether the story tells it: does
 it, or a fault strikes."""
@@ -226,7 +227,6 @@ def shown(path: str) -> str:
     return f"the changelog of task {name}"
 
 
-T = TypeVar("T")
 _MOST_BYTES = 100
 """The most bytes that one call writes, so that there are crashes in the middle of a delta."""
 
@@ -347,7 +347,6 @@ class _HostFile(WrittenFile):
         """Do nothing: there is no descriptor to give back."""
 
 
-T = TypeVar("T")
 _TYPES = {"gs": "gcs"}
 
 

@@ -30,7 +30,6 @@ from penstock.plugins.state.transfer import changelog_move
 from penstock.plugins.state.transfer.backups import backup, pruning
 from penstock.plugins.state.transfer.reshard import resharding
 
-from .cluster import Cluster
 from .history import COPY_FAULTS, DELAYED, DISK_FAULTS, LOG_FAULTS, OVERTAKEN, Fault
 from .host import Host
 from .host_world import UPKEEP, HostDied, SimulatedDiskError, SimulatedOutage, Timeline
@@ -51,17 +50,15 @@ class Place(NamedTuple):
 
 
 class Faults:
-    """Dying, freezing and losing the log, the disk or power, before and after an operation of a host.
+    """Dying, freezing and losing the log, the disk or power, before and after an operation of a host."""
 
-    `power_off` ends a machine, with all its hosts; `beside` lets other threads of a host go on for so many rounds.
-    """
+    power_off: Callable[[int], None]
+    """Ends a machine, with all its hosts."""
+    work_beside: Callable[[Host, int], None]
+    """Lets other threads of a host go on for so many rounds, in the middle of an act of one."""
 
-    def __init__(
-        self, timeline: Timeline, power_off: Callable[[int], None], beside: Callable[[Host, int], None]
-    ) -> None:
+    def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self._beside = beside
-        self._power_off = power_off
         self._armed: dict[Host | None, list[tuple[Fault, int]]] = {}
         self.counts = Counter[str]()
         """How often each fault struck, by what it is and where."""
@@ -142,9 +139,7 @@ class Faults:
         if fault.kind == "freezes":
             host.freeze()
         elif fault.kind == OVERTAKEN:
-            self._beside(host, 1 + fault.amount % 12)
-            if host.is_dead:
-                raise HostDied(str(host))
+            self._overtake(host, 1 + fault.amount % 12)
         elif fault.kind == DELAYED:
             self._timeline.pass_by(_DELAYS[fault.amount % len(_DELAYS)])
         elif fault.kind == "loses the log":
@@ -158,7 +153,12 @@ class Faults:
         else:
             host.is_dead = True
             if fault.kind == "loses power":
-                self._power_off(host.machine)
+                self.power_off(host.machine)
+            raise HostDied(str(host))
+
+    def _overtake(self, host: Host, rounds: int) -> None:
+        self.work_beside(host, rounds)
+        if host.is_dead:
             raise HostDied(str(host))
 
     def _refusal(self, number: int) -> OSError:
@@ -192,7 +192,7 @@ _METHODS: dict[str, tuple[tuple[Any, str], ...]] = {
     "backup": ((backup, "back_up"),),
     "prune": ((pruning, "prune"),),
     "reshard": ((resharding, "reshard"), (resharding, "accept"), (resharding, "undo")),
-    "planning and closing": ((Cluster, "work_beside"),),  # an act in the middle of another one
+    "planning and closing": ((Faults, "_overtake"),),  # an act in the middle of another one
 }
 STEPS = tuple(_METHODS)
 """The steps, the inner ones first: a snapshot is written in the middle of a batch."""

@@ -92,6 +92,9 @@ class Host(ABC):
     A method raises HostDied where the host dies in it.
     """
 
+    kind = "host"
+    """What the story calls it."""
+
     def __init__(self, number: int, application: Application, log: HostLog, world: HostWorld) -> None:
         self.number = number
         self.application = application
@@ -127,7 +130,7 @@ class Host(ABC):
         """Tasks that ended since the last call of `run` that named them."""
 
     def __str__(self) -> str:
-        return f"host {self.number}"
+        return f"{self.kind} {self.number}"
 
     @property
     def machine(self) -> int:
@@ -341,15 +344,12 @@ class DriverHost(Host):
     Making one raises LogError while another one has the lease, and `work` FencedError after one has taken it.
     """
 
+    kind = "driver"
+
     def __init__(
-        self,
-        number: int,
-        prepared: Prepared,
-        application: Application,
-        log: HostLog,
-        world: HostWorld,
+        self, number: int, application: Application, log: HostLog, world: HostWorld, prepared: Prepared,
         owners: Callable[[], Mapping[str, Host]],
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(number, application, log, world)
         self._owners = owners
         self._lease = log.lease(application.id, str(self), int(LEASE_SECONDS * 1000))
@@ -357,9 +357,6 @@ class DriverHost(Host):
         plan = Plan.of(prepared, len(prepared.tasks()), str(self))
         self._planner = BatchPlanner(plan, log, world, world.world.sleep, world.world.seconds, self._control)
         self._offset = self._planner.first()
-
-    def __str__(self) -> str:
-        return f"driver {self.number}"
 
     def work(self) -> int:
         """Renew the lease, and plan one batch, if there is one."""
@@ -397,22 +394,15 @@ class ReplicaHost(Host):
     `check` gets a task and its replica, whenever the replica may be read.
     """
 
-    def __init__(
-        self,
-        number: int,
-        application: Application,
-        log: HostLog,
-        world: HostWorld,
-        directory: Path,
-        check: Callable[[str, Replica], None],
-    ) -> None:
-        super().__init__(number, application, log, world)
-        self.directory = directory
-        self._check = check
-        self._replicas: dict[str, Replica] = {}
+    kind = "replica host"
 
-    def __str__(self) -> str:
-        return f"replica host {self.number}"
+    def __init__(
+        self, number: int, application: Application, log: HostLog, world: HostWorld, directory: Path,
+        check: Callable[[str, Replica], None],
+    ) -> None:  # fmt: skip
+        super().__init__(number, application, log, world)
+        self._directory, self._check = directory, check
+        self._replicas: dict[str, Replica] = {}
 
     def work(self) -> int:
         """Bring each replica to the last commit, as far as its task lets it."""
@@ -428,7 +418,7 @@ class ReplicaHost(Host):
 
     def _follow(self, task: str) -> None:
         if task not in self._replicas:
-            place = self.directory / task
+            place = self._directory / task
             self._replicas[task] = Replica(self.application, task, self.log, place, world=self.world.world)
         replica = self._replicas[task]
         self._check(task, replica)
@@ -460,12 +450,11 @@ class ReplicaHost(Host):
 class StandbyHost(Host):
     """A process with the standbys of all tasks. `application` has the directory of its machine."""
 
+    kind = "standby host"
+
     def __init__(self, number: int, application: Application, log: HostLog, world: HostWorld) -> None:
         super().__init__(number, application, log, world)
         self._standbys = Standbys(application, log, world=world.world)
-
-    def __str__(self) -> str:
-        return f"standby host {self.number}"
 
     def work(self) -> int:
         """Bring on the copies that are due."""
@@ -495,7 +484,7 @@ _RESTS = 0.05
 
 
 class ToolHost(Host):
-    """A process that does one thing, `act`, which may take several acts. `what` names it in the story.
+    """A process that does one thing, `act`, which may take several acts. `kind` names it in the story.
 
     At its end it `is_done`, with `error` if it failed, else with what `act` returned in `made`.
 
@@ -503,11 +492,12 @@ class ToolHost(Host):
     """
 
     def __init__(
-        self, number: int, application: Application, log: HostLog, world: HostWorld, random: Random, what: str,
+        self, number: int, application: Application, log: HostLog, world: HostWorld, random: Random, kind: str,
         act: Callable[[ToolHost], str],
     ) -> None:  # fmt: skip
         super().__init__(number, application, HostLog(log.shared, self._edge), world)
-        self._inner, self._what, self._do = log, what, act
+        self.kind = kind
+        self._inner, self._do = log, act
         self._random = random
         files = world.world.files
         assert isinstance(files, HostFiles), f"{self} has the files of a real machine"
@@ -516,9 +506,6 @@ class ToolHost(Host):
         self.made = ""
         self.error: PenstockError | None = None
         self._waited = 0.0
-
-    def __str__(self) -> str:
-        return f"{self._what} process {self.number}"
 
     def _rest(self, seconds: float) -> None:
         self.world.world.sleep(seconds)

@@ -29,7 +29,7 @@ from penstock.stores.memory import MemoryBackend
 
 from ..piping import serialized
 from ..topic_reader import ReadsTopics, TopicReader, named_topics
-from .checks import Checks, settle
+from .checks import Checks
 from .cluster import Cluster
 from .disk import CHANGELOG, Disk, HostFiles
 from .faults import Faults
@@ -101,20 +101,15 @@ class SimulatedCluster(ReadsTopics):
         self._log = SimulatedLog(self._outside.world)
         self._temporary = None if directory is not None else TemporaryDirectory("simulation")
         self._directory = directory or (self._temporary.path if self._temporary is not None else Path())
-        self._faults = Faults(
-            self._timeline,
-            lambda machine: self._cluster.power_off(machine),
-            lambda host, rounds: self._cluster.work_beside(host, rounds),
-        )
+        self._faults = Faults(self._timeline)
         try:
             self._settings = settings
             prepared = self._prepared(program)
             self.application = prepared.application
             self._outputs = TopicReader(self.application, self._log)
             self._cluster = Cluster(
-                prepared, self._log, self._disk, self._timeline, self._faults.edge,
-                self._faults.disk_edge, self._faults.copy_edge, mode=mode, machines=hosts, directory=self._directory,
-                has_replicas=replicas, has_standbys=standbys,
+                prepared, self._log, self._disk, self._timeline, self._faults, mode=mode, machines=hosts,
+                directory=self._directory, has_replicas=replicas, has_standbys=standbys,
             )  # fmt: skip
             self._checks = Checks(self._cluster, self._log, self._disk, self._outside, self._timeline, self._directory)
             self._timeline.on_passing = self._cluster.tick
@@ -362,7 +357,7 @@ class SimulatedCluster(ReadsTopics):
                     f"{armed} never came to {fault.operation!r}, where it {fault.kind}: let it `work` before `settle`"
                 )
         self._timeline.end_steps()
-        settle(self._cluster, self._checks, self._log, self._timeline)
+        self._checks.settle()
 
     def follow(self, machine: int) -> None:
         """Let the replicas on a machine (from 1 on) go on to the last commits; start them where there are none."""

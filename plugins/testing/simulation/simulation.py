@@ -504,6 +504,8 @@ class OperatorHost(Host):
     `between` is called before each check of the lease, which comes before each part of the work.
     """
 
+    kind = "operator"
+
     def __init__(
         self, number: int, application: Application, log: HostLog, world: HostWorld, act: Act,
         between: Callable[[], None],
@@ -511,9 +513,6 @@ class OperatorHost(Host):
         super().__init__(number, application, log, world)
         self._do, self._between = act, between
         self.is_done = False
-
-    def __str__(self) -> str:
-        return f"operator {self.number}"
 
     def work(self) -> int:
         """Do what it is for, or fail."""

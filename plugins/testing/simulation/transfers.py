@@ -115,8 +115,8 @@ class BackupSimulation(Simulation):
 
     def _start_tool(self, step: Step, what: str, act: Callable[[ToolHost], str]) -> None:
         self._started += 1
-        random = Random(self._history.dice + self._started)
-        self._go_on(self._cluster.start_tool(step.host % self._cluster.machines, ToolHost, random, what, act), step)
+        random, machine = Random(self._history.dice + self._started), step.host % self._cluster.machines
+        self._go_on(self._cluster.start_tool(machine, ToolHost, random, f"{what} process", act), step)
 
     def _damage(self, step: Step) -> None:
         super()._damage(step)
@@ -260,7 +260,7 @@ class ReshardHost(ToolHost):
     """Reshards an application, which stands still, to the partitions that its topics have; or takes that back."""
 
     def __str__(self) -> str:
-        return f"process {self.number}, {self._what}"
+        return f"process {self.number}, {self.kind}"
 
     def _rest(self, seconds: float) -> None:
         """Let time pass, more of it than was asked for: the application stands still, and there are fewer looks."""
