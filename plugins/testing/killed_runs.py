@@ -24,9 +24,8 @@ from penstock import (
 from penstock.plugins.engine.run.settings import MAX_RECORDS_PER_BATCH
 from penstock.plugins.engine.task.locations import open_log
 
-from .driver_log import make_named_topics
-from .piping import serialized
-from .topic_reader import TopicReader
+from .driver import make_named_topics
+from .topics import TopicReader, serialized
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.errors import RuntimeUnavailableError
-from penstock.plugins.testing.kafka import broker as broker_module
+from penstock.plugins.testing import kafka_broker as broker_module
 from penstock.plugins.testing.kafka.jars import JARS_VARIABLE, broker_jars
 from penstock.plugins.testing.kafka.process import brokers_known_at, free_ports, is_free
 from penstock.plugins.testing.kafka_broker import STARTS_FAST, KafkaBroker
@@ -168,7 +168,7 @@ def test_it_dies_with_its_parent() -> None:
 
 
 def test_the_command_runs_one_until_it_is_told_to_end(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "penstock.plugins.testing.kafka_broker", "--directory", str(tmp_path / "kafka")]
+    command = [sys.executable, "-m", "penstock.testing.kafka_broker", "--directory", str(tmp_path / "kafka")]
     with subprocess.Popen([*command, "--option", "num.partitions=5"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         word, bootstrap = process.stdout.readline().split()

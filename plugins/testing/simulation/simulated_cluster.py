@@ -27,8 +27,7 @@ from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.program.checks import nearest
 from penstock.stores.memory import MemoryBackend
 
-from ..piping import serialized
-from ..topic_reader import ReadsTopics, TopicReader, named_topics
+from ..topics import ReadsTopics, TopicReader, named_topics, serialized
 from .checks import Checks
 from .cluster import Cluster
 from .disk import CHANGELOG, Disk, HostFiles

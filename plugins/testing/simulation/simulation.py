@@ -24,7 +24,7 @@ from penstock.plugins.engine.program.preparation import check_program, prepare
 from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.state.transfer import changelog_move
 
-from ..topic_reader import TopicReader
+from ..topics import TopicReader
 from .cluster import Cluster
 from .disk import DAMAGES, shown
 from .faults import Place

@@ -25,7 +25,7 @@ from penstock.plugins.state.transfer.backups import (
 )
 from penstock.plugins.state.transfer.reshard import accept, plan_reshard, reshard, undo
 
-from ..topic_reader import TopicReader
+from ..topics import TopicReader
 from .history import Fault, History, Step
 from .host import ToolHost, with_state_in
 from .host_world import HostWorld
