@@ -217,19 +217,20 @@ def rows_of(
     `application` has the directory whose copy is opened; what that lacks is restored from the changelog, and filled
     from the topics of read-only stores.
     """
-    with closing(ProcessResources(outside.world)) as resources:
-        worker = TaskWorker(application, TaskId.parse(task), partitions, log, resources=resources)
-        with closing(worker):
-            worker.prepare(outside.now_ms())
-            worker.restore()
-            rows = {(store, key): value for store, key, value in worker.rows()}
-            directory = Path(application.settings.state_dir) / application.id / task
-            subtopology = application.program.subtopology(TaskId.parse(task).subtopology)
-            filled = {each.store.name for each in subtopology.read_only_stores}
-            for _, tables in MemoryBackend.saved(directory).values():
-                for store in filled.intersection(tables):
-                    rows |= {(store, key): value for key, value in tables[store].items()}
-            return rows
+    task_id = TaskId.parse(task)
+    filled = {each.store.name for each in application.program.subtopology(task_id.subtopology).read_only_stores}
+    with (
+        closing(ProcessResources(outside.world)) as resources,
+        closing(TaskWorker(application, task_id, partitions, log, resources=resources)) as worker,
+    ):
+        worker.prepare(outside.now_ms())
+        worker.restore()
+        rows = {(store, key): value for store, key, value in worker.rows()}
+        directory = Path(application.settings.state_dir) / application.id / task
+        for _, tables in MemoryBackend.saved(directory).values():
+            for store in filled.intersection(tables):
+                rows |= {(store, key): value for key, value in tables[store].items()}
+        return rows
 
 
 def difference_of_rows(application: Application, task: str, here: Rows, there: Rows) -> str | None:

@@ -77,7 +77,7 @@ class Cluster:
 
     def live(self) -> list[Host]:
         """Return the hosts that have not died and are not frozen."""
-        return [host for host in self.hosts if not host.is_frozen and not host.is_dead]
+        return [host for host in self.hosts if host.can_act]
 
     def of_this_program(self) -> list[Host]:
         """Return the hosts that live and run the program that was deployed last."""
@@ -85,11 +85,11 @@ class Cluster:
 
     def everyone(self) -> list[Host]:
         """Return the hosts that live, those with replicas and drivers too."""
-        return [each for each in self.processes() if not each.is_frozen and not each.is_dead]
+        return [each for each in self.processes() if each.can_act]
 
     def live_followers(self) -> list[ReplicaHost]:
         """Return the hosts with replicas that live."""
-        return [each for each in self.followers if not each.is_frozen and not each.is_dead]
+        return [each for each in self.followers if each.can_act]
 
     def frozen(self) -> list[Host]:
         """Return the hosts that are frozen."""
@@ -349,7 +349,7 @@ class Cluster:
         """
         self.drive()
         for _ in range(_MOST_BATCHES):
-            if host.is_frozen or host.is_dead:
+            if not host.can_act:
                 break
             self.let(host, lambda: self._work_on(host, late))
             self.drive()

@@ -75,16 +75,16 @@ class Faults:
         return {host: faults[0][0] for host, faults in armed.items() if faults and host is not None}
 
     def edge(self, host: Host, what: str, call: Callable[[], Any], changes: bool) -> Any:
-        """Do an operation (`call`) of a host on the log, unless a fault strikes; `changes`: it changes the log.
+        """Do an operation (`call`) of a host on the log; `changes`: it changes the log.
 
         Raises HostDied where the host dies, and LogError where it loses the log.
         """
         return self._do(host, what, call, LOG_FAULTS, changes=changes, tells=changes)
 
     def disk_edge(self, host: Host, what: str, call: Callable[[], Any], changes: bool, tells: bool) -> Any:
-        """Do an operation of a host on the disk, unless a fault strikes; `tells`: the story has a line of it.
+        """Do an operation of a host on the disk. Raises HostDied where it dies, OSError where the disk refuses.
 
-        Raises HostDied where the host dies, and OSError where the disk refuses.
+        `tells`: the story has a line of it.
         """
         if host.refusals and not host.is_dead:
             host.refusals -= 1
@@ -92,10 +92,7 @@ class Faults:
         return self._do(host, what, call, DISK_FAULTS, changes=changes, tells=tells)
 
     def copy_edge(self, host: Host, what: str, call: Callable[[], Any]) -> Any:
-        """Make a write of a host (`call`) to its local state, unless a fault strikes.
-
-        Raises HostDied where the host dies, and OSError where there is no room.
-        """
+        """Make a write of a host to its local state. Raises HostDied where it dies, OSError where there is no room."""
         return self._do(host, what, call, COPY_FAULTS, changes=True, tells=False)
 
     def _do(

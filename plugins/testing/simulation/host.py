@@ -102,8 +102,9 @@ class Host(ABC):
         self.world = world
         self.resources = ProcessResources(world.world)
         self.is_dead = False
+        self.is_frozen = False
+        """Whether it stopped in the middle of an act."""
         self._act: _Act | None = None
-        self._is_frozen = False
         self.is_of_earlier_program = False
         """Whether another program was deployed since it started."""
         self.unanswered: set[str] = set()
@@ -145,20 +146,20 @@ class Host(ABC):
         self._act.switch()
 
     @property
-    def is_frozen(self) -> bool:
-        """Whether it stopped in the middle of an act."""
-        return self._is_frozen
+    def can_act(self) -> bool:
+        """Whether it has neither died nor stopped in the middle of an act."""
+        return not self.is_frozen and not self.is_dead
 
     def freeze(self) -> None:
         """Stop here, in the middle of an act, until `wake`; meanwhile others act. Raises HostDied if it dies frozen."""
         assert self._act is getcurrent() and self._act.parent is not None, f"{self} freezes outside of its act"
-        self._is_frozen = True
+        self.is_frozen = True
         self._act.parent.switch()
 
     def wake(self) -> None:
         """Go on where the host froze, until the act is done or the host freezes in it again."""
         assert self._act is not None, f"{self} wakes, and has never acted"
-        self._is_frozen = False
+        self.is_frozen = False
         self._act.parent = getcurrent()  # another process may be in an act, between whose steps this one wakes
         self._act.switch()
 
@@ -166,8 +167,8 @@ class Host(ABC):
         """Release what a dead host has open in this process; nothing that it does reaches the log any more."""
         self.is_dead = True
         self.world.calls.clear()
-        if self._is_frozen and self._act is not None:
-            self._is_frozen = False
+        if self.is_frozen and self._act is not None:
+            self.is_frozen = False
             self._act.parent = getcurrent()  # another host may be in an act, with which its machine goes down
             self._act.throw(HostDied(str(self)))
         with suppress(HostDied, LogError):
@@ -208,33 +209,23 @@ class Host(ABC):
         cause = error.__cause__
         while cause is not None and cause.__cause__ is not None:
             cause = cause.__cause__
-        explained = isinstance(cause, (SimulatedOutage, SimulatedDiskError))
-        explained |= isinstance(error, (FencedError, StaleStoreError)) or task in self.unanswered
+        log, files = self.log.shared, self.world.world.files
+        explained = isinstance(cause, (SimulatedOutage, SimulatedDiskError)) or task in self.unanswered
+        explained |= isinstance(error, (FencedError, StaleStoreError))
         self.unanswered.discard(task)
-        explained |= self.is_of_earlier_program and isinstance(error, IncompatibleStateError)
-        # A layout that was given up loses its topics, too, and the records that it has not read.
-        explained |= self.is_of_earlier_program and isinstance(error, OffsetOutOfRangeError)
-        missing = isinstance(error, (UnknownTopicError, ProductionError)) and "does not exist" in str(error)
-        explained |= self.is_of_earlier_program and missing
-        explained |= self.is_of_earlier_program and self.log.shared.resets > 0  # its topics and files are deleted
-        explained |= self._misses_records(error) or self._has_read_damage(error)
-        explained |= isinstance(cause, FileNotFoundError) and self._disk_has_lost_directory
+        if self.is_of_earlier_program:
+            # A layout that was given up loses its topics, too, and the records that it has not read.
+            explained |= isinstance(error, (IncompatibleStateError, OffsetOutOfRangeError))
+            explained |= isinstance(error, (UnknownTopicError, ProductionError)) and "does not exist" in str(error)
+            explained |= log.resets > 0  # its topics and files are deleted
+        if log.lossy_topics:
+            ends = self.application.settings.offset_out_of_range == "fail" and isinstance(error, IncompatibleStateError)
+            explained |= ends or isinstance(error, OffsetOutOfRangeError)
+        if isinstance(files, HostFiles):
+            explained |= isinstance(error, ChangelogError) and files.has_read_damage
+            explained |= isinstance(cause, FileNotFoundError) and files.disk.has_lost_directory
         if not explained:
             self.failures.append(f"{self}: task {task} failed: {described(error)}")
-
-    @property
-    def _disk_has_lost_directory(self) -> bool:
-        files = self.world.world.files
-        return isinstance(files, HostFiles) and files.disk.has_lost_directory
-
-    def _misses_records(self, error: BaseException) -> bool:
-        fails = self.application.settings.offset_out_of_range == "fail"
-        kinds = (OffsetOutOfRangeError, IncompatibleStateError) if fails else OffsetOutOfRangeError
-        return bool(self.log.shared.lossy_topics) and isinstance(error, kinds)
-
-    def _has_read_damage(self, error: BaseException) -> bool:
-        files = self.world.world.files
-        return isinstance(error, ChangelogError) and isinstance(files, HostFiles) and files.has_read_damage
 
 
 class ContinuousHost(Host):

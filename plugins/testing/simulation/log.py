@@ -81,13 +81,9 @@ class SimulatedLog(MemoryLog):
             self._open.pop(each, None)
 
     def commit_of(
-        self,
-        committer: TaskCommitter,
-        application_id: str,
-        task_id: str,
-        commit: Commit,
+        self, committer: TaskCommitter, application_id: str, task_id: str, commit: Commit,
         outputs: Sequence[OutputBatch],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Make a task's commit; its records cannot be read before `write_markers`."""
         transactional_id = _id(application_id, task_id)
         self.write_markers(transactional_id)
@@ -254,13 +250,10 @@ class HostLog(Log):
         self.shared = shared
         self._edge = edge
 
-    def do(self, what: str, call: Callable[[], T], changes: bool) -> T:
+    def do(self, what: str, call: Callable[[], T], changes: bool = False) -> T:
         """Do an operation, unless a fault strikes; `changes`: it changes the log."""
         found: T = self._edge(what, call, changes)
         return found
-
-    def _read(self, what: str, call: Callable[[], T]) -> T:
-        return self.do(what, call, False)
 
     def _write(self, what: str, call: Callable[[], T]) -> T:
         return self.do(what, call, True)
@@ -277,16 +270,16 @@ class HostLog(Log):
         self._write(f"removes topic {name}", lambda: self.shared.delete_topic(name))
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return self._read("asks for start offsets", lambda: self.shared.start_offsets(partitions))
+        return self.do("asks for start offsets", lambda: self.shared.start_offsets(partitions))
 
     def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool = True) -> Mapping[TopicPartition, int]:
-        return self._read("asks for end offsets", lambda: self.shared.end_offsets(partitions, stable=stable))
+        return self.do("asks for end offsets", lambda: self.shared.end_offsets(partitions, stable=stable))
 
     def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
-        return self._read("asks for offsets", lambda: self.shared.offsets_for_time(partitions, timestamp_ms))
+        return self.do("asks for offsets", lambda: self.shared.offsets_for_time(partitions, timestamp_ms))
 
     def fetch(self, partition: TopicPartition, offset: int, end: int, max_bytes: int) -> list[RecordBatch]:
-        return self._read(f"fetches {partition}", lambda: self.shared.fetch(partition, offset, end, max_bytes))
+        return self.do(f"fetches {partition}", lambda: self.shared.fetch(partition, offset, end, max_bytes))
 
     def append(self, batch: OutputBatch) -> None:
         self._write(f"produces to {batch.topic}", lambda: self.shared.append(batch))
@@ -297,19 +290,15 @@ class HostLog(Log):
     def committed(
         self, application_id: str, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
-        return self._read("asks for positions", lambda: self.shared.committed(application_id, partitions))
+        return self.do("asks for positions", lambda: self.shared.committed(application_id, partitions))
 
     def last_commit(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> Commit | None:
-        return self._read(
-            f"asks for the commit of task {task_id}",
-            lambda: self.shared.last_commit(application_id, task_id, partitions),
-        )
+        what = f"asks for the commit of task {task_id}"
+        return self.do(what, lambda: self.shared.last_commit(application_id, task_id, partitions))
 
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
-        inner = self._write(
-            f"takes the fence of task {task_id}",
-            lambda: self.shared.open_committer(application_id, task_id, partitions),
-        )
+        what = f"takes the fence of task {task_id}"
+        inner = self._write(what, lambda: self.shared.open_committer(application_id, task_id, partitions))
         return _HostCommitter(inner, self.shared, application_id, task_id, self._edge)
 
     def delete_commits(self, application_id: str) -> None:
@@ -360,13 +349,9 @@ class _HostCommitter(TaskCommitter):
     streams_outputs = True
 
     def __init__(self, inner: TaskCommitter, log: SimulatedLog, application_id: str, task_id: str, edge: Edge) -> None:
-        self._inner = inner
-        self._log = log
-        self._application_id = application_id
-        self._task_id = task_id
-        self._edge = edge
-        self._seconds = log.seconds
-        self._committed_at = self._seconds()
+        self._inner, self._log, self._edge = inner, log, edge
+        self._application_id, self._task_id = application_id, task_id
+        self._committed_at = log.seconds()
 
     @property
     def committed(self) -> Commit | None:
@@ -378,34 +363,25 @@ class _HostCommitter(TaskCommitter):
 
     def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
         counter, records = commit.version.partition("-")[0].lstrip("0") or "0", sum(map(len, outputs))
-        self._edge(
-            f"commits task {self._task_id}: version {counter}, {records} records",
-            lambda: self._log.commit_of(self._inner, self._application_id, self._task_id, commit, outputs),
-            True,
-        )
-        self._committed_at = self._seconds()
+        where = self._inner, self._application_id, self._task_id
+        what = f"commits task {self._task_id}: version {counter}, {records} records"
+        self._edge(what, lambda: self._log.commit_of(*where, commit, outputs), True)
+        self._committed_at = self._log.seconds()
 
     def expires(self) -> bool:
-        return self._seconds() - self._committed_at > _EXPIRING_SECONDS
+        return self._log.seconds() - self._committed_at > _EXPIRING_SECONDS
 
     @property
     def commit_within(self) -> float:
         return TRANSACTION_SECONDS / 2
 
     def send(self, outputs: Sequence[OutputBatch]) -> None:
-        self._edge(
-            f"sends {sum(map(len, outputs))} records of task {self._task_id}",
-            lambda: self._log.send_of(self._inner, self._application_id, self._task_id, outputs),
-            True,
-        )
+        what, where = f"sends {sum(map(len, outputs))} records of task", (self._inner, self._application_id)
+        self._edge(f"{what} {self._task_id}", lambda: self._log.send_of(*where, self._task_id, outputs), True)
 
     def close(self) -> None:
         # A process that has died, or that the log does not hear, leaves its transaction open.
         if self._log.has_sent(self._inner):
             with suppress(LogError):
-                self._edge(
-                    f"ends the transaction of task {self._task_id}",
-                    lambda: self._log.drop(self._inner),
-                    True,
-                )
+                self._edge(f"ends the transaction of task {self._task_id}", lambda: self._log.drop(self._inner), True)
         self._inner.close()

@@ -239,19 +239,18 @@ class SimulatedCluster(ReadsTopics):
 
     def power_off(self, machine: int) -> None:
         """Let a machine (from 1 on) go down: its hosts die; what they have not synced to the shared disk is lost."""
-        self._check_machine(machine)
-        self._timeline.begin_step()
-        self._cluster.power_off(machine - 1)
+        self._cluster.power_off(self._machine(machine))
 
     def start(self, machine: int) -> int:
         """Start one more host on a machine (from 1 on), over the local state there; return its number."""
-        self._check_machine(machine)
-        self._timeline.begin_step()
-        return self._cluster.start(machine - 1).number
+        return self._cluster.start(self._machine(machine)).number
 
-    def _check_machine(self, machine: int) -> None:
-        if not 1 <= machine <= self._cluster.machines:
-            raise ConfigError(f"machine {machine}: expected 1 to {self._cluster.machines}")
+    def _machine(self, number: int) -> int:
+        """Begin a step of a machine; return its number from 0 on."""
+        if not 1 <= number <= self._cluster.machines:
+            raise ConfigError(f"machine {number}: expected 1 to {self._cluster.machines}")
+        self._timeline.begin_step()
+        return number - 1
 
     def deploy(self, program: Topology | TopologyBuilder | Application) -> None:
         """End the hosts that live, each with its last commit, and start as many with another program.
@@ -360,19 +359,15 @@ class SimulatedCluster(ReadsTopics):
 
     def follow(self, machine: int) -> None:
         """Let the replicas on a machine (from 1 on) go on to the last commits; start them where there are none."""
-        self._check_machine(machine)
         if not self._cluster.has_replicas:
             raise ConfigError("follow: this simulation has no replicas: make it with replicas=True")
-        self._timeline.begin_step()
-        self._cluster.follow(machine - 1)
+        self._cluster.follow(self._machine(machine))
 
     def stand_by(self, machine: int) -> None:
         """Let the standbys on a machine (from 1 on) bring on their copies; start them where there are none."""
-        self._check_machine(machine)
         if not self._cluster.has_standbys:
             raise ConfigError("stand_by: this simulation has no standbys: make it with standbys=True")
-        self._timeline.begin_step()
-        self._cluster.stand_by(machine - 1)
+        self._cluster.stand_by(self._machine(machine))
 
     def check_positions(self) -> None:
         """Raise SimulationFailure if a commit has set a position back."""

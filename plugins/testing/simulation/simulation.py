@@ -25,7 +25,6 @@ from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.state.transfer import changelog_move
 
 from ..topics import TopicReader
-from .cluster import Cluster
 from .disk import DAMAGES, shown
 from .faults import Place
 from .history import Fault, History, Step
@@ -118,7 +117,7 @@ class Simulation(SimulatedCluster):
             "stop": lambda step: self._stop_and_start(),
             "reset": self._reset,
             "move": self._move_changelog,
-            TAKE_OVER: lambda step: take_over(self._cluster, step, self._between),
+            TAKE_OVER: self._take_over,
         }
 
     @property
@@ -302,7 +301,7 @@ class Simulation(SimulatedCluster):
             reset.reset(self.application, log, plan, check_lease, world)
 
         before = self._log.resets
-        while not operate(self._cluster, act, step) and step.amount % 2:
+        while not self._operate(act, step) and step.amount % 2:
             self._timeline.pass_by(LEASE_SECONDS)
         if self._log.resets > before:
             self._log.write_markers()  # a host that woke may have committed before
@@ -330,12 +329,66 @@ class Simulation(SimulatedCluster):
         def act(log: Log, world: World, check_lease: Callable[[], None]) -> None:
             changelog_move.move_changelog(check_program(self.application, log), log, before, check_lease, world=world)
 
-        while not operate(self._cluster, act, step):
+        while not self._operate(act, step):
             self._timeline.pass_by(LEASE_SECONDS)
         self._timeline.tell("the changelog was moved")
         if step.host % 4 == 3:
             self._power_off(Step("power", amount=self._cluster.machines))
         self._restart()
+
+    def _operate(self, act: Act, step: Step) -> bool:
+        """Let an operator do something; return whether it was done.
+
+        The process may die in it, or lose the log or its disk. One that freezes is killed, before anything else starts.
+        In half of these steps, hosts that are frozen wake in the middle of it.
+        """
+        cluster, random = self._cluster, Random(step.amount)
+
+        def wake_one() -> None:
+            frozen = cluster.frozen()
+            if step.host % 2 and frozen and random.randrange(2):
+                cluster.wake(random.choice(frozen))
+
+        host: OperatorHost = cluster.start_beside(0, OperatorHost, act, wake_one)
+        cluster.let(host, host.work)
+        cluster.end(host)
+        return host.is_done
+
+    def _take_over(self, step: Step) -> None:
+        """Start a host beside a frozen one, or on another machine, and give it the tasks; then the frozen one wakes.
+
+        The frozen one may end what its threads have to do before it looks at what came of it. Then the successor may
+        die, and its tasks are opened over an empty disk: so it shows at once what the frozen one has done to the
+        changelog.
+        """
+        cluster = self._cluster
+        frozen = [each for each in cluster.hosts if each.is_frozen and not each.is_of_earlier_program]
+        if not frozen:
+            return
+        host = frozen[step.host % len(frozen)]
+        successor = cluster.start((host.machine + step.amount % 2) % cluster.machines)
+        self._give_tasks(host, successor)
+        for _ in range(_FEWEST_STRETCHES + step.amount // 2 % _MORE_STRETCHES):
+            if successor.can_act:
+                cluster.work_on(successor)
+                self._pass_by(_PAUSE_SECONDS)
+                self._arrive(2)
+        if host.is_frozen:  # its machine may have gone down
+            cluster.wake(host)
+        while step.amount & 8 and host.world.calls and host.can_act:
+            cluster.run_call(host, 0)
+        if step.amount & 16 and successor.can_act:
+            cluster.kill(successor)
+            cluster.replace_disk(successor.machine)
+            third = cluster.start(successor.machine)
+            self._give_tasks(successor, third)
+            if third.can_act:
+                cluster.work_on(third)
+
+    def _give_tasks(self, owner: Host, host: Host) -> None:
+        for task in [name for name, each in self._cluster.owners.items() if each is owner]:
+            if host.can_act:
+                self._cluster.give(task, host)
 
     @property
     def _may_be_moved(self) -> bool:
@@ -363,10 +416,6 @@ class Simulation(SimulatedCluster):
     def _pass_by(self, seconds: float) -> None:
         self._timeline.pass_by(seconds)
         self._timeline.tell(f"{seconds:g} s have passed")
-
-    def _between(self, seconds: float) -> None:
-        self._pass_by(seconds)
-        self._arrive(2)
 
     def _arrive(self, count: int) -> None:
         arriving, self._waiting = self._waiting[:count], self._waiting[count:]
@@ -454,46 +503,6 @@ def _takeover(random: Random) -> Iterator[Step]:
     yield Step(TAKE_OVER, random.randrange(8), random.randrange(64))
 
 
-def take_over(cluster: Cluster, step: Step, meanwhile: Callable[[float], object]) -> None:
-    """Start a host beside a frozen one, or on another machine, which works with its tasks; then the frozen one wakes.
-
-    `meanwhile` is called between stretches of work, with seconds that pass. The frozen one may end what its threads
-    have to do before it looks at what came of it. Then the successor may die, and its tasks are opened over an empty
-    disk: so it shows at once what the frozen one has done to the changelog.
-    """
-    frozen = [each for each in cluster.hosts if each.is_frozen and not each.is_of_earlier_program]
-    if not frozen:
-        return
-    host = frozen[step.host % len(frozen)]
-    successor = cluster.start((host.machine + step.amount % 2) % cluster.machines)
-    _give_tasks(cluster, host, successor)
-    for _ in range(_FEWEST_STRETCHES + step.amount // 2 % _MORE_STRETCHES):
-        if _lives(successor):
-            cluster.work_on(successor)
-            meanwhile(_PAUSE_SECONDS)
-    if host.is_frozen:  # its machine may have gone down
-        cluster.wake(host)
-    while step.amount & 8 and host.world.calls and _lives(host):
-        cluster.run_call(host, 0)
-    if step.amount & 16 and _lives(successor):
-        cluster.kill(successor)
-        cluster.replace_disk(successor.machine)
-        third = cluster.start(successor.machine)
-        _give_tasks(cluster, successor, third)
-        if _lives(third):
-            cluster.work_on(third)
-
-
-def _give_tasks(cluster: Cluster, owner: Host, host: Host) -> None:
-    for task in [name for name, each in cluster.owners.items() if each is owner]:
-        if _lives(host):
-            cluster.give(task, host)
-
-
-def _lives(host: Host) -> bool:
-    return not host.is_frozen and not host.is_dead
-
-
 Act = Callable[[Log, World, Callable[[], None]], object]
 """What an operator does, with a log, a world, and a function that checks the lease."""
 
@@ -533,22 +542,3 @@ class OperatorHost(Host):
             self.is_done = True
         lease.release()
         return 0
-
-
-def operate(cluster: Cluster, act: Act, step: Step) -> bool:
-    """Let an operator do something; return whether it was done.
-
-    The process may die in it, or lose the log or its disk. One that freezes is killed, before anything else starts. In
-    half of these steps, hosts that are frozen wake in the middle of it.
-    """
-    random = Random(step.amount)
-
-    def wake_one() -> None:
-        frozen = cluster.frozen()
-        if step.host % 2 and frozen and random.randrange(2):
-            cluster.wake(random.choice(frozen))
-
-    host: OperatorHost = cluster.start_beside(0, OperatorHost, act, wake_one)
-    cluster.let(host, host.work)
-    cluster.end(host)
-    return host.is_done

@@ -306,10 +306,8 @@ class ReshardSimulation(Simulation):
         if random.randrange(2):
             self._try(random, "accept", step.host)
         self.reshards += 1
-        prepared = self._prepared(self._made)
-        self.application = prepared.application
         self._cluster.known = {}  # frozen hosts have the commits of the layout before
-        self._cluster.restart(prepared)
+        self._restart()
 
     def _change(self, host: ToolHost, what: str, partitions: int) -> str:
         application = with_state_in(self._made, Path(host.application.settings.state_dir))
