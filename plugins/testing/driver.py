@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from penstock import (
@@ -129,7 +132,11 @@ class TopologyTestDriver(ReadsTopics):
         self._closed = False
         packed = pack(application)  # also where nothing is shipped, so that a test finds what could not be
         self._given_log = log if isinstance(log, Log) else None
-        self.log = driver_log(application, log, self._count, self._clock)
+        if log is None:
+            self.log: Log = AutoCreatingLog(self._count, self._clock)
+        else:
+            self.log = log if isinstance(log, Log) else open_log(application.settings)
+            make_named_topics(application, self.log, self._count)
         self._processes = Processes(application, packed, self.log, self._clock, self._directory.path, reopen_tasks)
         self._outputs = TopicReader(application, self.log)
         try:
@@ -264,12 +271,6 @@ class TopologyTestDriver(ReadsTopics):
         self._call_what_is_due()
 
     # ------------------------------------------------------------------ records out
-
-    def sent(self, topic: str) -> list[list[Record]]:
-        """Return every record of a source topic, by partition, as its source reads them."""
-        source = self._source(topic)
-        reader = TopicReader(self.application, self.log)
-        return list(map(list, reader.by_partition(topic, source.key_serde, source.value_serde)))
 
     def output_topics(self) -> list[str]:
         """Return the names of topics outside that have been written to, sorted."""
@@ -447,24 +448,6 @@ class TopologyTestDriver(ReadsTopics):
             self.log.close()
         self._directory.close()
 
-    def __enter__(self) -> TopologyTestDriver:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-def driver_log(application: Application, given: str | Log | None, count: Callable[[str], int], clock: Clock) -> Log:
-    """Return a log that has the topics which `application` names; `count` returns the partitions of a topic.
-
-    `given` None: a memory log, which makes other topics when they are first used.
-    """
-    if given is None:
-        return AutoCreatingLog(count, clock)
-    log = given if isinstance(given, Log) else open_log(application.settings)
-    make_named_topics(application, log, count)
-    return log
-
 
 def make_named_topics(application: Application, log: Log, count: Callable[[str], int]) -> None:
     """Create the topics that a program names, and that `log` does not have; internal ones are made with the tasks."""
@@ -498,16 +481,8 @@ def oldest_first(waiting: Mapping[TopicPartition, Sequence[tuple[int, int]]], mo
 
     Of the partitions' next records the one with the lowest timestamp is first, as in a task.
     """
-    ends: dict[TopicPartition, int] = {}
-    taken = dict.fromkeys(waiting, 0)
-    for _ in range(most):
-        heads = [(waiting[each][at][0], each) for each, at in taken.items() if at < len(waiting[each])]
-        if not heads:
-            break
-        _, first = min(heads, key=lambda head: head[0])
-        ends[first] = waiting[first][taken[first]][1]
-        taken[first] += 1
-    return ends
+    partitions = ([(timestamp, each, end) for timestamp, end in waiting[each]] for each in waiting)
+    return {each: end for _, each, end in islice(merge(*partitions, key=itemgetter(0)), most)}
 
 
 def waiting_records(log: Log, application_id: str, partitions: Sequence[TopicPartition], most: int) -> Waiting:

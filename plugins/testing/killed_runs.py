@@ -78,7 +78,7 @@ def run_with_kills(
         if done < kills:
             raise ConfigError(f"run_with_kills: {done} kills of {kills} took place: the processors got too few records")
         reader = TopicReader(application, log)
-        return KilledRun(summary, {topic: list(reader.unread(topic, None, None)) for topic in program.sink_topics()})
+        return KilledRun(summary, {topic: list(reader.unread(topic)) for topic in program.sink_topics()})
     finally:
         log.close()
 

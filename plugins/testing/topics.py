@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from penstock import (
     Application,
@@ -96,7 +97,11 @@ class TopicReader:
         self._log = log
         self._next = dict(starts or {})
 
-    def unread(self, topic: str, key_serde: SerdeLike, value_serde: SerdeLike) -> Iterator[Record]:
+    def again(self) -> TopicReader:
+        """Return a reader of the same topics that has read nothing."""
+        return TopicReader(self._application, self._log)
+
+    def unread(self, topic: str, key_serde: SerdeLike = None, value_serde: SerdeLike = None) -> Iterator[Record]:
         """Yield the records that were not read yet. A serde that is None is that of the sink that writes the topic."""
         for each in self.by_partition(topic, key_serde, value_serde):
             yield from each
@@ -160,10 +165,28 @@ def named_topics(application: Application) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(topics))
 
 
-class ReadsTopics:
-    """The part of a driver that reads output topics; `_outputs` notes what was read."""
+class ReadsTopics(ABC):
+    """The part of a driver that reads topics; `_outputs` notes what was read. It is closed at the end of a block."""
 
     _outputs: TopicReader
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything; idempotent."""
+
+    @abstractmethod
+    def _source(self, topic: str) -> SourceNode: ...
+
+    def sent(self, topic: str) -> list[list[Record]]:
+        """Return every record of a source topic, by partition, as its source reads them."""
+        source, reader = self._source(topic), self._outputs.again()
+        return list(map(list, reader.by_partition(topic, source.key_serde, source.value_serde)))
 
     def output_topic(self, topic: str, *, key_serde: SerdeLike = None, value_serde: SerdeLike = None) -> OutputTopic:
         """Return a handle that reads one topic with the given serdes (None: those of the sink that writes it)."""
@@ -175,14 +198,14 @@ class ReadsTopics:
 
         Raises UnknownTopicError for a topic that the program neither writes nor reads.
         """
-        return next(self._outputs.unread(topic, None, None), None)
+        return next(self._outputs.unread(topic), None)
 
     def read_all(self, topic: str) -> list[Record]:
         """Return every record of an output topic that was not read yet: by partition, as they were produced.
 
         Raises UnknownTopicError as `read` does.
         """
-        return list(self._outputs.unread(topic, None, None))
+        return list(self._outputs.unread(topic))
 
     def read_pairs(self, topic: str) -> list[tuple[Any, Any]]:
         """Return key and value of every record that was not read yet, as `read_all` does."""

@@ -154,7 +154,7 @@ class Checks:
         raise self._timeline.failure("it never comes to rest, though no fault strikes any more")
 
     def _let_replicas_catch_up(self) -> None:
-        for host in self._cluster.live_followers():
+        for host in [each for each in self._cluster.followers if each.can_act]:
             self._cluster.let(host, host.work)
             for task, commit in self.commits().items():
                 lacking = logged_stores(self._cluster.application, task) - host.stores(task)

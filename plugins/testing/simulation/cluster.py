@@ -87,10 +87,6 @@ class Cluster:
         """Return the hosts that live, those with replicas and drivers too."""
         return [each for each in self.processes() if each.can_act]
 
-    def live_followers(self) -> list[ReplicaHost]:
-        """Return the hosts with replicas that live."""
-        return [each for each in self.followers if each.can_act]
-
     def frozen(self) -> list[Host]:
         """Return the hosts that are frozen."""
         return [host for host in self.processes() if host.is_frozen]
@@ -206,14 +202,6 @@ class Cluster:
         """Give a machine a new, empty disk, on which the hosts run that start from now on."""
         self._machines[machine] = self._new_disk()
         self._timeline.tell(f"machine {machine + 1} gets a new, empty disk")
-
-    def deploy(self, prepared: Prepared) -> None:
-        """End the hosts that live, with their last commits, and start others, which run another program.
-
-        A host that is frozen wakes later, with the program and the tasks that it had.
-        """
-        self.stop()
-        self.restart(prepared)
 
     def stop(self) -> None:
         """End the hosts and drivers that live, with their last commits; the others are of an earlier program then."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from itertools import count
 from traceback import extract_tb
-from typing import Any
+from typing import Any, cast
 
-from penstock import Clock, PenstockError, StoreBackend, StoreError, StoreView, World
+from penstock import Clock, PenstockError, StoreBackend, StoreError, World
 from penstock.store import Changes
 from penstock.world import Files, LocalFiles, Ticker
 
@@ -60,7 +60,7 @@ class HostWorld(Clock):
             ticker=self._ticker,
             token=timeline.token,
             files=files or LocalFiles(),
-            backend=lambda below: HostBackend(below, keeping),
+            backend=lambda below: cast(StoreBackend, HostBackend(below, keeping)),
         )
 
     def now_ms(self) -> int:
@@ -162,26 +162,15 @@ StoreEdge = Callable[[str, Callable[[], Any]], Any]
 """(what a host does, the call that does it) -> what the call returns; a fault may strike before or after it."""
 
 
-class HostBackend(StoreBackend):
+class HostBackend:
     """Another backend, with a fault at a write where `edge` has one for it."""
 
     def __init__(self, below: StoreBackend, edge: StoreEdge) -> None:
         self._below = below
         self._edge = edge
 
-    def version(self) -> str | None:
-        return self._below.version()
-
-    def get(self, store: str, key: bytes) -> bytes | None:
-        return self._below.get(store, key)
-
-    def range(
-        self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
-        return self._below.range(store, start, end, reverse=reverse)
-
-    def approximate_count(self, store: str) -> int:
-        return self._below.approximate_count(store)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._below, name)
 
     def write(self, changes: Changes, previous: str | None, version: str) -> None:
         rows = sum(map(len, changes.values()))
@@ -192,24 +181,6 @@ class HostBackend(StoreBackend):
             )
         except SimulatedDiskError as error:
             raise StoreError(f"the simulated local state has no room: {error}") from error
-
-    def view(self, stores: Sequence[str]) -> StoreView | None:
-        return self._below.view(stores)
-
-    def write_bytes(self, store: str, changes: int) -> int:
-        return self._below.write_bytes(store, changes)
-
-    def release(self) -> None:
-        self._below.release()
-
-    def trusted(self) -> bool:
-        return self._below.trusted()
-
-    def close(self) -> None:
-        self._below.close()
-
-    def destroy(self) -> None:
-        self._below.destroy()
 
 
 BEGINNING_MS = 1_700_000_000_000

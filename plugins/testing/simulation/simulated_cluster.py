@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from random import Random
-from typing import Any, Self
+from typing import Any
 
 from penstock import (
     Application,
@@ -128,14 +128,7 @@ class SimulatedCluster(ReadsTopics):
         self._committed = prepared.committed
         return prepared
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Release everything; idempotent."""
         self._timeline.on_passing = lambda: None
         for host in self._cluster.processes():
             self._cluster.end(host)
@@ -210,11 +203,6 @@ class SimulatedCluster(ReadsTopics):
         """The simulated time (ms)."""
         return self._timeline.now_ms()
 
-    def sent(self, topic: str) -> list[list[Record]]:
-        """Return every record of a source topic, by partition, as its source reads them."""
-        source, reader = self._source(topic), TopicReader(self.application, self._log)
-        return [list(each) for each in reader.by_partition(topic, source.key_serde, source.value_serde)]
-
     def outputs(self) -> dict[str, list[Record]]:
         """Return the records of each output topic, by partition, as they were produced."""
         return self._outputs_from({})
@@ -222,7 +210,7 @@ class SimulatedCluster(ReadsTopics):
     def _outputs_from(self, starts: Mapping[TopicPartition, int]) -> dict[str, list[Record]]:
         reader = TopicReader(self.application, self._log, starts)
         names = sorted(set(self._topics) - set(self.application.program.topics()))
-        return {name: list(reader.unread(name, None, None)) for name in names}
+        return {name: list(reader.unread(name)) for name in names}
 
     # ------------------------------------------------------------------ hosts
 
@@ -261,7 +249,8 @@ class SimulatedCluster(ReadsTopics):
         self._timeline.tell("another program is deployed", is_event=True)
         prepared = self._prepared(program)
         self.application = prepared.application
-        self._cluster.deploy(prepared)
+        self._cluster.stop()
+        self._cluster.restart(prepared)
 
     def purge(self, *, also_sources: bool = False) -> None:
         """Delete records of internal topics that tasks have reported to need no more, as a driver does.

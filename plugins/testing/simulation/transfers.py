@@ -185,7 +185,7 @@ class BackupSimulation(Simulation):
             between = {each: (at, begun[each]) for each, at in backup.outputs.items()}
             reader = TopicReader(self.application, _WithoutBetween(self._log, between))
             if all(self._knows_ends(backup, topic) for topic in self._own[""]):
-                found = {topic: list(reader.unread(topic, None, None)) for topic in self._own[""]}
+                found = {topic: list(reader.unread(topic)) for topic in self._own[""]}
                 self.restored[backup.name] = found
 
     def _knows_ends(self, backup: Backup, topic: str) -> bool:
