@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,10 +20,11 @@ import pytest
 from penstock import Application, Log
 from penstock.plugins.engine.program.status_topic import StatusTopic
 
+from ..processes import Child
 from ..waiting import wait_until
 from .running import EXAMPLES, by_key, load, opened, read, serialized
 
-COMMAND = [sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "08_service:service", "--port", "0"]
+COMMAND = ("-m", "uvicorn", "--app-dir", EXAMPLES, "08_service:service", "--port", "0")
 
 
 @pytest.fixture
@@ -69,19 +69,9 @@ class Service:
 
 @contextmanager
 def served(directory: Path) -> Iterator[Service]:
-    process = subprocess.Popen(
-        COMMAND,
-        cwd=directory,
-        env={**os.environ, "PENSTOCK_DATA_DIR": "data"},
-        text=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    try:
+    outputs = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with Child(*COMMAND, cwd=directory, env={**os.environ, "PENSTOCK_DATA_DIR": "data"}, **outputs) as process:
         yield Service(process)
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def has_processed(service: Service, clicks: int) -> bool:

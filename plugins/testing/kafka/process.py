@@ -114,10 +114,6 @@ class BrokerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self.dismiss_watcher()
-
-    def dismiss_watcher(self) -> None:
-        """End the watcher."""
         assert self._process.stdin is not None, "the watcher's process has no pipe"
         try:
             self._process.stdin.write(b"\n")

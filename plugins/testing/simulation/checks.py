@@ -89,7 +89,7 @@ class Checks:
         for task, partitions in self._cluster.tasks.items():
             last = self._cluster.owners[task].application
             try:
-                there, here = (rows_of(each, task, partitions, self._log, self._outside) for each in (fresh, last))
+                there, here = (_rows_of(each, task, partitions, self._log, self._outside) for each in (fresh, last))
             except PenstockError as error:
                 raise self._timeline.failure(
                     f"task {task} cannot be opened: {type(error).__name__}: {error}"
@@ -209,7 +209,7 @@ def _does_without(changelog: DeltaChangelog, version: str, path: str, disk: Disk
 Rows = dict[tuple[str, bytes], bytes]
 
 
-def rows_of(
+def _rows_of(
     application: Application, task: str, partitions: Sequence[TopicPartition], log: Log, outside: HostWorld
 ) -> Rows:
     """Return the rows of a task's logged and read-only stores at its last commit, by store and key.

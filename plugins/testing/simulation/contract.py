@@ -238,29 +238,23 @@ def difference(expected: Answers, found: Mapping[str, Sequence[Record]], compare
     some come again; where records were deleted before they were read, "with gaps", or "any of them" where some come
     again, too. What an expected answer leaves out is not compared.
     """
-    for topic in sorted({*expected, *found}):
-        wanted, given = _by_key(expected.get(topic, ())), _by_key(found.get(topic, ()))
-        for key in sorted({*wanted, *given}):
-            answers = wanted.get(key, [])
-            length = max((len(each) for each in answers), default=2)
-            got = [tuple(each[:length]) for each in given.get(key, [])]
-            if compared == "latest":
-                got, answers = got[-1:], answers[-1:]
-            if not _COMPARED.get(compared, list.__eq__)(answers, got):
-                return f"topic {topic!r}, key {key}: expected {answers}, found {got}"
+    for place, answers, records in _by_topic_and_key(expected, found):
+        length = max((len(each) for each in answers), default=2)
+        got = [tuple(each[:length]) for each in records]
+        if compared == "latest":
+            got, answers = got[-1:], answers[-1:]
+        if not _COMPARED.get(compared, list.__eq__)(answers, got):
+            return f"{place}: expected {answers}, found {got}"
     return None
 
 
 def difference_before_reset(expected: Answers, found: Mapping[str, Sequence[Record]], compared: str) -> str | None:
     """Return the first answer, by topic and key, that the program would not have given up to some record, as above."""
-    for topic in sorted({*expected, *found}):
-        wanted, given = _by_key(expected.get(topic, ())), _by_key(found.get(topic, ()))
-        for key, got in given.items():
-            answers = wanted.get(key, [])
-            got = [tuple(each[: len(answers[0]) if answers else None]) for each in got]
-            is_right = got == answers[: len(got)] if compared == "in order" else not Counter(got) - Counter(answers)
-            if compared in ("in order", "in any order") and not is_right:
-                return f"topic {topic!r}, key {key}, before a reset: expected the first of {answers}, found {got}"
+    for place, answers, records in _by_topic_and_key(expected, found):
+        got = [tuple(each[: len(answers[0]) if answers else None]) for each in records]
+        is_right = got == answers[: len(got)] if compared == "in order" else not Counter(got) - Counter(answers)
+        if compared in ("in order", "in any order") and not is_right:
+            return f"{place}, before a reset: expected the first of {answers}, found {got}"
     return None
 
 
@@ -278,11 +272,15 @@ _COMPARED: Mapping[str, Callable[[list[Any], list[Any]], bool]] = {
 }
 
 
-def _by_key(answers: Iterable[tuple[Any, ...]]) -> dict[str, list[tuple[Any, ...]]]:
-    found: dict[str, list[tuple[Any, ...]]] = {}
-    for answer in answers:
-        found.setdefault(repr(answer[0]), []).append(tuple(answer))
-    return found
+def _by_topic_and_key(*each: Answers) -> Iterator[tuple[str, list[Any], list[Any]]]:
+    """Yield each topic and key, with its answers in both."""
+    places: dict[tuple[str, str], tuple[list[Any], list[Any]]] = {}
+    for number, topics in enumerate(each):
+        for topic, answers in topics.items():
+            for answer in answers:
+                places.setdefault((topic, repr(answer[0])), ([], []))[number].append(tuple(answer))
+    for (topic, key), (expected, found) in sorted(places.items()):
+        yield f"topic {topic!r}, key {key}", expected, found
 
 
 @dataclass(frozen=True)
@@ -307,61 +305,42 @@ def shrink(
     case: Case, failure: SimulationFailure, play: Callable[[Case], object], seconds: float = 50.0
 ) -> SimulationFailure:
     """Return the failure of the shortest case found within `seconds`. `play` raises for a case that fails."""
-    return _Shrinking(case, failure, play, seconds).shrunk()
+    until = perf_counter() + seconds
+    before: Case | None = None
 
-
-class _Shrinking:
-    def __init__(self, case: Case, failure: SimulationFailure, play: Callable[[Case], object], seconds: float) -> None:
-        self._case = case
-        self._failure = failure
-        self._play = play
-        self._until = perf_counter() + seconds
-
-    def shrunk(self) -> SimulationFailure:
-        before = None
-        while self._case != before and perf_counter() < self._until:
-            before = self._case
-            self._try(replace(self._case, history=replace(self._case.history, rest_arrives=False)))
-            self._try(replace(self._case, history=replace(self._case.history, commit_interval=COMMIT_INTERVALS[0])))
-            self._leave_out_steps()
-            self._leave_out_records()
-            self._simplify_steps()
-        return self._failure
-
-    def _try(self, case: Case) -> bool:
+    def fails(other: Case) -> bool:
         """Take a case if it fails; return whether it does."""
-        if case == self._case or perf_counter() >= self._until:
+        nonlocal case, failure
+        if other == case or perf_counter() >= until:
             return False
         try:
-            self._play(case)
-        except SimulationFailure as failure:
-            self._case, self._failure = case, failure
+            play(other)
+        except SimulationFailure as error:
+            case, failure = other, error
             return True
         return False
 
-    def _leave_out_steps(self) -> None:
-        """Try without many steps that follow each other, then without fewer, the last ones first."""
-        size = len(self._case.history.steps)
-        while size:
-            for end in range(len(self._case.history.steps), 0, -size):
-                self._try(self._case.with_steps(max(0, end - size), end))
+    while case != before and perf_counter() < until:
+        before = case
+        fails(replace(case, history=replace(case.history, rest_arrives=False)))
+        fails(replace(case, history=replace(case.history, commit_interval=COMMIT_INTERVALS[0])))
+        size = len(case.history.steps)
+        while size:  # without many steps that follow each other, then without fewer, the last ones first
+            for end in range(len(case.history.steps), 0, -size):
+                fails(case.with_steps(max(0, end - size), end))
             size //= 2
-
-    def _leave_out_records(self) -> None:
-        arriving = sum(step.kind == "arrive" for step in self._case.history.steps)
-        for topic, records in self._case.records.items():
-            self._try(replace(self._case, records={**self._case.records, topic: records[:arriving]}))
-        for topic, records in self._case.records.items():
+        arriving = sum(step.kind == "arrive" for step in case.history.steps)
+        for topic, records in case.records.items():
+            fails(replace(case, records={**case.records, topic: records[:arriving]}))
+        for topic, records in case.records.items():
             for number in reversed(range(len(records))):
-                self._try(self._case.without_record(topic, number))
-
-    def _simplify_steps(self) -> None:
-        for number in range(len(self._case.history.steps)):
+                fails(case.without_record(topic, number))
+        for number in range(len(case.history.steps)):
             while any(
-                self._try(self._case.with_steps(number, number + 1, simpler))
-                for simpler in self._case.history.steps[number].simpler()
+                fails(case.with_steps(number, number + 1, each)) for each in case.history.steps[number].simpler()
             ):
                 pass
+    return failure
 
 
 @dataclass

@@ -77,6 +77,10 @@ class Simulation(SimulatedCluster):
             given["changelog"] = f"{place}{'&' if '?' in place else '?'}{sizes}"
             given = {"changelog_grace": dice.choice(_GRACES), **given}
         super().__init__(program, dice=history.dice, **given)
+        self.faults: Mapping[str, int] = self._faults.counts
+        """How often each fault struck, by what it is and where."""
+        self.places: Mapping[Place, int] = self._faults.places
+        """How often each operation of each step was done, and how often each fault struck there."""
         self._history = history
         self._program = program
         self._loses_records = "offset_out_of_range" in options
@@ -124,16 +128,6 @@ class Simulation(SimulatedCluster):
     def events(self) -> int:
         """How many events the history has had: steps that did something, and faults that struck."""
         return self._timeline.events
-
-    @property
-    def faults(self) -> Mapping[str, int]:
-        """How often each fault struck, by what it is and where."""
-        return self._faults.counts
-
-    @property
-    def places(self) -> Mapping[Place, int]:
-        """How often each operation of each step was done, and how often each fault struck there."""
-        return self._faults.places
 
     def answers(self) -> Mapping[str, Mapping[str, list[Record]]]:
         """Return the answers, by topic, that have to be those of a run without faults; "" is the application's name."""
