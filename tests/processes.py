@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,25 @@ class Child(subprocess.Popen[str]):
 def python(module: str, *arguments: str | Path) -> Child:
     """Run `python -m MODULE ARGUMENTS`, whose errors are read, too."""
     return Child("-m", module, *arguments, stderr=subprocess.PIPE)
+
+
+def fork() -> int:
+    """Fork; Python 3.12 and later warn when the test runner has threads, which the children here do not need."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def succeeds_in_a_fork(act: Callable[[], object]) -> bool:
+    """Run `act` in a forked process; return whether it raises nothing, and does not return False."""
+    child = fork()
+    if child == 0:
+        code = 2
+        try:
+            code = int(act() is False)
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @contextmanager

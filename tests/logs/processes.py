@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import warnings
 
 from penstock.errors import FencedError
 from penstock.log import Commit
@@ -20,13 +19,6 @@ RECORDS = 20
 def start(role: str, *arguments: object) -> Child:
     """Run a role in a process of its own, killed at the end of a block."""
     return Child("-m", "tests.logs.processes", role, *arguments)
-
-
-def fork() -> int:
-    """Fork; Python 3.12 and later warn when the test runner has threads, which the children here do not need."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
 
 
 def commit_for_ever(directory: str, task: str, partitions: str) -> None:

@@ -18,7 +18,8 @@ from penstock.log import Commit
 from penstock.plugins.logs.local import LocalLog
 from penstock.record import OutputBatch, TopicPartition
 
-from .processes import RECORDS, fork, start
+from ..processes import succeeds_in_a_fork
+from .processes import RECORDS, start
 
 TASKS = 2
 PARTITIONS = 3
@@ -198,15 +199,12 @@ def test_a_forked_child_opens_the_log_anew(tmp_path: Path) -> None:
     """What it inherited belongs to its parent; both go on."""
     log = LocalLog(make(tmp_path))
     log.append(OutputBatch("out", [b"k"], [b"parent"], [0], None, [[0]]))
-    child = fork()
-    if child == 0:
-        code = 1
-        try:
-            log.append(OutputBatch("out", [b"k"], [b"child"], [0], None, [[0]]))
-            code = 0 if len(log.fetch(TopicPartition("out", 0), 0, 9, 1 << 20)[0]) == 2 else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def both_are_there() -> bool:
+        log.append(OutputBatch("out", [b"k"], [b"child"], [0], None, [[0]]))
+        return len(log.fetch(TopicPartition("out", 0), 0, 9, 1 << 20)[0]) == 2
+
+    assert succeeds_in_a_fork(both_are_there)
     log.append(OutputBatch("out", [b"k"], [b"parent again"], [0], None, [[0]]))
     (batch,) = log.fetch(TopicPartition("out", 0), 0, 9, 1 << 20)
     assert list(batch.values) == [b"parent", b"child", b"parent again"]
@@ -216,17 +214,13 @@ def test_a_forked_child_opens_the_log_anew(tmp_path: Path) -> None:
 def test_a_child_forked_in_the_middle_of_a_read_says_so(tmp_path: Path) -> None:
     """Closing LMDB's handles there would give away the reader slot that the parent's thread is using."""
     log = LocalLog(make(tmp_path))
+
+    def is_refused() -> None:
+        with pytest.raises(LogError, match="forked while another thread"):
+            log.topics()
+
     with log._storage.read():
-        child = fork()
-        if child == 0:
-            code = 1
-            try:
-                log.topics()
-            except LogError as error:
-                code = 0 if "forked while another thread" in str(error) else 2
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert succeeds_in_a_fork(is_refused)
     assert log.topics()
     log.close()
 

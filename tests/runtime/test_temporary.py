@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
@@ -12,8 +11,7 @@ from penstock import RuntimeUnavailableError
 from penstock.plugins.engine.host.place import Place
 from penstock.plugins.engine.task import temporary
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
-from tests.logs.processes import fork
-from tests.processes import Child
+from tests.processes import Child, succeeds_in_a_fork
 
 MAKE = """
 import sys, tempfile
@@ -49,11 +47,7 @@ def test_what_a_killed_process_leaves_goes_with_the_next_and_that_of_a_running_o
 
 def test_a_forked_child_does_not_remove_what_its_parent_uses(top: Path) -> None:
     directory = TemporaryDirectory("query")
-    child = fork()
-    if not child:
-        directory.close()
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert succeeds_in_a_fork(directory.close)
     assert directory.path.exists()
     temporary.remove_abandoned(top)
     assert directory.path.exists()
