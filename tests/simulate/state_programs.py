@@ -51,17 +51,15 @@ def passed_on() -> Topology:
 
 BACKUPS = {
     f"passed on, with backups, changelog {place}": contract(
-        "PassedOn", program=passed_on, records=many_records, options={"backups": True, "changelog": place}
+        program=passed_on, records=many_records, options={"backups": True, "changelog": place}
     )
     for place in ("topic:", "directory:", "directory:s3://bucket/of mine")
 } | {
-    "counts, with backups, changelog topic:": contract(
-        "CountsBackedUp", program=counts, records=many_records, options={"backups": True}
-    )
+    "counts, with backups, changelog topic:": contract(program=counts, records=many_records, options={"backups": True})
 }
 RESHARDS = {
     f"passed on, resharded, changelog {place}": contract(
-        "PassedOnResharded", program=passed_on, records=many_records, options={"reshard": (3, 5), "changelog": place}
+        program=passed_on, records=many_records, options={"reshard": (3, 5), "changelog": place}
     )
     for place in ("topic:", "directory:")
 }

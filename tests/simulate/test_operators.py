@@ -136,5 +136,5 @@ def test_a_host_that_was_frozen_before_a_fence_over_a_move_changes_nothing(mode:
 
 
 def test_equal_keys_have_equal_bytes_or_the_history_fails() -> None:
-    soaked = soak(contract("Groups", program=counts_of_groups("pickle"), shrinks=False), range(10, 30))
+    soaked = soak(contract(program=counts_of_groups("pickle"), shrinks=False), range(10, 30))
     assert soaked.failure is not None
