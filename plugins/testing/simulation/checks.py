@@ -11,7 +11,6 @@ from pathlib import Path
 from penstock import (
     Application,
     ChangelogError,
-    Commit,
     DeltaChangelog,
     Log,
     PenstockError,
@@ -51,15 +50,6 @@ class Checks:
         topics = self._log.topics().items()
         partitions = [TopicPartition(name, number) for name, info in topics for number in range(info.partitions)]
         return self._log.end_offsets(partitions, stable=False), self.positions()
-
-    def commits(self) -> Mapping[str, Commit]:
-        """Return the last commits of tasks with stores, by task."""
-        application, found = self._cluster.application, {}
-        for task, partitions in self._cluster.tasks.items():
-            commit = self._log.last_commit(application.id, task, partitions)
-            if commit is not None and application.program.subtopology(TaskId.parse(task).subtopology).stores:
-                found[task] = commit
-        return found
 
     def positions(self) -> Mapping[TopicPartition, int | None]:
         """Return the committed positions of all tasks."""
@@ -154,11 +144,14 @@ class Checks:
         raise self._timeline.failure("it never comes to rest, though no fault strikes any more")
 
     def _let_replicas_catch_up(self) -> None:
+        application = self._cluster.application
         for host in [each for each in self._cluster.followers if each.can_act]:
             self._cluster.let(host, host.work)
-            for task, commit in self.commits().items():
-                lacking = logged_stores(self._cluster.application, task) - host.stores(task)
-                if host.version(task) != commit.version or lacking:
+            for task, partitions in self._cluster.tasks.items():
+                commit = self._log.last_commit(application.id, task, partitions)
+                has_stores = bool(application.program.subtopology(TaskId.parse(task).subtopology).stores)
+                lacking = logged_stores(application, task) - host.stores(task)
+                if commit is not None and has_stores and (host.version(task) != commit.version or lacking):
                     raise self._timeline.failure(
                         f"{host} shows version {host.version(task)} of task {task}, whose last commit is "
                         f"{commit.version}, and lacks the stores {sorted(lacking)}; no fault strikes any more"

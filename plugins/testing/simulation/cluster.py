@@ -136,25 +136,23 @@ class Cluster:
 
     def follow(self, machine: int) -> None:
         """Let the host with replicas on a machine work; start it if there is none."""
-        found = [each for each in self.followers if each.machine == machine]
-        if not found:
-            started: ReplicaHost = self.start_beside(
-                machine, ReplicaHost, self._machines[machine].replicas,
-                lambda task, replica: self.contents.check(self.application, task, replica, str(started)),
-            )  # fmt: skip
-            found = [started]
-            self.followers.append(started)
-        if not found[0].is_frozen:
-            self.let(found[0], found[0].work)
+        directory = self._machines[machine].replicas
+
+        def check(host: Host, task: str, replica: Replica) -> None:
+            self.contents.check(self.application, task, replica, str(host))
+
+        self._let_one(machine, self.followers, lambda: self.start_beside(machine, ReplicaHost, directory, check))
 
     def stand_by(self, machine: int) -> None:
         """Let the host with standbys on a machine work; start it if there is none."""
-        found = [each for each in self.standbys if each.machine == machine]
-        if not found:
-            found = [self.start_beside(machine, StandbyHost)]
-            self.standbys += found
-        if not found[0].is_frozen:
-            self.let(found[0], found[0].work)
+        self._let_one(machine, self.standbys, lambda: self.start_beside(machine, StandbyHost))
+
+    def _let_one(self, machine: int, group: list[T], start: Callable[[], T]) -> None:
+        host = next((each for each in group if each.machine == machine), None)
+        if host is None:
+            group.append(host := start())
+        if not host.is_frozen:
+            self.let(host, host.work)
 
     def start_tool(self, machine: int, kind: Callable[..., ToolHost], *given: object) -> ToolHost:
         """Start a process beside the application on a machine; `given` says what it does."""

@@ -382,14 +382,14 @@ class DriverHost(Host):
 class ReplicaHost(Host):
     """Has a replica of each task with stores, in `directory` by task. No two may have the same one at a time.
 
-    `check` gets a task and its replica, whenever the replica may be read.
+    `check` gets this host, a task and its replica, whenever the replica may be read.
     """
 
     kind = "replica host"
 
     def __init__(
         self, number: int, application: Application, log: HostLog, world: HostWorld, directory: Path,
-        check: Callable[[str, Replica], None],
+        check: Callable[[Host, str, Replica], None],
     ) -> None:  # fmt: skip
         super().__init__(number, application, log, world)
         self._directory, self._check = directory, check
@@ -412,10 +412,10 @@ class ReplicaHost(Host):
             place = self._directory / task
             self._replicas[task] = Replica(self.application, task, self.log, place, world=self.world.world)
         replica = self._replicas[task]
-        self._check(task, replica)
-        if replica.catch_up(lambda: self._check(task, replica)) and replica.commit is not None:
+        self._check(self, task, replica)
+        if replica.catch_up(lambda: self._check(self, task, replica)) and replica.commit is not None:
             assert replica.version == replica.commit.version, f"its commit is {replica.commit}, not {replica.version}"
-        self._check(task, replica)
+        self._check(self, task, replica)
 
     def version(self, task: str) -> str | None:
         """Return the version that the replica of a task shows."""

@@ -134,9 +134,6 @@ class BackupSimulation(Simulation):
             self._cluster.wake(tool)
         else:
             self._cluster.let(tool, tool.work)
-        self._take_ended()
-
-    def _take_ended(self) -> None:
         for tool in [each for each in self._cluster.tools if each.is_done]:
             if tool.error is not None:
                 self.failed.append(f"{type(tool.error).__name__}: {tool.error}")
