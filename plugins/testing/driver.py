@@ -384,10 +384,7 @@ class TopologyTestDriver(ReadsTopics):
             self._drain()
 
     def _choose(self, heads: Mapping[TaskId, Waiting]) -> tuple[TaskId, dict[TopicPartition, int]]:
-        """Return the task that has the oldest record, and up to which offsets it is to process records.
-
-        `heads` has the next records of each task that has some, in the order of the tasks.
-        """
+        """Return the task with the oldest of `heads`, tasks' next records, and the offsets up to which it processes."""
         task = min(heads, key=lambda each: min(some[0][0] for some in heads[each].values()))
         return task, oldest_first(heads[task], self._commit_every)
 
@@ -477,10 +474,7 @@ Waiting = dict[TopicPartition, Sequence[tuple[int, int]]]
 
 
 def oldest_first(waiting: Mapping[TopicPartition, Sequence[tuple[int, int]]], most: int) -> dict[TopicPartition, int]:
-    """Return up to which offset of each partition the first `most` records are.
-
-    Of the partitions' next records the one with the lowest timestamp is first, as in a task.
-    """
+    """Return the offsets up to which the first `most` records are: the lowest timestamps first, as in a task."""
     partitions = ([(timestamp, each, end) for timestamp, end in waiting[each]] for each in waiting)
     return {each: end for _, each, end in islice(merge(*partitions, key=itemgetter(0)), most)}
 

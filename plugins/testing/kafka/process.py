@@ -136,10 +136,7 @@ def failed(what: str, said: str) -> RuntimeUnavailableError:
 
 
 def locked(directory: Path) -> IO[str] | None:
-    """Return an open file that locks a broker's directory; None if another process has locked it.
-
-    Kafka locks its data, too, but only when a second broker's controller has already written among the first one's.
-    """
+    """Return an open file that locks a broker's directory, None if it is locked: Kafka's own lock comes too late."""
     file = (directory / "lock").open("w")
     if lock_open_file(file.fileno()):
         return file
@@ -148,10 +145,7 @@ def locked(directory: Path) -> IO[str] | None:
 
 
 def free_ports(number: int) -> list[int]:
-    """Return free ports of 127.0.0.1, below the range that the system uses for outgoing connections.
-
-    A port in that range could be taken while a broker is down, even by its own clients' connection attempts.
-    """
+    """Return free ports of 127.0.0.1 that no outgoing connection is given while the broker is down."""
     low, high = 15_000, min(_first_ephemeral(), 60_000)
     if high - low < 1000:
         low, high = 10_000, 60_000
@@ -176,10 +170,7 @@ def is_free(port: int) -> bool:
 
 
 def brokers_known_at(port: int, timeout_seconds: float = 2.0) -> set[int]:
-    """Return the ids of the live brokers according to the one at `port`; none if it does not answer yet.
-
-    A broker accepts connections some time before it answers, and answers some time before it takes part.
-    """
+    """Return the ids of the live brokers according to the one at `port`; none if it does not answer yet."""
     # Metadata, version 4: no topics, none made. The answer begins with a throttle time and the brokers.
     request = struct.pack(">hhihib", 3, 4, 1, -1, 0, 0)
     try:

@@ -100,9 +100,7 @@ class Checks:
     def _left_for_ever(self, task: str, version: str) -> list[str]:
         """Clean a task's changelog for its last version; return the files that stay and that no version needs.
 
-        Orphans may stay until the task has passed their counters, and the newest snapshot until the next one is
-        written, though the deltas before it may be there as well: those of its version can be in one file with later
-        ones.
+        Orphans may stay until the task has passed their counters, and the newest snapshot until the next one.
         """
         application, disk = self._cluster.application, self._disk
         with closing(open_deltas(application.settings, application.id, task, self._outside.world)) as changelog:
@@ -205,11 +203,7 @@ Rows = dict[tuple[str, bytes], bytes]
 def _rows_of(
     application: Application, task: str, partitions: Sequence[TopicPartition], log: Log, outside: HostWorld
 ) -> Rows:
-    """Return the rows of a task's logged and read-only stores at its last commit, by store and key.
-
-    `application` has the directory whose copy is opened; what that lacks is restored from the changelog, and filled
-    from the topics of read-only stores.
-    """
+    """Return the rows of a task's logged and read-only stores at its last commit, over the copy of `application`."""
     task_id = TaskId.parse(task)
     filled = {each.store.name for each in application.program.subtopology(task_id.subtopology).read_only_stores}
     with (

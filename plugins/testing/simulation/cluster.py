@@ -262,10 +262,7 @@ class Cluster:
     # ------------------------------------------------------------------ work
 
     def let(self, host: Host, act: Callable[[], object]) -> None:
-        """Let a host do something. It may die or freeze in it, or its run may end with an error of the log.
-
-        Raises SimulationFailure for an error that no fault explains.
-        """
+        """Let a host act: it may die, freeze or lose the log. Raises SimulationFailure for an error without a fault."""
         host.let(lambda: self._act(host, act))
         self._judge(host)
 
@@ -304,10 +301,10 @@ class Cluster:
                     self.contents.note(self.application, task, version, tables, f"the local state of {where}")
 
     def _is_content_of(self, task: str, version: str | None) -> bool:
-        """Return whether a copy at a version has its content, and not also what came after it.
+        """Return whether a copy at a version has its content alone.
 
-        With a changelog in topics, a host that wakes may restore what its successor has committed meanwhile, under the
-        name of the version before. It does no harm: what follows that version is applied once more.
+        With a changelog in topics, a host that wakes may restore later changes under an earlier version: harmless, as
+        they are applied once more.
         """
         if self.application.settings.log_changelog is None:
             return True
@@ -329,10 +326,7 @@ class Cluster:
         self.let(host, lambda: host.world.run(number))
 
     def work_on(self, host: Host, late: str = "") -> None:
-        """Let a host and its threads work until they have nothing to do; in batches, as far as the driver plans.
-
-        Those of the pool `late` are slow: one of their calls runs when there is nothing else to do.
-        """
+        """Let a host and its threads work until they have nothing to do. Calls of the pool `late` are run last."""
         self.drive()
         for _ in range(_MOST_BATCHES):
             if not host.can_act:
@@ -372,10 +366,9 @@ Tables = Mapping[str, Mapping[bytes, bytes]]
 
 
 class Contents:
-    """Compares copies of a task's stores at the same version: those of hosts and those of replicas.
+    """Compares copies of a task's stores at the same version, which is never made twice.
 
-    A version is never made twice, so all copies with its name have the same content, or one of them is wrong. Stores
-    that free old rows on their own host are left out.
+    Stores that free old rows on their own host are left out.
     """
 
     def __init__(self, log: SimulatedLog) -> None:

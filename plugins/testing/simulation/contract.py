@@ -370,10 +370,7 @@ def soak(
     *,
     jobs: int = 1,
 ) -> Soaked:
-    """Run the history of each seed until one fails, in `jobs` processes. `progress` is called after each.
-
-    The same seed makes the same history. Seeds take turns between continuous mode and batches.
-    """
+    """Run the history of each seed until one fails, in `jobs` processes. `progress` is called after each."""
     soaked = Soaked()
     for each in _played(contract, seeds) if jobs == 1 else _played_by(jobs, contract, seeds):
         soaked.add(each)

@@ -75,17 +75,11 @@ class Faults:
         return {host: faults[0][0] for host, faults in armed.items() if faults and host is not None}
 
     def edge(self, host: Host, what: str, call: Callable[[], Any], changes: bool) -> Any:
-        """Do an operation (`call`) of a host on the log; `changes`: it changes the log.
-
-        Raises HostDied where the host dies, and LogError where it loses the log.
-        """
+        """Do an operation of a host on the log. Raises HostDied where it dies, LogError where it loses the log."""
         return self._do(host, what, call, LOG_FAULTS, changes=changes, tells=changes)
 
     def disk_edge(self, host: Host, what: str, call: Callable[[], Any], changes: bool, tells: bool) -> Any:
-        """Do an operation of a host on the disk. Raises HostDied where it dies, OSError where the disk refuses.
-
-        `tells`: the story has a line of it.
-        """
+        """Do an operation of a host on the disk. Raises HostDied where it dies, OSError where the disk refuses."""
         if host.refusals and not host.is_dead:
             host.refusals -= 1
             raise self._refusal(host.refusals)

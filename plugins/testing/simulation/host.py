@@ -51,10 +51,7 @@ from .log import HostLog
 
 
 def with_state_in(application: Application, directory: Path) -> Application:
-    """Return a prepared application with the state of its tasks in a directory.
-
-    `Application.with_settings` would make another one, which is not prepared.
-    """
+    """Return a prepared application with its state in a directory; that of `with_settings` is not prepared."""
     made = copy(application)
     made.settings = replace(application.settings, state_dir=str(directory))
     return made
@@ -87,10 +84,7 @@ def spend(seconds: float) -> None:
 
 
 class Host(ABC):
-    """One process with tasks. `number` names it in the story; `application` has the directory of its machine.
-
-    A method raises HostDied where the host dies in it.
-    """
+    """A process with tasks. `application` has its machine's directory. Methods raise HostDied where the host dies."""
 
     kind = "host"
     """What the story calls it."""
@@ -475,9 +469,7 @@ _RESTS = 0.05
 
 
 class ToolHost(Host):
-    """A process that does one thing, `act`, which may take several acts. `kind` names it in the story.
-
-    At its end it `is_done`, with `error` if it failed, else with what `act` returned in `made`.
+    """A process that does one thing, `act`, and then `is_done`, with `error`, or `made`: what `act` returned.
 
     Where it waits, and before some of its operations on log and disk, it rests, and others act until it is woken.
     """

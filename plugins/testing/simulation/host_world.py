@@ -103,10 +103,7 @@ class HostWorld(Clock):
             each.tick()
 
     def _wait(self, given: Collection[Future[Any]], seconds: float | None = None, /) -> None:
-        """Run this host's calls, first of all those that are waited for, until these are done.
-
-        Others would run inside this one, and could not wait for it.
-        """
+        """Run this host's calls until those that are waited for are done, these first: others could not wait for it."""
         while not all(each.done() for each in given):
             if self.calls:
                 self.run(next((number for number, call in enumerate(self.calls) if call.future in given), 0))

@@ -399,10 +399,7 @@ def check_options(mode: str, hosts: int, partitions: int) -> None:
 
 
 def outside_topics(application: Application, given: Collection[str]) -> list[str]:
-    """Return the topics of a program that are not its own, with those that are `given`.
-
-    Raises ConfigError if functions or patterns choose some, and none are given.
-    """
+    """Return the topics outside an application, with `given`. Raises ConfigError if none are, and it names not all."""
     named = named_topics(application)
     if named is None and not given:
         raise ConfigError(

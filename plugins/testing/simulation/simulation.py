@@ -281,10 +281,7 @@ class Simulation(SimulatedCluster):
         self._cluster.restart(prepared)
 
     def _reset(self, step: Step) -> None:
-        """Stop the application and reset it to the start of its topics. A reset that is cut short may not be repeated.
-
-        What was produced counts for itself, and so does what follows.
-        """
+        """Stop the application and reset it to the start of its topics. What was produced before counts for itself."""
         sources = [TopicPartition(name, number) for name in self.arrived for number in range(self._partitions)]
         if self._loses_records or not self._may_be_moved or any(self._log.start_offsets(sources).values()):
             return
@@ -331,11 +328,7 @@ class Simulation(SimulatedCluster):
         self._restart()
 
     def _operate(self, act: Act, step: Step) -> bool:
-        """Let an operator do something; return whether it was done.
-
-        The process may die in it, or lose the log or its disk. One that freezes is killed, before anything else starts.
-        In half of these steps, hosts that are frozen wake in the middle of it.
-        """
+        """Let an operator's process do something; return whether it was done. Frozen hosts may wake in the middle."""
         cluster, random = self._cluster, Random(step.amount)
 
         def wake_one() -> None:
@@ -351,9 +344,8 @@ class Simulation(SimulatedCluster):
     def _take_over(self, step: Step) -> None:
         """Start a host beside a frozen one, or on another machine, and give it the tasks; then the frozen one wakes.
 
-        The frozen one may end what its threads have to do before it looks at what came of it. Then the successor may
-        die, and its tasks are opened over an empty disk: so it shows at once what the frozen one has done to the
-        changelog.
+        The successor may die, and its tasks are opened over an empty disk: so it shows at once what the frozen one has
+        done to the changelog.
         """
         cluster = self._cluster
         frozen = [each for each in cluster.hosts if each.is_frozen and not each.is_of_earlier_program]
@@ -502,10 +494,7 @@ Act = Callable[[Log, World, Callable[[], None]], object]
 
 
 class OperatorHost(Host):
-    """Does one thing under the application's lease. `is_done`: it has come to its end.
-
-    `between` is called before each check of the lease, which comes before each part of the work.
-    """
+    """Does one thing under the application's lease, and then `is_done`. `between` is called before each check of it."""
 
     kind = "operator"
 
