@@ -94,6 +94,8 @@ class SimulatedCluster(ReadsTopics):
         self._partitions = partitions
         self._topic_settings = topics or {}
         self._timeline = Timeline(initial_wall_clock_ms)
+        self.story = self._timeline.story
+        """A line for each thing that happened."""
         self._disk = Disk(self._timeline, Random(dice))
         self._outside = HostWorld(self._timeline, HostFiles(self._disk, -1, lambda what, call, *_: call()))
         self._disk.make_directory(-1, CHANGELOG)
@@ -141,11 +143,6 @@ class SimulatedCluster(ReadsTopics):
             self._temporary.close()
 
     # ------------------------------------------------------------------ what there is
-
-    @property
-    def story(self) -> list[str]:
-        """A line for each thing that happened."""
-        return self._timeline.story
 
     def failure(self, what: str) -> SimulationFailure:
         """Return what to raise for a history up to now after which something is wrong."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -27,7 +27,7 @@ from penstock.plugins.state.transfer.reshard import accept, plan_reshard, reshar
 
 from ..topics import TopicReader
 from .history import Fault, History, Step
-from .host import ToolHost, with_state_in
+from .host import LEASE_SECONDS, ToolHost, with_state_in
 from .host_world import HostWorld
 from .log import TRANSACTION_SECONDS, HostLog, SimulatedLog
 from .simulation import Simulation, is_on_disk
@@ -42,6 +42,15 @@ _PASSES = (0.02, 0.1, 0.3)
 _PATIENCE_SECONDS = 20.0
 _MOST_RESTORED = 2
 """The most backups of a history that are restored; all are read."""
+RESHARD = "reshard"
+_MOST_TRIES = 6
+_LOOK_SECONDS = 0.5
+_FAULTY_TRIES = 0.8
+"""In how many tries but the last faults strike the process."""
+_MOST_FAULTS = 3
+"""The most that wait for it: a delay, and some others, do not end it."""
+_FROZEN = 0.2
+"""In how many of these it is frozen before it writes where the application is stored."""
 
 
 def with_backups(history: History, random: Random) -> History:
@@ -181,13 +190,14 @@ class BackupSimulation(Simulation):
             run_to_end(copy, self._log, self._outside)
             between = {each: (at, begun[each]) for each, at in backup.outputs.items()}
             reader = TopicReader(self.application, _WithoutBetween(self._log, between))
-            if all(self._knows_ends(backup, topic) for topic in self._own[""]):
+            written = [
+                TopicPartition(topic, number)
+                for topic in self._own[""]
+                for number in range(self._log.topic(topic).partitions)
+            ]
+            if backup.outputs.keys() >= set(written):
                 found = {topic: list(reader.unread(topic)) for topic in self._own[""]}
                 self.restored[backup.name] = found
-
-    def _knows_ends(self, backup: Backup, topic: str) -> bool:
-        partitions = self._log.topic(topic).partitions
-        return all(TopicPartition(topic, number) in backup.outputs for number in range(partitions))
 
     def answers(self) -> Mapping[str, Mapping[str, list[Record]]]:
         """Return the answers of the application, and those together with those of each restored one."""
@@ -210,38 +220,23 @@ class _WithoutBetween(HostLog):
 def run_to_end(application: Application, log: SimulatedLog, outside: HostWorld) -> None:
     """Let an application process everything that is there, without faults."""
     prepared = prepare(application, log)
-    with closing(ProcessResources(outside.world)) as resources:
+    with ExitStack() as stack:
+        resources = stack.enter_context(closing(ProcessResources(outside.world)))
         workers = [
-            TaskWorker(prepared.application, task, partitions, log, resources=resources)
-            for task, partitions in prepared.assignment.tasks.items()
+            stack.enter_context(closing(TaskWorker(prepared.application, task, inputs, log, resources=resources)))
+            for task, inputs in prepared.assignment.tasks.items()
         ]
-        try:
-            before: Mapping[TopicPartition, int] | None = None
-            while True:
-                positions: dict[TopicPartition, int] = {}
-                log.write_markers()
-                for worker in workers:
-                    ends = log.end_offsets(worker.partitions)
-                    positions |= worker.run_batch(ends, outside.now_ms()).positions
-                prepared.committed.add(positions)
-                if positions == before:
-                    return
-                before = positions
-        finally:
+        before: Mapping[TopicPartition, int] | None = None
+        while True:
+            positions: dict[TopicPartition, int] = {}
+            log.write_markers()
             for worker in workers:
-                worker.close()
-
-
-RESHARD = "reshard"
-_LEASE_MS = 15_000
-_MOST_TRIES = 6
-_LOOK_SECONDS = 0.5
-_FAULTY_TRIES = 0.8
-"""In how many tries but the last faults strike the process."""
-_MOST_FAULTS = 3
-"""The most that wait for it: a delay, and some others, do not end it."""
-_FROZEN = 0.2
-"""In how many of these it is frozen before it writes where the application is stored."""
+                ends = log.end_offsets(worker.partitions)
+                positions |= worker.run_batch(ends, outside.now_ms()).positions
+            prepared.committed.add(positions)
+            if positions == before:
+                return
+            before = positions
 
 
 def with_reshards(history: History, random: Random, numbers: tuple[int, ...]) -> History:
@@ -308,7 +303,7 @@ class ReshardSimulation(Simulation):
 
     def _change(self, host: ToolHost, what: str, partitions: int) -> str:
         application = with_state_in(self._made, Path(host.application.settings.state_dir))
-        lease = host.log.lease(application.id, str(host), _LEASE_MS)
+        lease = host.log.lease(application.id, str(host), int(LEASE_SECONDS * 1000))
         if what == RESHARD:
             reshard(plan_reshard(application, host.log, partitions), host.log, lease, world=host.own_world)
         else:
@@ -330,7 +325,7 @@ class ReshardSimulation(Simulation):
         """Let processes do it, one after the other, until one has."""
         before = read_stored(self._made.id, self._log)
         for number in range(_MOST_TRIES):
-            self._timeline.pass_by(_LEASE_MS / 1000 + 1)  # the lease of a process that died
+            self._timeline.pass_by(LEASE_SECONDS + 1)  # the lease of a process that died
             if read_note_beside(self._made.id, self._log, "resharding").get("before") == before.id:
                 self._arrive(random.randrange(3))  # the ends are noted, so writers may write again
             tool = self._cluster.start_tool(
