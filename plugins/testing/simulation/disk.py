@@ -89,12 +89,8 @@ class Disk:
 
     def files(self, directory: str = "/") -> list[str]:
         """Return the paths of all files in a directory and below it."""
-        try:
-            names = self.directory(directory).names
-        except FileNotFoundError:
-            return []
         found = []
-        for name, node in sorted(names.items()):
+        for name, node in sorted(self.names(directory).items()):
             path = os.path.join(directory, name)
             found += [path] if isinstance(node, SimulatedFile) else self.files(path)
         return found
@@ -125,6 +121,12 @@ class Disk:
         return kept + self.random.choice((b"", bytes(len(file.data) - len(kept))))
 
     # ------------------------------------------------------------------ what a machine does
+
+    def names(self, path: str) -> dict[str, SimulatedFile | _Directory]:
+        """Return what is in a directory, by name; nothing if there is no such directory."""
+        with suppress(FileNotFoundError):
+            return self.directory(path).names
+        return {}
 
     def directory(self, path: str) -> _Directory:
         """Return a directory. Raises FileNotFoundError."""
@@ -187,12 +189,8 @@ class Disk:
     def remove(self, machine: int, path: str) -> None:
         """Remove a file, or a directory with what is in it, if it exists."""
         directory, name = os.path.split(path)
-        try:
-            above = self.directory(directory)
-        except FileNotFoundError:
-            return
-        if name in above.names:
-            above.change(machine, {name: None})
+        if name in self.names(directory):
+            self.directory(directory).change(machine, {name: None})
 
 
 def _apply(to: dict[str, SimulatedFile | _Directory], names: Mapping[str, SimulatedFile | _Directory | None]) -> None:
@@ -266,12 +264,8 @@ class HostFiles(Files):
         return self._do("lists", directory, lambda: self._scan(directory), changes=False)
 
     def _scan(self, directory: str) -> list[StoredFile]:
-        try:
-            names = self.disk.directory(directory).names
-        except FileNotFoundError:
-            return []
         found = []
-        for name, node in names.items():
+        for name, node in self.disk.names(directory).items():
             if isinstance(node, SimulatedFile):
                 with suppress(FileNotFoundError):
                     size = len(self._read(os.path.join(directory, name)))
@@ -282,10 +276,7 @@ class HostFiles(Files):
         return self._do("lists", directory, lambda: self._folders(directory), changes=False)
 
     def _folders(self, directory: str) -> list[str]:
-        with suppress(FileNotFoundError):
-            names = self.disk.directory(directory).names
-            return [name for name, node in names.items() if not isinstance(node, SimulatedFile)]
-        return []
+        return [name for name, node in self.disk.names(directory).items() if not isinstance(node, SimulatedFile)]
 
     def make_directory(self, path: str) -> list[str]:
         return self._do("makes", path, lambda: self.disk.make_directory(self._machine, path))

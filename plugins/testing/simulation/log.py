@@ -349,8 +349,8 @@ class _HostCommitter(TaskCommitter):
     streams_outputs = True
 
     def __init__(self, inner: TaskCommitter, log: SimulatedLog, application_id: str, task_id: str, edge: Edge) -> None:
-        self._inner, self._log, self._edge = inner, log, edge
-        self._application_id, self._task_id = application_id, task_id
+        self._inner, self._log, self._edge, self._task_id = inner, log, edge, task_id
+        self._writer = inner, application_id, task_id
         self._committed_at = log.seconds()
 
     @property
@@ -363,9 +363,8 @@ class _HostCommitter(TaskCommitter):
 
     def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
         counter, records = commit.version.partition("-")[0].lstrip("0") or "0", sum(map(len, outputs))
-        where = self._inner, self._application_id, self._task_id
         what = f"commits task {self._task_id}: version {counter}, {records} records"
-        self._edge(what, lambda: self._log.commit_of(*where, commit, outputs), True)
+        self._edge(what, lambda: self._log.commit_of(*self._writer, commit, outputs), True)
         self._committed_at = self._log.seconds()
 
     def expires(self) -> bool:
@@ -376,8 +375,8 @@ class _HostCommitter(TaskCommitter):
         return TRANSACTION_SECONDS / 2
 
     def send(self, outputs: Sequence[OutputBatch]) -> None:
-        what, where = f"sends {sum(map(len, outputs))} records of task", (self._inner, self._application_id)
-        self._edge(f"{what} {self._task_id}", lambda: self._log.send_of(*where, self._task_id, outputs), True)
+        what = f"sends {sum(map(len, outputs))} records of task {self._task_id}"
+        self._edge(what, lambda: self._log.send_of(*self._writer, outputs), True)
 
     def close(self) -> None:
         # A process that has died, or that the log does not hear, leaves its transaction open.
