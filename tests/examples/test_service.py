@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -105,5 +106,7 @@ def test_it_is_not_healthy_when_the_application_has_failed(application: Applicat
 
 
 def test_it_does_not_start_without_its_topics(tmp_path: Path) -> None:
-    done = subprocess.run(COMMAND, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [sys.executable, *COMMAND], cwd=tmp_path, check=False, capture_output=True, text=True, timeout=240
+    )
     assert done.returncode != 0 and "(`penstock topics create`)" in done.stderr
