@@ -170,6 +170,7 @@ class HostBackend:
         return getattr(self._below, name)
 
     def write(self, changes: Changes, previous: str | None, version: str) -> None:
+        """Write to the backend below. Raises StoreError where a fault refuses it."""
         rows = sum(map(len, changes.values()))
         try:
             self._edge(
