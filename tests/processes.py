@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -29,31 +31,62 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-@contextmanager
-def python(module: str, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """Run `python -m MODULE ARGUMENTS` in a process group of its own, which is killed at the end of the block."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            assert stream is not None
+class Child(subprocess.Popen[str]):
+    """A Python program in a process group of its own, which is killed at the end of a `with` block."""
+
+    def __init__(self, *arguments: object, **options: Any) -> None:
+        """Run `python ARGUMENTS`; `options` are those of Popen."""
+        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+        pipes = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+        given = {"cwd": ROOT, "env": environment, "text": True, "start_new_session": True, **pipes, **options}
+        super().__init__([sys.executable, *map(str, arguments)], **given)
+
+    def line(self) -> str:
+        """Wait for the next line that it prints."""
+        assert self.stdout is not None
+        return self.stdout.readline().strip()
+
+    def tell(self, text: str) -> None:
+        """Send it text."""
+        assert self.stdin is not None
+        self.stdin.write(text)
+        self.stdin.flush()
+
+    def end(self) -> None:
+        """Kill it with its group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.wait()
+        for stream in filter(None, (self.stdin, self.stdout, self.stderr)):
             with suppress(BrokenPipeError):
                 stream.close()
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
+
+
+def python(module: str, *arguments: str | Path) -> Child:
+    """Run `python -m MODULE ARGUMENTS`, whose errors are read, too."""
+    return Child("-m", module, *arguments, stderr=subprocess.PIPE)
+
+
+def fork() -> int:
+    """Fork; Python 3.12 and later warn when the test runner has threads, which the children here do not need."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def succeeds_in_a_fork(act: Callable[[], object]) -> bool:
+    """Run `act` in a forked process; return whether it raises nothing, and does not return False."""
+    child = fork()
+    if child == 0:
+        code = 2
+        try:
+            code = int(act() is False)
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Hypothesis strategies for tests of stream programs and serdes: records, streams of them, and values of every type."""
 
-from penstock.plugins.testing.strategies import records, streams
-from penstock.plugins.testing.values import keys, values
+from penstock.plugins.testing.strategies import keys, records, streams, values
 
 __all__ = ["keys", "records", "streams", "values"]

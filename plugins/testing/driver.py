@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from penstock import (
     Application,
+    Clock,
     ConfigError,
+    Duration,
     Headers,
     Log,
     ManualClock,
@@ -22,26 +27,28 @@ from penstock import (
     Topology,
     TopologyBuilder,
     UnknownTopicError,
+    World,
     duration_ms,
 )
 from penstock.plugins.changelogs.memory import MemoryChangelog
+from penstock.plugins.engine.program.pausing import pause, resume
 from penstock.plugins.engine.program.preparation import make_changelog_topics, prepare_serdes
-from penstock.plugins.engine.program.visits import asked_visits
+from penstock.plugins.engine.program.visits import ask_for_visit, asked_visits
 from penstock.plugins.engine.task.fronts import UNKNOWN, in_front
+from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.report import TaskReport
 from penstock.plugins.engine.task.shipping import pack
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
+from penstock.plugins.logs.memory import MemoryLog
+from penstock.program.nodes import decorate
+from penstock.task.progress import Front
 from penstock.task.schedules import NEVER
 
-from .driver_log import Waiting, driver_log, oldest_first, waiting_records
-from .orders import TakesOrders
-from .piping import check_partitions, check_time, serialized
 from .processes import Process, Processes
-from .topic_reader import ReadsTopics, TopicReader, named_topics
-from .topics import InputTopic
+from .topics import InputTopic, ReadsTopics, TopicReader, check_partitions, check_time, named_topics, serialized
 
 
-class TopologyTestDriver(ReadsTopics, TakesOrders):
+class TopologyTestDriver(ReadsTopics):
     """Runs `program` (a Topology, a StreamsBuilder or an Application) in this process, to test it.
 
     The same Task, commits, changelog and restore as on Spark, with a log and stores in memory; stores that name a
@@ -124,7 +131,11 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
         self._closed = False
         packed = pack(application)  # also where nothing is shipped, so that a test finds what could not be
         self._given_log = log if isinstance(log, Log) else None
-        self.log = driver_log(application, log, self._count, self._clock)
+        if log is None:
+            self.log: Log = AutoCreatingLog(self._count, self._clock)
+        else:
+            self.log = log if isinstance(log, Log) else open_log(application.settings)
+            make_named_topics(application, self.log, self._count)
         self._processes = Processes(application, packed, self.log, self._clock, self._directory.path, reopen_tasks)
         self._outputs = TopicReader(application, self.log)
         try:
@@ -230,13 +241,35 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
         source, count = self._source(topic), self.log.topics()[topic].partitions
         return serialized(topic, source, self.application.settings, records, partition, count, self.wall_clock_ms)
 
-    # ------------------------------------------------------------------ records out
+    # ------------------------------------------------------------------ time and orders
 
-    def sent(self, topic: str) -> list[list[Record]]:
-        """Return every record of a source topic, by partition, as its source reads them."""
-        source = self._source(topic)
-        reader = TopicReader(self.application, self.log)
-        return list(map(list, reader.by_partition(topic, source.key_serde, source.value_serde)))
+    def advance_wall_clock(self, duration: Duration) -> None:
+        """Move the wall clock on, fire what is due, and run everything it causes."""
+        if duration_ms(duration, "advance_wall_clock", may_be_negative=True) < 0:
+            raise ConfigError("the wall clock does not go back")
+        self._clock.advance(duration)
+        self._call_what_is_due()
+
+    def pause(self, *subtopologies: int) -> None:
+        """Process no records of these sub-topologies, or of any, and call no punctuators of theirs, until `resume`."""
+        self._paused = pause(self.application, self.log, subtopologies).of(self.application)
+
+    def resume(self, *subtopologies: int) -> None:
+        """End the pause of these sub-topologies, or of all; process what waits, and call punctuators that are due."""
+        self._paused = resume(self.application, self.log, subtopologies).of(self.application)
+        self._call_what_is_due(may_wait=True)
+
+    def visit(self, visitor: str, argument: Any = None) -> None:
+        """Have a visitor called with every key of its store, in all tasks, and run everything that it causes.
+
+        `visitor` is NODE.METHOD, or METHOD where one node alone has it; `argument` is JSON data. Raises ConfigError
+        for a visitor that the program does not have, for an argument that does not fit it, and whatever the program
+        raises.
+        """
+        ask_for_visit(self.application, self.log, visitor, self._clock.now_ms(), argument)
+        self._call_what_is_due()
+
+    # ------------------------------------------------------------------ records out
 
     def output_topics(self) -> list[str]:
         """Return the names of topics outside that have been written to, sorted."""
@@ -327,11 +360,30 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
         if self._reopen:
             self._processes.end()  # it may have filled global stores
 
-    def _choose(self, heads: Mapping[TaskId, Waiting]) -> tuple[TaskId, dict[TopicPartition, int]]:
-        """Return the task that has the oldest record, and up to which offsets it is to process records.
+    def _call_what_is_due(self, *, may_wait: bool = False) -> None:
+        """Call what is due; `may_wait`: records may wait."""
+        for task, partitions in self._tasks.items():
+            if task.subtopology not in self._paused:
+                # What a task waits with is processed before what is due now, as in a batch that finds both.
+                self._run(task, self.log.end_offsets(partitions) if self._may_wait or may_wait else {})
+        self._drain()
+        self._settle()
 
-        `heads` has the next records of each task that has some, in the order of the tasks.
-        """
+    def _settle(self) -> None:
+        """Let tasks behind others call what waits for these: everything in front of them is read now."""
+        for number in sorted(self._in_front, key=lambda each: len(self._in_front[each])):
+            above, now = self._in_front[number], self._clock.now_ms()
+            holding = self.application.program.holding().intersection(above)
+            inputs = [each for task, of in self._tasks.items() if task.subtopology in holding for each in of]
+            read = self.log.committed(self.application.id, inputs).values()
+            self._fronts[number] = Front(now, sum(position or 0 for position in read))
+            for task in [each for each, tick in self._ticks.items() if each.subtopology == number and tick <= now]:
+                if number not in self._paused:
+                    self._run(task, {})
+            self._drain()
+
+    def _choose(self, heads: Mapping[TaskId, Waiting]) -> tuple[TaskId, dict[TopicPartition, int]]:
+        """Return the task with the oldest of `heads`, tasks' next records, and the offsets up to which it processes."""
         task = min(heads, key=lambda each: min(some[0][0] for some in heads[each].values()))
         return task, oldest_first(heads[task], self._commit_every)
 
@@ -392,8 +444,52 @@ class TopologyTestDriver(ReadsTopics, TakesOrders):
             self.log.close()
         self._directory.close()
 
-    def __enter__(self) -> TopologyTestDriver:
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+def make_named_topics(application: Application, log: Log, count: Callable[[str], int]) -> None:
+    """Create the topics that a program names, and that `log` does not have; internal ones are made with the tasks."""
+    program = application.program
+    internal = {decorate(application.id, each, program.internal_topics) for each in program.internal_topics}
+    for topic in {*(named_topics(application) or program.topics())} - internal - log.topics().keys():
+        log.create_topic(topic, count(topic))
+
+
+class AutoCreatingLog(MemoryLog):
+    """A memory log that creates an unknown topic when it is first used."""
+
+    def __init__(self, count: Callable[[str], int], clock: Clock) -> None:
+        super().__init__(world=World(clock=clock))
+        self._count = count
+
+    def _topic(self, name: str) -> Any:
+        if name not in self.topics():
+            self.create_topic(name, self._count(name))
+        return super()._topic(name)
+
+
+_MANY_BYTES = 1 << 20
+
+Waiting = dict[TopicPartition, Sequence[tuple[int, int]]]
+"""Records of each partition in the order of their offsets: the timestamp (ms), and the offset after the record."""
+
+
+def oldest_first(waiting: Mapping[TopicPartition, Sequence[tuple[int, int]]], most: int) -> dict[TopicPartition, int]:
+    """Return the offsets up to which the first `most` records are: the lowest timestamps first, as in a task."""
+    partitions = ([(timestamp, each, end) for timestamp, end in waiting[each]] for each in waiting)
+    return {each: end for _, each, end in islice(merge(*partitions, key=itemgetter(0)), most)}
+
+
+def waiting_records(log: Log, application_id: str, partitions: Sequence[TopicPartition], most: int) -> Waiting:
+    """Return up to `most` of the first records of each partition that were not processed yet."""
+    ends = log.end_offsets(partitions)
+    found: Waiting = {}
+    for partition, position in log.committed(application_id, partitions).items():
+        if position is not None and position < ends[partition]:
+            batches = log.fetch(partition, position, ends[partition], 1 if most == 1 else _MANY_BYTES)
+            offsets = [
+                (timestamp, offset + 1)
+                for batch in batches
+                for timestamp, offset in zip(batch.timestamps, batch.offsets, strict=True)
+            ]
+            if offsets:
+                found[partition] = offsets[:most]
+    return found

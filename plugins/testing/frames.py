@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from heapq import merge
 from typing import Any, Protocol
 
 from penstock import ConfigError, Processor, Record, Settings, Topology, TopologyBuilder, Windowed
@@ -84,25 +85,15 @@ def _latest(updates: list[Record]) -> list[Record]:
 
 def _in_order(inputs: Mapping[str, Iterable[Any]]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yield topic and record, of the topics' next records the one with the lowest timestamp."""
-    rests = {topic: iter(records) for topic, records in inputs.items()}
-    heads: dict[str, tuple[Any, ...]] = {}
-    while True:
-        for topic in [each for each in rests if each not in heads]:
-            try:
-                heads[topic] = _checked(topic, next(rests[topic]))
-            except StopIteration:
-                del rests[topic]
-        if not heads:
-            return
-        # Ties go to the topic that is named first.
-        topic = min((each for each in inputs if each in heads), key=lambda each: _time(heads[each]))
-        yield topic, heads.pop(topic)
+    topics = [_checked(topic, records) for topic, records in inputs.items()]
+    return merge(*topics, key=lambda each: _time(each[1]))  # ties go to the topic that is named first
 
 
-def _checked(topic: str, record: Any) -> tuple[Any, ...]:
-    if not isinstance(record, tuple) or not 2 <= len(record) <= 4:
-        raise ConfigError(f"to_pandas: topic {topic!r}: {_FORM}, found {record!r}")
-    return record
+def _checked(topic: str, records: Iterable[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    for record in records:
+        if not isinstance(record, tuple) or not 2 <= len(record) <= 4:
+            raise ConfigError(f"to_pandas: topic {topic!r}: {_FORM}, found {record!r}")
+        yield topic, record
 
 
 def _time(record: tuple[Any, ...]) -> int:

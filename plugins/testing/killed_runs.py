@@ -24,9 +24,8 @@ from penstock import (
 from penstock.plugins.engine.run.settings import MAX_RECORDS_PER_BATCH
 from penstock.plugins.engine.task.locations import open_log
 
-from .driver_log import make_named_topics
-from .piping import serialized
-from .topic_reader import TopicReader
+from .driver import make_named_topics
+from .topics import TopicReader, serialized
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def run_with_kills(
         if done < kills:
             raise ConfigError(f"run_with_kills: {done} kills of {kills} took place: the processors got too few records")
         reader = TopicReader(application, log)
-        return KilledRun(summary, {topic: list(reader.unread(topic, None, None)) for topic in program.sink_topics()})
+        return KilledRun(summary, {topic: list(reader.unread(topic)) for topic in program.sink_topics()})
     finally:
         log.close()
 

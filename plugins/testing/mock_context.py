@@ -41,8 +41,6 @@ from penstock.task.schedule import Schedule
 from penstock.task.schedules import Schedules
 from penstock.task.timers import Timers
 
-__all__ = ["CapturedForward", "CapturedPunctuator", "MockProcessorContext"]
-
 
 class CapturedForward(NamedTuple):
     """A record that was forwarded, and to which child (None: all)."""

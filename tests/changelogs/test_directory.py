@@ -22,6 +22,7 @@ from penstock.plugins.testing.contracts.changelog_tests import restored
 from penstock.plugins.testing.contracts.histories import State
 from penstock.world import LocalFiles
 
+from ..processes import Child
 from . import killed_writer
 from .killed_writer import delta_of, version_of
 
@@ -369,20 +370,14 @@ def test_what_was_appended_survives_kill_9(tmp_path: Path) -> None:
     state: dict[bytes, bytes | None] = {}
     draw = random.Random(5)
     for _ in range(5):
-        writer = subprocess.Popen(
-            [sys.executable, killed_writer.__file__, str(tmp_path), str(committed)],
-            stdout=subprocess.PIPE, text=True, bufsize=1,
-        )  # fmt: skip
-        assert writer.stdout is not None
-        wanted = committed + draw.randrange(10, 70)
-        for line in writer.stdout:
-            committed = int(line)
-            if committed >= wanted:
-                break
-        writer.send_signal(signal.SIGKILL)
-        committed = max([committed, *map(int, writer.stdout.read().split())])
-        writer.stdout.close()
-        assert writer.wait() == -signal.SIGKILL
+        with Child(killed_writer.__file__, tmp_path, committed) as writer:
+            wanted = committed + draw.randrange(10, 70)
+            while committed < wanted:
+                committed = int(writer.line())
+            writer.kill()
+            assert writer.stdout is not None
+            committed = max([committed, *map(int, writer.stdout.read().split())])
+            assert writer.wait() == -signal.SIGKILL
         for number in range(applied + 1, committed + 1):
             state.update(delta_of(number)["s"])
         applied = committed

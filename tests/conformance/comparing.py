@@ -24,7 +24,7 @@ from penstock.plugins.dsl.operators.reading import TableSource
 from penstock.plugins.dsl.operators.stateless.user_step import UserStep
 from penstock.plugins.dsl.operators.table_join import joined_table
 from penstock.plugins.testing import TopologyTestDriver
-from penstock.plugins.testing.driver_log import Waiting
+from penstock.plugins.testing.driver import Waiting
 from penstock.program.nodes import SinkNode, SourceNode, TaskId, decorate
 from penstock.program.program import Program
 from penstock.record import TopicPartition

@@ -51,7 +51,7 @@ class _Cluster(SimulatedCluster):
     @property
     def is_all_read(self) -> bool:
         """Whether every record is processed and committed."""
-        return self._checks.is_all_read()
+        return not self._checks.unread()
 
     @property
     def frozen(self) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -19,6 +18,7 @@ from penstock.contrib.sqlite.backend import SqliteBackend
 from penstock.plugins.testing.contracts.store_backend import StoreBackendContract
 from penstock.plugins.testing.contracts.store_kinds import StoreKindsContract
 
+from ..processes import Child
 from ..rotation import by_turns
 
 both = pytest.mark.parametrize("backend", [RocksDbBackend, SqliteBackend])
@@ -65,37 +65,19 @@ while True:
 """
 
 
-class Writer:
-    """A process that writes one version after another, one for each byte that it is sent."""
-
-    def __init__(self, backend: Any, directory: Path) -> None:
-        name = "contrib.rocksdb" if backend is RocksDbBackend else "contrib.sqlite"
-        command = [sys.executable, "-c", WRITER, name, str(directory)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def written(self) -> int:
-        assert self.process.stdout is not None
-        return int(self.process.stdout.readline())
-
-    def go_on(self, steps: int = 1) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"." * steps)
-        self.process.stdin.flush()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+def writer_of(backend: Any, directory: Path) -> Child:
+    """Start a process that writes one version after another, one for each character that it is sent."""
+    return Child("-c", WRITER, "contrib.rocksdb" if backend is RocksDbBackend else "contrib.sqlite", directory)
 
 
 @both
 @pytest.mark.parametrize("steps", [0, 3, 40])
 def test_a_killed_process_loses_nothing(backend: Any, tmp_path: Path, steps: int) -> None:
     """It is killed while it writes on; what it said that it wrote is there, as a whole."""
-    writer = Writer(backend, tmp_path)
-    writer.go_on(steps + 20)
-    for _ in range(steps + 1):
-        last = writer.written()
-    writer.kill()
+    with writer_of(backend, tmp_path) as writer:
+        writer.tell("." * (steps + 20))
+        for _ in range(steps + 1):
+            last = int(writer.line())
     with closing(backend(tmp_path, ["first", "second"], lock_timeout="1s")) as opened:
         assert opened.trusted()
         reached = int(opened.version()[1:])
@@ -106,17 +88,16 @@ def test_a_killed_process_loses_nothing(backend: Any, tmp_path: Path, steps: int
 
 @both
 def test_a_reader_in_another_process_that_was_not_forked(backend: Any, tmp_path: Path) -> None:
-    writer = Writer(backend, tmp_path)
-    try:
-        assert writer.written() == 0
+    with writer_of(backend, tmp_path) as writer:
+        assert int(writer.line()) == 0
         with closing(backend(tmp_path, ["first", "second", "third"], read_only=True)) as reader:
             for number in range(5):
                 assert reader.version() == f"v{number}"
                 assert reader.get("second", b"%d" % number) == b"%d" % number
                 scan = reader.range("first")
                 seen = [next(scan)]
-                writer.go_on()
-                assert writer.written() == number + 1
+                writer.tell(".")
+                assert int(writer.line()) == number + 1
                 assert reader.version() == f"v{number + 1}"
                 seen += scan
                 assert {value for _, value in seen} == {b"%d" % number * 50}, "a scan shows one commit"
@@ -124,8 +105,6 @@ def test_a_reader_in_another_process_that_was_not_forked(backend: Any, tmp_path:
             assert reader.approximate_count("third") == 0
             with pytest.raises(StoreError, match="read_only"):
                 reader.write({}, "v5", "v6")
-    finally:
-        writer.kill()
 
 
 @pytest.mark.parametrize("look", ["version", "get", "range", "count"])
@@ -151,13 +130,10 @@ def test_an_open_reader_goes_on_where_the_writer_has_one_more_store(backend: Any
 
 
 def test_rocksdb_is_locked_while_another_process_has_it_open(tmp_path: Path) -> None:
-    writer = Writer(RocksDbBackend, tmp_path)
-    try:
-        writer.written()
-        with pytest.raises(StoreLockedError, match=rf"process {writer.process.pid} has it open.*lock_timeout"):
+    with writer_of(RocksDbBackend, tmp_path) as writer:
+        writer.line()
+        with pytest.raises(StoreLockedError, match=rf"process {writer.pid} has it open.*lock_timeout"):
             RocksDbBackend(tmp_path, ["first"], lock_timeout="50ms")
-    finally:
-        writer.kill()
 
 
 def test_sqlite_is_locked_while_another_connection_writes(tmp_path: Path) -> None:

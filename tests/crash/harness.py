@@ -413,7 +413,7 @@ def run(options: Options, say: Callable[[str], None] = print) -> Tally:
                 "data:"
             )
             say(
-                f"  python -m penstock.plugins.testing.kafka_broker --brokers {options.brokers} --directory "
+                f"  python -m penstock.testing.kafka_broker --brokers {options.brokers} --directory "
                 f"{directory}/kafka runs Kafka again"
             )
             say(f"  the same again: python -m tests.crash {_arguments(options)}")

@@ -40,6 +40,7 @@ from penstock.plugins.engine.program.run_status import RunStatus, StatusTopic
 from penstock.plugins.engine.run import embedded, run_loop
 from penstock.plugins.engine.run.progress import RunProgress
 
+from ..processes import succeeds_in_a_fork
 from ..spark import apps
 from ..spark.surroundings import Surroundings
 from ..waiting import wait_until
@@ -322,17 +323,13 @@ def test_no_spark_no_java_no_pandas(surroundings: Surroundings, forgets: bool) -
 
 
 def test_a_fork_of_a_service(surroundings: Surroundings) -> None:
+    def is_refused(call: Callable[[], object]) -> None:
+        with pytest.raises(RuntimeUnavailableError, match="was forked"):
+            call()
+
     with application(surroundings).start() as running:
         for call in (running.wait, lambda: running.state, lambda: running.error, application(surroundings).start):
-            child = os.fork()
-            if child == 0:
-                try:
-                    call()
-                except RuntimeUnavailableError as error:
-                    os._exit(0 if "was forked" in str(error) else 1)
-                finally:
-                    os._exit(2)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert succeeds_in_a_fork(partial(is_refused, call))
         surroundings.put("in", records(5))
         wait_until(lambda: has_written(surroundings, 5))
 

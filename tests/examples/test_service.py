@@ -21,10 +21,11 @@ import pytest
 from penstock import Application, Log
 from penstock.plugins.engine.program.run_status import StatusTopic
 
+from ..processes import Child
 from ..waiting import wait_until
 from .running import EXAMPLES, by_key, load, opened, read, serialized
 
-COMMAND = [sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "08_service:service", "--port", "0"]
+COMMAND = ("-m", "uvicorn", "--app-dir", EXAMPLES, "08_service:service", "--port", "0")
 
 
 @pytest.fixture
@@ -69,19 +70,9 @@ class Service:
 
 @contextmanager
 def served(directory: Path) -> Iterator[Service]:
-    process = subprocess.Popen(
-        COMMAND,
-        cwd=directory,
-        env={**os.environ, "PENSTOCK_DATA_DIR": "data"},
-        text=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    try:
+    outputs = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with Child(*COMMAND, cwd=directory, env={**os.environ, "PENSTOCK_DATA_DIR": "data"}, **outputs) as process:
         yield Service(process)
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def has_processed(service: Service, clicks: int) -> bool:
@@ -115,5 +106,7 @@ def test_it_is_not_healthy_when_the_application_has_failed(application: Applicat
 
 
 def test_it_does_not_start_without_its_topics(tmp_path: Path) -> None:
-    done = subprocess.run(COMMAND, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [sys.executable, *COMMAND], cwd=tmp_path, check=False, capture_output=True, text=True, timeout=240
+    )
     assert done.returncode != 0 and "(`penstock topics create`)" in done.stderr

@@ -11,8 +11,6 @@ import shutil
 import signal
 import socket
 import stat
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -29,6 +27,7 @@ from penstock.plugins.engine.host import place as place_module
 from penstock.plugins.engine.host.client import BOOTSTRAP, Busy, Client, HostSpec, end_hosts, receive, send
 from penstock.plugins.engine.host.place import Life, Place, Process, started_at
 from penstock.plugins.engine.task.temporary import remove_abandoned
+from tests.processes import Child
 from tests.waiting import wait_until
 
 from .engines import Obedient
@@ -256,7 +255,7 @@ def test_a_host_ends_with_its_lease(make: Maker) -> None:
 
 
 def test_a_host_ends_with_the_process_it_belongs_to(make: Maker) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as owner:
+    with Child("-c", "input()") as owner:
         client = make(watched=Process(owner.pid, started_at(owner.pid), "the executor's JVM"))
         process = pid(client)
         owner.kill()

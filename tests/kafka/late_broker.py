@@ -17,7 +17,7 @@ from typing import IO
 from penstock.plugins.testing.kafka.process import free_ports
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
-from ..processes import python
+from ..processes import Child, python
 from .clients import make_topic
 from .early_starter import ORDERS, TOTALS
 from .names import fresh_name
@@ -133,9 +133,7 @@ def main(arguments: list[str] | None = None) -> int:
             make_topic(broker.bootstrap, topic)
         broker.kill()
         for _ in range(given.busy):
-            busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-            stack.callback(busy.wait)
-            stack.callback(busy.kill)
+            stack.enter_context(Child("-c", "while True: pass"))
         starts = start_before(broker, stack, directory, spread(given.rounds, given.most_late))
         prepared = sum(not start.problem for start in starts)
         for number in range(given.again):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,13 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.errors import RuntimeUnavailableError
-from penstock.plugins.testing.kafka import broker as broker_module
-from penstock.plugins.testing.kafka.jars import JARS_VARIABLE, broker_jars
+from penstock.plugins.testing import kafka_broker as broker_module
+from penstock.plugins.testing.kafka.jars import JARS_VARIABLE, STARTS_FAST, broker_jars
 from penstock.plugins.testing.kafka.process import brokers_known_at, free_ports, is_free
-from penstock.plugins.testing.kafka_broker import STARTS_FAST, KafkaBroker
+from penstock.plugins.testing.kafka_broker import KafkaBroker
 from tests.kafka.clients import QUIET, make_topic, produce, read_all
 from tests.kafka.names import fresh_name
+from tests.processes import Child
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("test_broker")]
@@ -157,21 +156,16 @@ def test_it_dies_with_its_parent() -> None:
         print(broker.pid, broker.directory, flush=True)
         input()
     """
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as parent:
-        assert parent.stdout is not None
-        pid, directory = parent.stdout.readline().split()
+    with Child("-c", program) as parent:
+        pid, directory = parent.line().split()
         assert is_alive(int(pid)) and Path(directory).exists()
-        parent.kill()
     wait_until(lambda: not is_alive(int(pid)) and not Path(directory).exists())
 
 
 def test_the_command_runs_one_until_it_is_told_to_end(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "penstock.plugins.testing.kafka_broker", "--directory", str(tmp_path / "kafka")]
-    with subprocess.Popen([*command, "--option", "num.partitions=5"], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        word, bootstrap = process.stdout.readline().split()
+    command = ("-m", "penstock.testing.kafka_broker", "--directory", tmp_path / "kafka")
+    with Child(*command, "--option", "num.partitions=5") as process:
+        word, bootstrap = process.line().split()
         assert word == "ready:"
         make_topic(bootstrap, "t", partitions=-1)
         admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from penstock.errors import RuntimeUnavailableError
 from penstock.plugins.testing.kafka import jars
 from penstock.plugins.testing.kafka.jars import broker_jars, jars_directory
+from tests.processes import Child
 
 JAR = f"kafka_2.13-{jars.KAFKA_VERSION}.jar"
 # It notes that it was called, and waits until all who want jars are there.
@@ -77,10 +76,7 @@ def test_several_processes_want_them_at_once(cache: Path, monkeypatch: pytest.Mo
         pathlib.Path({str(cache)!r}, "wants-" + sys.argv[1]).touch()
         print((broker_jars() / {JAR!r}).exists())
     """
-    processes = [
-        subprocess.Popen([sys.executable, "-c", program, str(number)], stdout=subprocess.PIPE, text=True)
-        for number in range(3)
-    ]
+    processes = [Child("-c", program, number) for number in range(3)]
     assert [process.communicate(timeout=240)[0] for process in processes] == ["True\n"] * 3
     assert calls(cache) == 1
 

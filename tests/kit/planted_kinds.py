@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock import BytesStore, RowKeys, StateStore, StoreContext, StoreSpec
 from penstock.plugins.testing.contracts.state_store import StateStoreContract
-from penstock.plugins.testing.values import keys
+from penstock.plugins.testing.strategies import keys
 
 
 @dataclass(frozen=True)

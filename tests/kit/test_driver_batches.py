@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock import ConfigError, Processor, Record, SerdeError, Topology
 from penstock.plugins.testing import TopologyTestDriver
-from penstock.plugins.testing.driver_log import oldest_first
+from penstock.plugins.testing.driver import oldest_first
 from penstock.plugins.testing.strategies import streams
 from penstock.record import TopicPartition
 

@@ -4,47 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
-import warnings
-from contextlib import contextmanager
-from pathlib import Path
-from typing import IO, Any
 
 from penstock.errors import FencedError
 from penstock.log import Commit
 from penstock.plugins.logs.local import LocalLog
 from penstock.record import OutputBatch, TopicPartition
+from tests.processes import Child
 
 RECORDS = 20
 """Outputs of each commit of `commit_for_ever`: to partition n of topic `out`, valued with the commit's number."""
-ROOT = Path(__file__).parent.parent.parent
 
 
-@contextmanager
-def start(role: str, *arguments: object) -> Any:
-    """Run a role in a process of its own, killed at the end."""
-    command = [sys.executable, "-m", "tests.logs.processes", role, *map(str, arguments)]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def fork() -> int:
-    """Fork; Python 3.12 and later warn when the test runner has threads, which the children here do not need."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
-
-
-def line(process: subprocess.Popen[str]) -> str:
-    """Wait for the next line of a process."""
-    output: IO[str] | None = process.stdout
-    assert output is not None
-    return output.readline().strip()
+def start(role: str, *arguments: object) -> Child:
+    """Run a role in a process of its own, killed at the end of a block."""
+    return Child("-m", "tests.logs.processes", role, *arguments)
 
 
 def commit_for_ever(directory: str, task: str, partitions: str) -> None:

@@ -20,9 +20,8 @@ from penstock.plugins.logs.local import LocalLog, layout, maintenance
 from penstock.plugins.logs.local import committer as committer_module
 from penstock.record import OutputBatch, TopicPartition
 
-from ..processes import let_everybody_in
+from ..processes import fork, let_everybody_in
 from ..waiting import wait_until
-from .processes import fork
 
 OUT = TopicPartition("out", 0)
 

@@ -18,7 +18,8 @@ from penstock.log import Commit
 from penstock.plugins.logs.local import LocalLog
 from penstock.record import OutputBatch, TopicPartition
 
-from .processes import RECORDS, fork, line, start
+from ..processes import succeeds_in_a_fork
+from .processes import RECORDS, start
 
 TASKS = 2
 PARTITIONS = 3
@@ -65,8 +66,8 @@ def test_two_processes_commit_at_once(tmp_path: Path) -> None:
         start("commit_for_ever", directory, 1, PARTITIONS) as two,
     ):
         for _ in range(15):
-            assert line(one).isdigit()
-            assert line(two).isdigit()
+            assert one.line().isdigit()
+            assert two.line().isdigit()
     assert check_whole(directory) >= 30
 
 
@@ -80,10 +81,10 @@ def test_kill_9_at_any_moment_loses_and_halves_nothing(tmp_path: Path) -> None:
         for _ in range(4):
             with start("commit_for_ever", directory, 0, PARTITIONS) as victim:
                 for _ in range(chance.randrange(1, 12)):
-                    acknowledged = int(line(victim))
+                    acknowledged = int(victim.line())
                 victim.send_signal(signal.SIGKILL)
                 victim.wait()
-            assert int(line(other)) > 0
+            assert int(other.line()) > 0
             log = LocalLog(directory)
             position = log.committed("app", [TopicPartition("in", 0)])[TopicPartition("in", 0)]
             assert position is not None and position >= acknowledged, "a commit that was acknowledged is gone"
@@ -96,7 +97,7 @@ def test_a_process_stopped_while_writing_is_named_and_hangs_nobody(tmp_path: Pat
     log = LocalLog(directory, {"lock_timeout": "100ms"})
     log.put_meta("app", "before", b"1")
     with start("stop_while_writing", directory) as stopped:
-        assert line(stopped) == "writing"
+        assert stopped.line() == "writing"
         os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)
         for _ in range(2):
             with pytest.raises(LogError, match=rf"process {stopped.pid} has been writing(.|\n)*kill -CONT"):
@@ -104,7 +105,7 @@ def test_a_process_stopped_while_writing_is_named_and_hangs_nobody(tmp_path: Pat
         assert log.get_meta("app", "before") == b"1", "readers wait for nobody"
         assert log.get_meta("app", "written") is None
         stopped.send_signal(signal.SIGCONT)
-        assert line(stopped) == "written"
+        assert stopped.line() == "written"
         log.put_meta("app", "a", b"2")
         assert log.get_meta("app", "written") == b"yes"
     log.close()
@@ -116,7 +117,7 @@ def test_a_process_killed_while_writing_leaves_nothing(tmp_path: Path) -> None:
     log = LocalLog(directory, {"lock_timeout": "5s"})
     for _ in range(2):
         with start("stop_while_writing", directory) as stopped:
-            assert line(stopped) == "writing"
+            assert stopped.line() == "writing"
             stopped.kill()
             stopped.wait()
             log.put_meta("app", "a", b"1")
@@ -129,15 +130,13 @@ def test_a_frozen_process_that_wakes_is_fenced(tmp_path: Path) -> None:
     log = LocalLog(directory)
     partition = TopicPartition("in", 0)
     with start("commit_when_told", directory) as zombie:
-        assert line(zombie) == "open"
+        assert zombie.line() == "open"
         zombie.send_signal(signal.SIGSTOP)
         committer = log.open_committer("app", "0_0", [partition])
         committer.commit(Commit({partition: 5}, "v1"), [])
         zombie.send_signal(signal.SIGCONT)
-        assert zombie.stdin is not None
-        zombie.stdin.write("go\n")
-        zombie.stdin.flush()
-        assert line(zombie).startswith("fenced: task 0_0 of application 'app' was taken over")
+        zombie.tell("go\n")
+        assert zombie.line().startswith("fenced: task 0_0 of application 'app' was taken over")
     assert committer.is_current()
     assert log.committed("app", [partition]) == {partition: 5}
     assert set(log.end_offsets([TopicPartition("out", each) for each in range(PARTITIONS)]).values()) == {0}
@@ -151,7 +150,7 @@ def test_the_lease_of_a_killed_driver_is_free_at_once(tmp_path: Path, monkeypatc
     log = LocalLog(directory)
     monkeypatch.setattr(socket, "gethostname", lambda: "another-container")
     with start("take_lease", directory) as driver:
-        assert line(driver) == "leased"
+        assert driver.line() == "leased"
         with pytest.raises(LogError, match=rf"the first driver \(process {driver.pid} on .*ends in 3[56]") as raised:
             log.lease("app", "the second driver", 1000)
         assert not isinstance(raised.value, LeaseHeldError)
@@ -200,15 +199,12 @@ def test_a_forked_child_opens_the_log_anew(tmp_path: Path) -> None:
     """What it inherited belongs to its parent; both go on."""
     log = LocalLog(make(tmp_path))
     log.append(OutputBatch("out", [b"k"], [b"parent"], [0], None, [[0]]))
-    child = fork()
-    if child == 0:
-        code = 1
-        try:
-            log.append(OutputBatch("out", [b"k"], [b"child"], [0], None, [[0]]))
-            code = 0 if len(log.fetch(TopicPartition("out", 0), 0, 9, 1 << 20)[0]) == 2 else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def both_are_there() -> bool:
+        log.append(OutputBatch("out", [b"k"], [b"child"], [0], None, [[0]]))
+        return len(log.fetch(TopicPartition("out", 0), 0, 9, 1 << 20)[0]) == 2
+
+    assert succeeds_in_a_fork(both_are_there)
     log.append(OutputBatch("out", [b"k"], [b"parent again"], [0], None, [[0]]))
     (batch,) = log.fetch(TopicPartition("out", 0), 0, 9, 1 << 20)
     assert list(batch.values) == [b"parent", b"child", b"parent again"]
@@ -218,17 +214,13 @@ def test_a_forked_child_opens_the_log_anew(tmp_path: Path) -> None:
 def test_a_child_forked_in_the_middle_of_a_read_says_so(tmp_path: Path) -> None:
     """Closing LMDB's handles there would give away the reader slot that the parent's thread is using."""
     log = LocalLog(make(tmp_path))
+
+    def is_refused() -> None:
+        with pytest.raises(LogError, match="forked while another thread"):
+            log.topics()
+
     with log._storage.read():
-        child = fork()
-        if child == 0:
-            code = 1
-            try:
-                log.topics()
-            except LogError as error:
-                code = 0 if "forked while another thread" in str(error) else 2
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert succeeds_in_a_fork(is_refused)
     assert log.topics()
     log.close()
 
@@ -239,7 +231,7 @@ def test_another_process_may_have_a_larger_map(tmp_path: Path) -> None:
     log = LocalLog(directory, {"map_size": "1000000"})
     log.append(OutputBatch("out", [b"k"], [b"mine"], [0], None, [[1]]))
     with start("grow", directory, 3_000_000) as other:
-        assert line(other) == "grown"
+        assert other.line() == "grown"
     last = log.end_offsets([TopicPartition("out", 0)])[TopicPartition("out", 0)]
     (batch,) = log.fetch(TopicPartition("out", 0), last - 1, last, 1)
     assert list(batch.values) == [b"v" * 100_000]
@@ -250,7 +242,7 @@ def test_another_process_may_have_a_larger_map(tmp_path: Path) -> None:
 def test_a_file_size_limit_or_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     directory = make(tmp_path)
     with start("fill_up", directory, 1_000_000) as process:
-        count, why = int(line(process)), line(process)
+        count, why = int(process.line()), process.line()
         process.wait()
     assert count > 10
     assert why.startswith(f"LogError: local log {directory}: cannot append to topic 'out'")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from penstock.plugins.engine.task.local_state.backends import OF_REPLICA, Backen
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.state.copies import Replica, saved_tasks
 
+from ..processes import Child
 from .every_kind import STORES, Writer, application, content_of
 
 ROWS = [("a", "1"), ("b", "2"), ("a", "3"), ("c", "")]
@@ -271,10 +270,8 @@ def test_two_processes_do_not_share_a_directory(tmp_path: Path) -> None:
         "from penstock.plugins.engine.task.local_state.directories import SoleUse\n"
         "use = SoleUse(Path(sys.argv[1]), World(), 0); print('open', flush=True); sys.stdin.read()"
     )
-    command = [sys.executable, "-c", holding, str(tmp_path / "replica")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "open\n"
+    with Child("-c", holding, tmp_path / "replica") as other:
+        assert other.line() == "open"
         with pytest.raises(StoreLockedError, match=rf"replica: process {other.pid} has it open"):
             Replica(writer.application, "0_0", writer.log, tmp_path / "replica", lock_seconds=0)
         other.communicate()

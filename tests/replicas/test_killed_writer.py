@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.state.copies import Replica
 
 from ..kafka.names import fresh_name
+from ..processes import Child
 from .every_kind import content_of
 from .numbering import numbering
 
@@ -22,17 +20,10 @@ _VERSIONS = 5
 """The replica is seen at so many versions of each writer, at least."""
 
 
-@contextmanager
-def writer(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.replicas.numbering", *arguments]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline()
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def writer(*arguments: str) -> Child:
+    process = Child("-m", "tests.replicas.numbering", *arguments)
+    assert process.line()
+    return process
 
 
 def follow(replica: Replica, seen: list[int]) -> None:
@@ -77,7 +68,6 @@ def test_a_writer_is_killed(log: str, changelog: str, tmp_path: Path, request: p
         first.kill()
         with writer(*arguments) as second:
             follow(replica, seen)
-            assert second.stdin is not None
             out, _ = second.communicate()  # its input ends, and so does it
             assert second.returncode == 0
             assert replica.catch_up()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +20,7 @@ from penstock.plugins.state.copies import standbys as standbys_module
 from penstock.plugins.state.copies.standbys import FAILED, FOLLOWING, TAKEN, Standbys
 
 from ..embedded.test_run import counts, records
+from ..processes import Child
 from ..runtime.test_refill import topology as with_rates
 from ..spark import apps
 from ..spark.surroundings import Surroundings
@@ -185,16 +184,14 @@ HOLDING = (
 def test_a_frozen_standby_keeps_no_task_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directories, "_LEAVE_SECONDS", 0.2)
     directory = tmp_path / "0_0"
-    command = [sys.executable, "-c", HOLDING, str(directory)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as standby:
-        assert standby.stdout is not None
+    with Child("-c", HOLDING, directory) as standby:
         assert standby.stdin is not None
-        assert standby.stdout.readline() == "open\n"
+        assert standby.line() == "open"
         standby.send_signal(signal.SIGSTOP)
         with closing(DirectoryUse(directory, World())), closing(DirectoryUse(directory, World())):
             standby.send_signal(signal.SIGCONT)
             standby.stdin.close()
-            assert standby.stdout.readline() == "True\n", "the standby notices that it has lost the directory"
+            assert standby.line() == "True", "the standby notices that it has lost the directory"
             standby.wait()
             os.utime(tmp_path / "0_0.lock", (0, 0))
             directory.mkdir()

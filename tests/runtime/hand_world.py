@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.plugins.testing.simulation.host_world import HostWorld
-from penstock.plugins.testing.simulation.timeline import Timeline
+from penstock.plugins.testing.simulation.host_world import HostWorld, Timeline
 
 
 class HandWorld(HostWorld):

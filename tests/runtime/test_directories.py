@@ -21,6 +21,8 @@ from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 from penstock.world import World
 
+from ..processes import Child
+
 NOW = 10_000_000_000
 
 
@@ -62,14 +64,11 @@ def test_the_age_counts_from_the_last_use_however_the_process_ends(tmp_path: Pat
         "from penstock.plugins.engine.task.local_state.directories import DirectoryUse\n"
         "use = DirectoryUse(Path(sys.argv[1]), World()); print('open', flush=True); sys.stdin.read()"
     )
-    command = [sys.executable, "-c", script, str(tmp_path / "0_0")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as user:
-        assert user.stdout is not None
-        assert user.stdout.readline() == b"open\n"
+    with Child("-c", script, tmp_path / "0_0") as user:
+        assert user.line() == "open"
         assert os.stat(tmp_path / "0_0.lock").st_mtime > 0, "opening is a use"
         later = int(os.stat(tmp_path / "0_0.lock").st_mtime * 1000) + 60_000
         assert remove_unused(tmp_path, 1_000, later, "token") == []
-        user.kill()
     assert remove_unused(tmp_path, 1_000, later + 999, "token") == []
     assert remove_unused(tmp_path, 1_000, later + 1_000, "token") == ["0_0"]
 

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,12 +23,12 @@ from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.testing.contracts.expectations import expect_no_descriptors
 from penstock.record import OutputBatch, RecordBatch, TopicPartition
+from tests.processes import Child
 from tests.waiting import wait_until
 
 from .test_global_stores import application, contents, fill
 
 TABLE = [TopicPartition("table", number) for number in range(3)]
-ROOT = Path(__file__).parent.parent.parent
 
 
 class CountingLog(MemoryLog):
@@ -318,9 +317,8 @@ def test_a_copy_of_an_older_version_is_built_again(
 # ---------------------------------------------------------------------- other processes
 
 
-def start(role: str, directory: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.runtime.test_global_copy", role, str(directory)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+def start(role: str, directory: Path) -> Child:
+    return Child("-m", "tests.runtime.test_global_copy", role, directory)
 
 
 def hold_lock(directory: Path) -> None:
@@ -389,18 +387,14 @@ def test_the_wait_for_a_process_that_does_not_move_ends(
     tmp_path: Path, log: CountingLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(global_copy, "_LOOK_SECONDS", 0.1)
-    holder = start("hold_lock", tmp_path)
-    try:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    with start("hold_lock", tmp_path) as holder:
+        assert holder.line() == "held"
         os.kill(holder.pid, signal.SIGSTOP)
         with pytest.raises(
             StoreLockedError,
             match=rf"global store 'table': process {holder.pid} holds the lock .*0\.3 s \(task_timeout\)",
         ):
             GlobalStores(application(tmp_path, task_timeout="300ms"), tmp_path)
-    finally:
-        holder.kill()
-        holder.communicate()
     stores = GlobalStores(application(tmp_path, task_timeout="300ms"), tmp_path)
     stores.update(log, {}, 0)
     stores.close()
@@ -411,13 +405,9 @@ def test_a_process_killed_in_the_backlog_is_gone_on_from(tmp_path: Path) -> None
     log.create_topic("table", 1)
     many(log, 30_000)
     part = TopicPartition("table", 0)
-    reader = start("read_slowly", tmp_path)
-    try:
+    with start("read_slowly", tmp_path):
         wait_until(lambda: _position(tmp_path) > 0)
         (tmp_path / "stop").touch()
-    finally:
-        reader.kill()
-        reader.communicate()
     saved = _position(tmp_path)
     assert 0 < saved < 30_000
     stores = GlobalStores(application(tmp_path), tmp_path)

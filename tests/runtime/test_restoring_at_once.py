@@ -1,6 +1,5 @@
 """Two processes of one machine restore the same copy at once: one of them was frozen, and has gone on."""
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +12,8 @@ from penstock.program.layouts import Layouts
 from penstock.store import Changes
 from penstock.store.kept_store import KeptStore
 from penstock.stores.memory import MemoryBackend
+
+from ..processes import succeeds_in_a_fork
 
 PARTS = 3
 VERSION = "000000000007-0a0b0c0d"
@@ -53,10 +54,7 @@ def restored(
 
 
 def in_another_process(directory: Path, kind: str) -> None:
-    child = os.fork()
-    if not child:
-        os._exit(0 if restored(directory, kind) == PARTS else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert succeeds_in_a_fork(lambda: restored(directory, kind) == PARTS)
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -14,7 +11,7 @@ from penstock import RuntimeUnavailableError
 from penstock.plugins.engine.host.place import Place
 from penstock.plugins.engine.task import temporary
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
-from tests.logs.processes import fork
+from tests.processes import Child, succeeds_in_a_fork
 
 MAKE = """
 import sys, tempfile
@@ -34,36 +31,23 @@ def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def start(top: Path) -> tuple[subprocess.Popen[str], Path]:
-    command = [sys.executable, "-c", MAKE, str(top)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    return process, Path(process.stdout.readline().strip())
-
-
 def test_what_a_killed_process_leaves_goes_with_the_next_and_that_of_a_running_one_stays(top: Path) -> None:
     (top / "penstock-of-somebody-else").mkdir()
-    running, used = start(top)
-    killed, left = start(top)
-    try:
-        killed.kill()
-        killed.communicate()
+    with Child("-c", MAKE, top) as running:
+        used = Path(running.line())
+        with Child("-c", MAKE, top) as killed:
+            left = Path(killed.line())
         assert left.exists()
         with TemporaryDirectory("query") as mine:
             assert not left.exists() and mine.exists()
             assert (used / "control").read_text() == "x"
-    finally:
         running.communicate("")
     assert [each.name for each in top.iterdir()] == ["penstock-of-somebody-else"]
 
 
 def test_a_forked_child_does_not_remove_what_its_parent_uses(top: Path) -> None:
     directory = TemporaryDirectory("query")
-    child = fork()
-    if not child:
-        directory.close()
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert succeeds_in_a_fork(directory.close)
     assert directory.path.exists()
     temporary.remove_abandoned(top)
     assert directory.path.exists()

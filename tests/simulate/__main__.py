@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from time import perf_counter
 
+from penstock.plugins.testing.simulation.contract import Soaked, soak
 from penstock.plugins.testing.simulation.faults import Place
 from penstock.plugins.testing.simulation.history import COPY_FAULTS, DISK_FAULTS, LOG_FAULTS, OVERTAKEN
-from penstock.plugins.testing.simulation.soak import Soaked, soak
 
 from .branches import counts_of_missed, listed, reached_by, report, unknown
 from .planted import PLANTED as OF_TASKS

@@ -414,170 +414,130 @@ class Simulated(SimulationContract):
     options = SERDES
 
 
-def contract(name: str, **parts: Any) -> type[SimulationContract]:
+def contract(**parts: Any) -> type[SimulationContract]:
     parts["options"] = {**SERDES, **parts.get("options", {})}
     methods = {key: staticmethod(value) if callable(value) else value for key, value in parts.items()}
-    return type(name, (SimulationContract,), methods)
+    return type("OfProgram", (SimulationContract,), methods)
 
 
 DEPLOYED = [counts_with_more, counts]
 LOGGED = [counts_with_more_logged, counts_with_more, counts_with_more_logged]
 CONTRACTS = {
-    "counts": contract("Counts", program=counts),
-    "counts, changelog beside the log": contract("CountsBeside", program=counts, options={"changelog": "memory:"}),
-    "counts, changelog in a directory": contract("CountsInFiles", program=counts, options={"changelog": "directory:"}),
+    "counts": contract(program=counts),
+    "counts, changelog beside the log": contract(program=counts, options={"changelog": "memory:"}),
+    "counts, changelog in a directory": contract(program=counts, options={"changelog": "directory:"}),
     "counts, long chains": contract(
-        "LongChains",
-        program=counts,
-        records=many_records,
-        options={"changelog": "directory:", "changelog_grace": "0ms"},
+        program=counts, records=many_records, options={"changelog": "directory:", "changelog_grace": "0ms"}
     ),
     "counts, changelog in an object store": contract(
-        "CountsInObjects", program=counts, options={"changelog": "directory:s3://bucket/of mine"}
+        program=counts, options={"changelog": "directory:s3://bucket/of mine"}
     ),
-    "counts, another program": contract("CountsOfPrograms", program=counts, deployments=[counts_with_more, counts]),
+    "counts, another program": contract(program=counts, deployments=[counts_with_more, counts]),
     "counts, another program, changelog in a directory": contract(
-        "CountsOfProgramsInFiles",
-        program=counts,
-        deployments=[counts_with_more, counts],
-        options={"changelog": "directory:"},
+        program=counts, deployments=[counts_with_more, counts], options={"changelog": "directory:"}
     ),
-    "counts, global store": contract("NamedCounts", program=named, records=two_topics),
-    "counts, three hosts": contract("CountsOfThree", program=counts, options={"hosts": 3, "partitions": 3}),
+    "counts, global store": contract(program=named, records=two_topics),
+    "counts, three hosts": contract(program=counts, options={"hosts": 3, "partitions": 3}),
     "counts, at least once": contract(
-        "CountsAtLeastOnce",
-        program=counts,
-        compared="at least once",
-        options={"processing_guarantee": "at_least_once"},
+        program=counts, compared="at least once", options={"processing_guarantee": "at_least_once"}
     ),
     "counts, after tries": contract(
-        "CountsAfterTries",
-        program=tries,
-        reference=counts_of_each,
-        options={"processing_handler": Retry(9, "300ms")},
+        program=tries, reference=counts_of_each, options={"processing_handler": Retry(9, "300ms")}
     ),
     **{
         f"repeats, from {policy} where records are gone": contract(
-            "Repeats", program=repeats, compared=compared, options={"offset_out_of_range": policy}
+            program=repeats, compared=compared, options={"offset_out_of_range": policy}
         )
         for policy, compared in (("fail", "with gaps"), ("earliest", "any of them"), ("latest", "with gaps"))
     },
     **{
         f"repeats, from {reset} at first": contract(
-            "RepeatsFrom", program=repeats, compared="with gaps", options={"offset_reset": reset}
+            program=repeats, compared="with gaps", options={"offset_reset": reset}
         )
         for reset in ("latest", "1h")
     },
     "counts, global store of a compacted topic": contract(
-        "NamedCountsOfFew",
         program=named,
         records=two_topics,
         options={"topics": {"prices": {"cleanup.policy": "compact", "delete.retention.ms": "30000"}}},
     ),
     "counts, global store after tries": contract(
-        "NamedCountsAfterTries",
-        program=named_after_tries,
-        records=two_topics,
-        options={"processing_handler": Retry(9, "300ms")},
+        program=named_after_tries, records=two_topics, options={"processing_handler": Retry(9, "300ms")}
     ),
     "reminders, after tries": contract(
-        "RemindersAfterTries",
         program=reminders_after_tries,
         reference=reminders,
         compared="in any order",
         options={"processing_handler": Retry(99, "300ms")},
     ),
-    "counts, slowly": contract("CountsSlowly", program=slow, records=many_records),
+    "counts, slowly": contract(program=slow, records=many_records),
     "counts, always slowly, on one host": contract(
-        "CountsAlwaysSlowly",
-        program=lambda: topology(AlwaysSlow, key_value_store("kept")),
-        options={"hosts": 1, "partitions": 3},
+        program=lambda: topology(AlwaysSlow, key_value_store("kept")), options={"hosts": 1, "partitions": 3}
     ),
     "counts, large": contract(
-        "CountsOfLarge",
         program=lambda: topology(Large, key_value_store("kept")),
         records=many_records,
         reference=large,
         options={"production_handler": skip, "topics": {"out": {"max.message.bytes": "15000"}}},
     ),
-    "counts, read-only store": contract("CountsWithNames", program=counts_with_names, records=two_topics),
+    "counts, read-only store": contract(program=counts_with_names, records=two_topics),
     "repeats, a read-only store comes": contract(
-        "RepeatsWithOwnNames",
-        program=repeats_beside_prices,
-        records=two_topics,
-        deployments=[repeats_with_own_names, repeats_with_own_names],
+        program=repeats_beside_prices, records=two_topics, deployments=[repeats_with_own_names, repeats_with_own_names]
     ),
     "counts, read-only store, in files": contract(
-        "CountsWithNamesInFiles", program=counts_with_names, records=two_topics, options={"changelog": "directory:"}
+        program=counts_with_names, records=two_topics, options={"changelog": "directory:"}
     ),
     "repeats, global store whose topic is made again": contract(
-        "RepeatsWithNames",
         program=repeats_with_names,
         records=two_topics,
         compared="any of them",
         options={"offset_out_of_range": "earliest"},
     ),
-    "counts, a store in the changelog and not": contract("CountsLogged", program=counts_with_more, deployments=LOGGED),
+    "counts, a store in the changelog and not": contract(program=counts_with_more, deployments=LOGGED),
     "counts, a store in the changelog and not, changelog in a directory": contract(
-        "CountsLoggedInFiles", program=counts_with_more, deployments=LOGGED, options={"changelog": "directory:"}
+        program=counts_with_more, deployments=LOGGED, options={"changelog": "directory:"}
     ),
     "counts, long chains beside the log": contract(
-        "LongChainsBeside",
         program=lambda: topology(CountsAtLength, key_value_store("kept", value_serde="str")),
         records=many_records,
         options={"changelog": "memory:", "changelog_grace": "0ms"},
     ),
     **{
         f"counts, with replicas, changelog {place}": contract(
-            "CountsWithReplicas", program=counts, deployments=DEPLOYED, options={"changelog": place, "replicas": True}
+            program=counts, deployments=DEPLOYED, options={"changelog": place, "replicas": True}
         )
         for place in ("topic:", "directory:", "directory:s3://bucket/of mine")
     },
     **{
         f"counts, with standbys, changelog {place}": contract(
-            "CountsWithStandbys", program=counts, deployments=DEPLOYED, options={"changelog": place, "standbys": True}
+            program=counts, deployments=DEPLOYED, options={"changelog": place, "standbys": True}
         )
         for place in ("topic:", "directory:")
     },
     "counts, with replicas, long chains": contract(
-        "LongChainsWithReplicas",
         program=counts,
         records=many_records,
         options={"changelog": "directory:", "changelog_grace": "0ms", "replicas": True},
     ),
-    "expiring": contract("Expiring", program=expiring),
-    "lists": contract("ListsOfKeys", program=lambda: topology(Lists, list_store("kept"))),
-    "lru": contract("Lru", program=lambda: topology(Counts, lru_map("kept", max_entries=2))),
-    "versions": contract(
-        "VersionsOfKeys", program=lambda: topology(Versions, versioned_store("kept", history_retention="2s"))
-    ),
+    "expiring": contract(program=expiring),
+    "lists": contract(program=lambda: topology(Lists, list_store("kept"))),
+    "lru": contract(program=lambda: topology(Counts, lru_map("kept", max_entries=2))),
+    "versions": contract(program=lambda: topology(Versions, versioned_store("kept", history_retention="2s"))),
     "reminders": contract(
-        "Reminders",
-        program=lambda: topology(Reminds, key_value_store("kept")),
-        reference=reminders,
-        compared="in any order",
+        program=lambda: topology(Reminds, key_value_store("kept")), reference=reminders, compared="in any order"
     ),
     "reminders, slowly": contract(
-        "RemindersSlowly",
-        program=lambda: topology(RemindsSlowly, key_value_store("kept")),
-        reference=reminders,
-        compared="in any order",
+        program=lambda: topology(RemindsSlowly, key_value_store("kept")), reference=reminders, compared="in any order"
     ),
-    "schedules": contract(
-        "OwnSchedules",
-        program=lambda: topology(Schedules, key_value_store("kept")),
-        compared="in any order",
-    ),
-    "windows": contract("Windows", program=windows, compared="latest"),
-    "sessions": contract("Sessions", program=session_windows, compared="latest"),
-    "regrouped": contract("Regrouped", program=regrouped, compared="latest"),
-    "joined": contract("Joined", program=joined, records=two_topics),
-    "suppressed": contract("Suppressed", program=suppressed, options={"statestore_cache_max_bytes": 0}),
-    "groups in another order": contract("Groups", program=counts_of_groups(of(Group))),
-    "regrouped by groups in another order": contract("RegroupedGroups", program=regrouped_by_groups, compared="latest"),
-    "stream times": contract(
-        "StreamTimesOfLate", program=lambda: topology(StreamTimes, key_value_store("kept")), records=late_records
-    ),
+    "schedules": contract(program=lambda: topology(Schedules, key_value_store("kept")), compared="in any order"),
+    "windows": contract(program=windows, compared="latest"),
+    "sessions": contract(program=session_windows, compared="latest"),
+    "regrouped": contract(program=regrouped, compared="latest"),
+    "joined": contract(program=joined, records=two_topics),
+    "suppressed": contract(program=suppressed, options={"statestore_cache_max_bytes": 0}),
+    "groups in another order": contract(program=counts_of_groups(of(Group))),
+    "regrouped by groups in another order": contract(program=regrouped_by_groups, compared="latest"),
+    "stream times": contract(program=lambda: topology(StreamTimes, key_value_store("kept")), records=late_records),
 }
 IN_FILES = (
     "expiring",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.plugins.testing.simulation.soak import soak
+from penstock.plugins.testing.simulation.contract import soak
 
 from .branches import Branch, Reached, listed, reached_by, report, unknown
 from .programs import CONTRACTS

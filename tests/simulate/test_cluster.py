@@ -10,8 +10,7 @@ import pytest
 from penstock import ConfigError, UnknownTopicError
 from penstock.plugins.engine.task.logged_task import LoggedTask
 from penstock.plugins.testing.simulation.history import Fault
-from penstock.plugins.testing.simulation.host_world import HostWorld
-from penstock.plugins.testing.simulation.timeline import Timeline
+from penstock.plugins.testing.simulation.host_world import HostWorld, Timeline
 from penstock.testing.simulation import SimulatedCluster, SimulationFailure
 
 from .planted import Change, Planted, planted

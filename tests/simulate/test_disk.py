@@ -16,12 +16,9 @@ from hypothesis import strategies as st
 from penstock import Application, Topology, World, versioned_store
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.testing.contracts.changelog_tests import restored
-from penstock.plugins.testing.simulation.disk import Disk
-from penstock.plugins.testing.simulation.failure import HostDied
-from penstock.plugins.testing.simulation.host_files import HostFiles
-from penstock.plugins.testing.simulation.local_state import LocalState
-from penstock.plugins.testing.simulation.rows import difference_of_rows
-from penstock.plugins.testing.simulation.timeline import Timeline
+from penstock.plugins.testing.simulation.checks import difference_of_rows
+from penstock.plugins.testing.simulation.disk import Disk, HostFiles, LocalState
+from penstock.plugins.testing.simulation.host_world import HostDied, Timeline
 from penstock.stores.memory import MemoryBackend
 
 from .programs import Versions

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from penstock import Record
-from penstock.plugins.testing.simulation.contract import in_memory
+from penstock.plugins.testing.simulation.contract import in_memory, soak
 from penstock.plugins.testing.simulation.history import Fault, History, Step
 from penstock.plugins.testing.simulation.simulation import Simulation
-from penstock.plugins.testing.simulation.soak import soak
 from penstock.testing.simulation import SimulationFailure
 
 from .planted import PLANTED, planted
@@ -137,5 +136,5 @@ def test_a_host_that_was_frozen_before_a_fence_over_a_move_changes_nothing(mode:
 
 
 def test_equal_keys_have_equal_bytes_or_the_history_fails() -> None:
-    soaked = soak(contract("Groups", program=counts_of_groups("pickle"), shrinks=False), range(10, 30))
+    soaked = soak(contract(program=counts_of_groups("pickle"), shrinks=False), range(10, 30))
     assert soaked.failure is not None

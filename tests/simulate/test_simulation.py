@@ -15,9 +15,8 @@ from penstock.clock import ManualClock
 from penstock.log import Log
 from penstock.plugins.testing.contracts.log import LogContract
 from penstock.plugins.testing.contracts.other_process import run_elsewhere
-from penstock.plugins.testing.simulation.host_log import HostLog
-from penstock.plugins.testing.simulation.log import SimulatedLog
-from penstock.plugins.testing.simulation.soak import soak
+from penstock.plugins.testing.simulation.contract import soak
+from penstock.plugins.testing.simulation.log import HostLog, SimulatedLog
 from penstock.testing.simulation import SimulationContract, SimulationFailure
 
 from ..rotation import of_today

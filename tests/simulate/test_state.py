@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock import Record
-from penstock.plugins.testing.simulation.backups import BackupSimulation
-from penstock.plugins.testing.simulation.contract import in_memory
+from penstock.plugins.testing.simulation.contract import Case, in_memory, soak
 from penstock.plugins.testing.simulation.history import Fault, History, Step
-from penstock.plugins.testing.simulation.reshards import ReshardSimulation
-from penstock.plugins.testing.simulation.shrinking import Case
-from penstock.plugins.testing.simulation.soak import soak
+from penstock.plugins.testing.simulation.transfers import BackupSimulation, ReshardSimulation
 
 from ..rotation import of_today
 from .planted import planted

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.plugins.testing.kafka.broker import KafkaBroker
+from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from . import apps
 from .surroundings import Surroundings

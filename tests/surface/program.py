@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from penstock import Application, Processor, Record, Serde, Topology, Windowed, key_value_store
-from penstock.plugins.testing.values import Line, Order, Place, keys, orders, places, values
+from penstock.plugins.testing.strategies import Line, Order, Place, keys, orders, places, values
 from penstock.serdes import of
 
 _NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)

@@ -10,7 +10,7 @@ from .command import verb, verbose_option
 from .output import note, print_text
 
 if TYPE_CHECKING:
-    from penstock.plugins.testing.simulation.soak import Soaked
+    from penstock.plugins.testing.simulation.contract import Soaked
 
 
 @verb(
@@ -33,7 +33,7 @@ def simulate(target: str, seeds: int, start: int, jobs: int) -> None:
 
     from penstock import PenstockError
     from penstock.plugins.testing.simulation import SimulationContract
-    from penstock.plugins.testing.simulation.soak import soak
+    from penstock.plugins.testing.simulation.contract import soak
 
     from .failures import ApplicationError
     from .target import load_function

@@ -26,8 +26,7 @@ from penstock import (
 from penstock.plugins.engine.program.visits import program_visitors
 from penstock.plugins.engine.task.shipping import pack
 
-from ..driver import TopologyTestDriver
-from ..driver_log import AutoCreatingLog
+from ..driver import AutoCreatingLog, TopologyTestDriver
 from .child import children_for
 
 Event = tuple[str, Record]

@@ -16,7 +16,7 @@ from penstock.plugins.engine.program.stored_id import renamed
 from penstock.plugins.engine.task.shipping import pack
 
 from ..driver import TopologyTestDriver
-from ..shipped import ShippedCopy
+from ..processes import ShippedCopy
 from ..strategies import streams
 from .answers import answers_by_key, compare, stored
 from .expectations import declared

@@ -1,16 +1,19 @@
-"""One Java process of a Kafka broker, which dies with the process that started it."""
+"""BrokerProcess: one Java process of a Kafka broker, which dies with the process that started it; and its settings."""
 
 from __future__ import annotations
 
+import base64
 import os
 import random
+import re
+import secrets
 import signal
 import socket
 import struct
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self
 
@@ -111,10 +114,6 @@ class BrokerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self.dismiss_watcher()
-
-    def dismiss_watcher(self) -> None:
-        """End the watcher."""
         assert self._process.stdin is not None, "the watcher's process has no pipe"
         try:
             self._process.stdin.write(b"\n")
@@ -137,10 +136,7 @@ def failed(what: str, said: str) -> RuntimeUnavailableError:
 
 
 def locked(directory: Path) -> IO[str] | None:
-    """Return an open file that locks a broker's directory; None if another process has locked it.
-
-    Kafka locks its data, too, but only when a second broker's controller has already written among the first one's.
-    """
+    """Return an open file that locks a broker's directory, None if it is locked: Kafka's own lock comes too late."""
     file = (directory / "lock").open("w")
     if lock_open_file(file.fileno()):
         return file
@@ -149,10 +145,7 @@ def locked(directory: Path) -> IO[str] | None:
 
 
 def free_ports(number: int) -> list[int]:
-    """Return free ports of 127.0.0.1, below the range that the system uses for outgoing connections.
-
-    A port in that range could be taken while a broker is down, even by its own clients' connection attempts.
-    """
+    """Return free ports of 127.0.0.1 that no outgoing connection is given while the broker is down."""
     low, high = 15_000, min(_first_ephemeral(), 60_000)
     if high - low < 1000:
         low, high = 10_000, 60_000
@@ -177,10 +170,7 @@ def is_free(port: int) -> bool:
 
 
 def brokers_known_at(port: int, timeout_seconds: float = 2.0) -> set[int]:
-    """Return the ids of the live brokers according to the one at `port`; none if it does not answer yet.
-
-    A broker accepts connections some time before it answers, and answers some time before it takes part.
-    """
+    """Return the ids of the live brokers according to the one at `port`; none if it does not answer yet."""
     # Metadata, version 4: no topics, none made. The answer begins with a throttle time and the brokers.
     request = struct.pack(">hhihib", 3, 4, 1, -1, 0, 0)
     try:
@@ -210,3 +200,102 @@ def _first_ephemeral() -> int:
         return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except OSError:
         return 49_152
+
+
+HOST = "127.0.0.1"
+CLUSTER_ID_FILE = "meta.properties"
+
+_FOR_TESTS = {
+    "auto.create.topics.enable": "false",
+    "num.partitions": "1",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.num.partitions": "4",
+    "min.insync.replicas": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    # How often transactions that took too long are looked for.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.min.session.timeout.ms": "500",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    # A killed broker can register again only after its last session has ended.
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "3000",
+    # By default an idle controller writes twice a second that it is there, which takes a third of an idle broker's CPU.
+    "metadata.max.idle.interval.ms": "0",
+    # Tests write records with old timestamps, which the default retention of seven days would delete at once.
+    "log.retention.ms": "-1",
+    "log.segment.delete.delay.ms": "1000",
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "num.recovery.threads.per.data.dir": "1",
+    "log.cleaner.dedupe.buffer.size": str(16 << 20),
+}
+
+
+def broker_properties(node_id: int, ports: Mapping[str, int], voters: str | None, data: Path) -> dict[str, str]:
+    """Return a broker's settings: `ports` are those of its listeners, `voters` its controllers (None: itself)."""
+    listeners = [f"{name}://{HOST}:{port}" for name, port in ports.items()]
+    return {
+        "process.roles": "broker" if voters else "broker,controller",
+        "node.id": str(node_id),
+        "controller.quorum.voters": voters or f"{node_id}@{HOST}:{ports['CONTROLLER']}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": ",".join(listeners),
+        "advertised.listeners": ",".join(each for each in listeners if not each.startswith("CONTROLLER")),
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "log.dirs": str(data),
+        **_FOR_TESTS,
+        **replicated(1),
+    }
+
+
+def replicated(replicas: int) -> dict[str, str]:
+    """Return the settings for so many replicas of each topic, Kafka's own included."""
+    names = (
+        "default.replication.factor",
+        "offsets.topic.replication.factor",
+        "transaction.state.log.replication.factor",
+        "share.coordinator.state.topic.replication.factor",
+    )
+    return dict.fromkeys(names, str(replicas))
+
+
+def asking_for(user: str, password: str) -> dict[str, str]:
+    """Return the settings by which the listener SASL lets in one user, by PLAIN."""
+    quoted = password.replace("\\", "\\\\").replace('"', '\\"')
+    return {
+        "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl.plain.sasl.jaas.config": (
+            f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{quoted}";'
+        ),
+    }
+
+
+def write_properties(file: Path, properties: Mapping[str, str]) -> None:
+    """Write settings in Java's format, readable by this user only: a password may be among them."""
+    file.touch(mode=0o600)
+    file.write_text("".join(f"{name}={value.replace(chr(92), chr(92) * 2)}\n" for name, value in properties.items()))
+
+
+def random_cluster_id() -> str:
+    """Return a cluster's id, which is 16 bytes; the first one keeps it from looking like an option ("-...")."""
+    return base64.urlsafe_b64encode(b"\0" + secrets.token_bytes(15)).decode().rstrip("=")
+
+
+def write_cluster_id(data: Path, cluster_id: str, node_id: int) -> None:
+    """Write which broker's a data directory is; a broker does not start without."""
+    (data / CLUSTER_ID_FILE).write_text(f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\n")
+
+
+def ports_in(file: Path) -> dict[str, int]:
+    """Return the ports of an earlier broker by listener, from its settings; none, if there are no settings."""
+    try:
+        text = file.read_text()
+    except OSError:
+        return {}
+    listeners = next((line for line in text.splitlines() if line.startswith("listeners=")), "")
+    return {name: int(port) for name, port in re.findall(r"(\w+)://[^:]+:(\d+)", listeners)}

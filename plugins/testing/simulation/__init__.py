@@ -4,9 +4,9 @@ from penstock.support.packages import needed
 
 with needed("penstock.testing.simulation", "testing"):
     from .contract import SimulationContract
-    from .failure import SimulationFailure
     from .history import History
     from .host import spend
+    from .host_world import SimulationFailure
     from .simulated_cluster import SimulatedCluster
     from .simulation import Simulation
 

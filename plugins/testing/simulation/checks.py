@@ -11,63 +11,45 @@ from pathlib import Path
 from penstock import (
     Application,
     ChangelogError,
-    Commit,
     DeltaChangelog,
+    Log,
     PenstockError,
     TaskId,
     TopicPartition,
     version_counter,
 )
 from penstock.plugins.changelogs.file_format import DELTA, DamagedError, Reader
-from penstock.plugins.engine.task.locations import open_deltas
+from penstock.plugins.engine.task.locations import Places, open_deltas
+from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.task_worker import TaskWorker
+from penstock.stores.memory import MemoryBackend
 
-from .cluster import Cluster
+from .cluster import Cluster, freeing_stores, logged_stores
 from .disk import Disk
 from .host import with_state_in
-from .host_world import HostWorld
+from .host_world import HostWorld, Timeline
 from .log import SimulatedLog
-from .rows import difference_of_rows, rows_of
-from .timeline import Timeline
+
+_LATER_MS = 24 * 3_600_000
+_QUIET_ROUNDS, _PATIENT_ROUNDS, _MOST_ROUNDS = 16, 100, 2_000
+"""Rounds without any progress after which a cluster has settled, and after which it has not where records wait, since
+failed ones may be tried again; and rounds after which it never will."""
 
 
 class Checks:
     """Each check raises SimulationFailure. `directory`: where the stores that are restored may be."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        log: SimulatedLog,
-        disk: Disk,
-        outside: HostWorld,
-        timeline: Timeline,
-        directory: Path,
+        self, cluster: Cluster, log: SimulatedLog, disk: Disk, outside: HostWorld, timeline: Timeline, directory: Path
     ) -> None:
-        self._cluster = cluster
-        self._log = log
-        self._disk = disk
-        self._outside = outside
-        self._timeline = timeline
-        self._directory = directory
+        self._cluster, self._log, self._disk = cluster, log, disk
+        self._outside, self._timeline, self._directory = outside, timeline, directory
 
     def progress(self) -> object:
         """Return what changes as long as the application gets on: ends of topics, and positions."""
         topics = self._log.topics().items()
         partitions = [TopicPartition(name, number) for name, info in topics for number in range(info.partitions)]
         return self._log.end_offsets(partitions, stable=False), self.positions()
-
-    def commits(self) -> Mapping[str, Commit]:
-        """Return the last commits of tasks with stores, by task."""
-        application, found = self._cluster.application, {}
-        for task, partitions in self._cluster.tasks.items():
-            commit = self._log.last_commit(application.id, task, partitions)
-            if commit is not None and application.program.subtopology(TaskId.parse(task).subtopology).stores:
-                found[task] = commit
-        return found
-
-    def logged_stores(self, task: str) -> set[str]:
-        """Return the stores of a task that its changelog has, among those of the program."""
-        stores = self._cluster.application.program.subtopology(TaskId.parse(task).subtopology).stores
-        return {each.name for each in stores if each.logged}
 
     def positions(self) -> Mapping[TopicPartition, int | None]:
         """Return the committed positions of all tasks."""
@@ -79,16 +61,8 @@ class Checks:
         if self._log.went_back:
             raise self._timeline.failure(self._log.went_back[0])
 
-    def is_all_read(self) -> bool:
-        """Return whether every record is processed and committed."""
-        return not self._unread()
-
-    def all_is_read(self) -> None:
-        """Every record is processed and committed."""
-        for unread in self._unread():
-            raise self._timeline.failure(f"no fault strikes any more, and {unread}")
-
-    def _unread(self) -> list[str]:
+    def unread(self) -> list[str]:
+        """Return for each partition whose records are not all processed and committed a sentence that names it."""
         positions = self.positions()
         ends = self._log.end_offsets(list(positions))
         return [
@@ -105,7 +79,7 @@ class Checks:
         for task, partitions in self._cluster.tasks.items():
             last = self._cluster.owners[task].application
             try:
-                there, here = (rows_of(each, task, partitions, self._log, self._outside) for each in (fresh, last))
+                there, here = (_rows_of(each, task, partitions, self._log, self._outside) for each in (fresh, last))
             except PenstockError as error:
                 raise self._timeline.failure(
                     f"task {task} cannot be opened: {type(error).__name__}: {error}"
@@ -120,30 +94,74 @@ class Checks:
             with closing(self._log.open_committer(self._cluster.application.id, task, partitions)) as committer:
                 last = committer.committed
             assert last is not None, f"task {task} has state, and no commit"
-            left = left_for_ever(self._cluster.application, task, last.version, self._disk, self._outside)
-            if left:
+            if left := self._left_for_ever(task, last.version):
                 raise self._timeline.failure(f"files that nobody needs are left for ever: {', '.join(left)}")
 
+    def _left_for_ever(self, task: str, version: str) -> list[str]:
+        """Clean a task's changelog for its last version; return the files that stay and that no version needs.
 
-_LATER_MS = 24 * 3_600_000
+        Orphans may stay until the task has passed their counters, and the newest snapshot until the next one.
+        """
+        application, disk = self._cluster.application, self._disk
+        with closing(open_deltas(application.settings, application.id, task, self._outside.world)) as changelog:
+            changelog.clean(version, 0, self._outside.now_ms() + _LATER_MS, lambda: True)
+            place = application.settings.changelog.partition(":")[2].partition("?")[0]
+            own = disk.files(f"/{place.rpartition('://')[2]}/{application.id}/{task}")
+            newest = max((path for path in own if path.endswith(".snapshot")), key=os.path.basename, default=None)
+            own = [path for path in own if path != newest and not _may_stay(path, version, disk)]
+            return [path for path in own if _does_without(changelog, version, path, disk)]
 
+    def settle(self) -> None:
+        """Let everything be processed, as `SimulatedCluster.settle` says."""
+        quiet = 0
+        for host in self._cluster.processes():
+            host.refusals = 0
+        for _ in range(_MOST_ROUNDS):
+            before = self.progress()
+            self._cluster.complete()
+            self._cluster.drive()
+            for host in self._cluster.live():
+                self._cluster.work(host)
+                while host.world.calls and not host.is_frozen:
+                    self._cluster.run_call(host, 0)
+            self._log.write_markers()
+            self.positions_go_on()
+            quiet = 0 if self.progress() != before else quiet + 1
+            self._timeline.pass_by(0.1 if quiet < _QUIET_ROUNDS // 2 else 30.0)
+            if quiet < _QUIET_ROUNDS:
+                continue
+            if self._cluster.frozen():
+                self._cluster.wake(self._cluster.frozen()[0])
+                quiet = 0
+            elif quiet >= _PATIENT_ROUNDS or not self.unread():
+                for unread in self.unread():
+                    raise self._timeline.failure(f"no fault strikes any more, and {unread}")
+                self._let_replicas_catch_up()
+                self._let_standbys_catch_up()
+                return
+        raise self._timeline.failure("it never comes to rest, though no fault strikes any more")
 
-def left_for_ever(application: Application, task: str, version: str, disk: Disk, outside: HostWorld) -> list[str]:
-    """Clean a task's changelog for its last version; return the files that stay and that no version needs.
+    def _let_replicas_catch_up(self) -> None:
+        application = self._cluster.application
+        for host in [each for each in self._cluster.followers if each.can_act]:
+            self._cluster.let(host, host.work)
+            for task, partitions in self._cluster.tasks.items():
+                commit = self._log.last_commit(application.id, task, partitions)
+                has_stores = bool(application.program.subtopology(TaskId.parse(task).subtopology).stores)
+                lacking = logged_stores(application, task) - host.stores(task)
+                if commit is not None and has_stores and (host.version(task) != commit.version or lacking):
+                    raise self._timeline.failure(
+                        f"{host} shows version {host.version(task)} of task {task}, whose last commit is "
+                        f"{commit.version}, and lacks the stores {sorted(lacking)}; no fault strikes any more"
+                    )
 
-    Orphans may stay until the task has passed their counters, and the newest snapshot until the next one is written,
-    though the deltas before it may be there as well: those of its version can be in one file with later ones.
-    """
-    with closing(open_deltas(application.settings, application.id, task, outside.world)) as changelog:
-        changelog.clean(version, 0, outside.now_ms() + _LATER_MS, lambda: True)
-        place = application.settings.changelog.partition(":")[2].partition("?")[0]
-        own = disk.files(f"/{place.rpartition('://')[2]}/{application.id}/{task}")
-        newest = max((path for path in own if path.endswith(".snapshot")), key=os.path.basename, default=None)
-        return [
-            path
-            for path in own
-            if path != newest and not _may_stay(path, version, disk) and _does_without(changelog, version, path, disk)
-        ]
+    def _let_standbys_catch_up(self) -> None:
+        for host in list(self._cluster.standbys):
+            for _ in range(_QUIET_ROUNDS):
+                self._timeline.pass_by(30.0)
+                self._cluster.let(host, host.work)
+            if left := host.unsettled():
+                raise self._timeline.failure(f"{host} has not all copies, and no fault strikes any more: {left}")
 
 
 def _may_stay(path: str, version: str, disk: Disk) -> bool:
@@ -179,57 +197,47 @@ def _does_without(changelog: DeltaChangelog, version: str, path: str, disk: Disk
     return True
 
 
-_QUIET_ROUNDS, _PATIENT_ROUNDS, _MOST_ROUNDS = 16, 100, 2_000
-"""Rounds without any progress after which a cluster has settled, and after which it has not where records wait, since
-failed ones may be tried again; and rounds after which it never will."""
+Rows = dict[tuple[str, bytes], bytes]
 
 
-def settle(cluster: Cluster, checks: Checks, log: SimulatedLog, timeline: Timeline) -> None:
-    """Let everything be processed, as `SimulatedCluster.settle` says. Raises SimulationFailure."""
-    quiet = 0
-    for host in cluster.processes():
-        host.refusals = 0
-    for _ in range(_MOST_ROUNDS):
-        before = checks.progress()
-        cluster.complete()
-        cluster.drive()
-        for host in cluster.live():
-            cluster.work(host)
-            while host.world.calls and not host.is_frozen:
-                cluster.run_call(host, 0)
-        log.write_markers()
-        checks.positions_go_on()
-        quiet = 0 if checks.progress() != before else quiet + 1
-        timeline.pass_by(0.1 if quiet < _QUIET_ROUNDS // 2 else 30.0)
-        if quiet < _QUIET_ROUNDS:
-            continue
-        if cluster.frozen():
-            cluster.wake(cluster.frozen()[0])
-            quiet = 0
-        elif quiet >= _PATIENT_ROUNDS or checks.is_all_read():
-            checks.all_is_read()
-            _let_replicas_catch_up(cluster, checks, timeline)
-            _let_standbys_catch_up(cluster, timeline)
-            return
-    raise timeline.failure("it never comes to rest, though no fault strikes any more")
+def _rows_of(
+    application: Application, task: str, partitions: Sequence[TopicPartition], log: Log, outside: HostWorld
+) -> Rows:
+    """Return the rows of a task's logged and read-only stores at its last commit, over the copy of `application`."""
+    task_id = TaskId.parse(task)
+    filled = {each.store.name for each in application.program.subtopology(task_id.subtopology).read_only_stores}
+    with (
+        closing(ProcessResources(outside.world)) as resources,
+        closing(TaskWorker(application, task_id, partitions, log, resources=resources)) as worker,
+    ):
+        worker.prepare(outside.now_ms())
+        worker.restore()
+        rows = {(store, key): value for store, key, value in worker.rows()}
+        directory = Places.of(application).task(task)
+        for _, tables in MemoryBackend.saved(directory).values():
+            for store in filled.intersection(tables):
+                rows |= {(store, key): value for key, value in tables[store].items()}
+        return rows
 
 
-def _let_standbys_catch_up(cluster: Cluster, timeline: Timeline) -> None:
-    for host in list(cluster.standbys):
-        for _ in range(_QUIET_ROUNDS):
-            timeline.pass_by(30.0)
-            cluster.let(host, host.work)
-        if host.unsettled():
-            raise timeline.failure(f"{host} has not all copies, and no fault strikes any more: {host.unsettled()}")
+def difference_of_rows(application: Application, task: str, here: Rows, there: Rows) -> str | None:
+    """Return the first difference of the last host's copy (`here`) from what was restored; None if there is none.
+
+    A store with an index frees old rows on its host only, so what is restored may have more. In a changelog in files,
+    windows do so, too: deltas leave out rows that are freed. A snapshot lacks what the host that wrote it had freed, so
+    a copy that went on by deltas may have more.
+    """
+    in_topics, frees = application.settings.log_changelog is not None, freeing_stores(application, task)
+    for store, key in sorted(here.keys() | there.keys()):
+        local, restored = here.get((store, key)), there.get((store, key))
+        may_differ = store in frees and (local is None or (restored is None and not in_topics))
+        if local != restored and not may_differ:
+            return (
+                f"task {task}, store {store!r}, key {key!r}: the host that had the task last has {_shown(local)}, and "
+                f"what is restored from changelog and topics alone has {_shown(restored)}"
+            )
+    return None
 
 
-def _let_replicas_catch_up(cluster: Cluster, checks: Checks, timeline: Timeline) -> None:
-    for host in cluster.live_followers():
-        cluster.let(host, host.work)
-        for task, commit in checks.commits().items():
-            lacking = checks.logged_stores(task) - host.stores(task)
-            if host.version(task) != commit.version or lacking:
-                raise timeline.failure(
-                    f"{host} shows version {host.version(task)} of task {task}, whose last commit is {commit.version}, "
-                    f"and lacks the stores {sorted(lacking)}; no fault strikes any more"
-                )
+def _shown(value: bytes | None) -> str:
+    return "nothing" if value is None else repr(value)

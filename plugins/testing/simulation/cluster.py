@@ -1,4 +1,4 @@
-"""Cluster: the machines and hosts of a simulation, and which host each task was given to last."""
+"""Cluster: the machines and hosts of a simulation, which host each task was given to last, and copies of its stores."""
 
 from __future__ import annotations
 
@@ -7,22 +7,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock import Commit, FencedError, LogError, TopicPartition, version_counter
+from penstock import Application, Commit, FencedError, LogError, TaskId, TopicPartition, version_counter
+from penstock.changelog import is_version
 from penstock.plugins.engine.program.preparation import Prepared
+from penstock.plugins.state.copies import Replica
 
-from .disk import Disk
-from .driver_host import DriverHost
-from .failure import HostDied, SimulatedOutage
-from .host import BatchHost, ContinuousHost, Host, with_state_in
-from .host_files import HostFiles
-from .host_log import HostLog
-from .host_world import HostWorld
-from .local_state import LocalState
-from .log import SimulatedLog
-from .replica_host import ReplicaHost, StandbyHost
-from .rows import Contents
-from .timeline import Timeline
-from .tool_host import ToolHost
+from .disk import Disk, HostFiles, LocalState
+from .faults import Faults
+from .host import BatchHost, ContinuousHost, DriverHost, Host, ReplicaHost, StandbyHost, ToolHost, with_state_in
+from .host_world import HostDied, HostWorld, SimulatedOutage, Timeline
+from .log import HostLog, SimulatedLog
 
 T = TypeVar("T", bound=Host)
 _MOST_BATCHES = 8
@@ -35,8 +29,7 @@ class Cluster:
     """Hosts run on `machines` machines, each with a disk of its own, and several may run on one. `disk` is shared.
 
     A driver would give each task to one host. Here a task may be given to another host while the one that had it still
-    runs and knows nothing of it. `edge` and `disk_edge` are called for each operation of a host on log and shared disk,
-    `copy_edge` for each write to its local state.
+    runs and knows nothing of it. `faults` strike at the operations of hosts on log, shared disk and local state.
     """
 
     def __init__(
@@ -45,9 +38,7 @@ class Cluster:
         log: SimulatedLog,
         disk: Disk,
         timeline: Timeline,
-        edge: Callable[[Host, str, Callable[[], Any], bool], Any],
-        disk_edge: Callable[[Host, str, Callable[[], Any], bool, bool], Any],
-        copy_edge: Callable[[Host, str, Callable[[], Any]], Any],
+        faults: Faults,
         *,
         mode: str,
         machines: int,
@@ -60,10 +51,9 @@ class Cluster:
         self.application = prepared.application
         self._log = log
         self._timeline = timeline
-        self._edge = edge
         self._disk = disk
-        self._disk_edge = disk_edge
-        self._copy_edge = copy_edge
+        self._faults = faults
+        faults.power_off, faults.work_beside = self.power_off, self.work_beside
         self._kind = ContinuousHost if mode == "continuous" else BatchHost
         self._directory = directory
         self.has_replicas = has_replicas
@@ -87,7 +77,7 @@ class Cluster:
 
     def live(self) -> list[Host]:
         """Return the hosts that have not died and are not frozen."""
-        return [host for host in self.hosts if not host.is_frozen and not host.is_dead]
+        return [host for host in self.hosts if host.can_act]
 
     def of_this_program(self) -> list[Host]:
         """Return the hosts that live and run the program that was deployed last."""
@@ -95,11 +85,7 @@ class Cluster:
 
     def everyone(self) -> list[Host]:
         """Return the hosts that live, those with replicas and drivers too."""
-        return [each for each in self.processes() if not each.is_frozen and not each.is_dead]
-
-    def live_followers(self) -> list[ReplicaHost]:
-        """Return the hosts with replicas that live."""
-        return [each for each in self.followers if not each.is_frozen and not each.is_dead]
+        return [each for each in self.processes() if each.can_act]
 
     def frozen(self) -> list[Host]:
         """Return the hosts that are frozen."""
@@ -133,41 +119,40 @@ class Cluster:
 
     def start(self, machine: int) -> Host:
         """Start a host on a machine, perhaps beside a host that is frozen there."""
-        number = self._started = self._started + 1
-        application = with_state_in(self.application, self._machines[machine].directory)
-        log, world = self._surroundings(machine, lambda: host)
-        host = self._kind(number, application, log, world, self.tasks)
+        self._started += 1
+        host = self._start(machine, self._kind, self._started, self.tasks)
         host.known = self.known
         self.hosts.append(host)
+        return host
+
+    def _start(self, machine: int, kind: Callable[..., T], number: int, *given: object) -> T:
+        application = with_state_in(self.application, self._machines[machine].directory)
+        log = HostLog(self._log, lambda *operation: self._faults.edge(host, *operation))
+        files = HostFiles(self._disk, machine, lambda *operation: self._faults.disk_edge(host, *operation))
+        world = HostWorld(self._timeline, files, machine, lambda *write: self._faults.copy_edge(host, *write))
+        host = kind(number, application, log, world, *given)
         self._timeline.tell(f"{host} starts on machine {machine + 1}")
         return host
 
-    def _surroundings(self, machine: int, host: Callable[[], Host]) -> tuple[HostLog, HostWorld]:
-        log = HostLog(self._log, lambda what, call, changes: self._edge(host(), what, call, changes))
-        files = HostFiles(self._disk, machine, lambda *operation: self._disk_edge(host(), *operation))
-        return log, HostWorld(self._timeline, files, machine, lambda *write: self._copy_edge(host(), *write))
-
     def follow(self, machine: int) -> None:
         """Let the host with replicas on a machine work; start it if there is none."""
-        found = [each for each in self.followers if each.machine == machine]
-        if not found:
-            started: ReplicaHost = self.start_beside(
-                machine, ReplicaHost, self._machines[machine].replicas,
-                lambda task, replica: self.contents.check(self.application, task, replica, str(started)),
-            )  # fmt: skip
-            found = [started]
-            self.followers.append(started)
-        if not found[0].is_frozen:
-            self.let(found[0], found[0].work)
+        directory = self._machines[machine].replicas
+
+        def check(host: Host, task: str, replica: Replica) -> None:
+            self.contents.check(self.application, task, replica, str(host))
+
+        self._let_one(machine, self.followers, lambda: self.start_beside(machine, ReplicaHost, directory, check))
 
     def stand_by(self, machine: int) -> None:
         """Let the host with standbys on a machine work; start it if there is none."""
-        found = [each for each in self.standbys if each.machine == machine]
-        if not found:
-            found = [self.start_beside(machine, StandbyHost)]
-            self.standbys += found
-        if not found[0].is_frozen:
-            self.let(found[0], found[0].work)
+        self._let_one(machine, self.standbys, lambda: self.start_beside(machine, StandbyHost))
+
+    def _let_one(self, machine: int, group: list[T], start: Callable[[], T]) -> None:
+        host = next((each for each in group if each.machine == machine), None)
+        if host is None:
+            group.append(host := start())
+        if not host.is_frozen:
+            self.let(host, host.work)
 
     def start_tool(self, machine: int, kind: Callable[..., ToolHost], *given: object) -> ToolHost:
         """Start a process beside the application on a machine; `given` says what it does."""
@@ -176,11 +161,8 @@ class Cluster:
 
     def start_beside(self, machine: int, kind: Callable[..., T], *given: object) -> T:
         """Start a process that runs no tasks."""
-        number = self._beside = self._beside + 1
-        application = with_state_in(self.application, self._machines[machine].directory)
-        log, world = self._surroundings(machine, lambda: started)
-        started = kind(number, application, log, world, *given)
-        self._timeline.tell(f"{started} starts on machine {machine + 1}")
+        started = self._start(machine, kind, self._beside + 1, *given)
+        self._beside += 1
         return started
 
     def drive(self) -> None:
@@ -189,15 +171,11 @@ class Cluster:
             return
         last = self.drivers[-1] if self.drivers else None
         if last is None or last.is_frozen or last.is_of_earlier_program:
-            number, machine = self._beside + 1, self._beside % self.machines
-            log, world = self._surroundings(machine, lambda: started)
+            machine = self._beside % self.machines
             try:
-                started = DriverHost(number, self.prepared, self.application, log, world, lambda: self.owners)
+                self.drivers.append(self.start_beside(machine, DriverHost, self.prepared, lambda: self.owners))
             except LogError:  # another one has the lease
                 return
-            self._beside = number
-            self.drivers.append(started)
-            self._timeline.tell(f"{started} starts on machine {machine + 1}")
         for driver in [each for each in self.drivers if not each.is_frozen]:
             self.let(driver, lambda driver=driver: self._plan(driver))  # type: ignore[misc]
 
@@ -222,14 +200,6 @@ class Cluster:
         """Give a machine a new, empty disk, on which the hosts run that start from now on."""
         self._machines[machine] = self._new_disk()
         self._timeline.tell(f"machine {machine + 1} gets a new, empty disk")
-
-    def deploy(self, prepared: Prepared) -> None:
-        """End the hosts that live, with their last commits, and start others, which run another program.
-
-        A host that is frozen wakes later, with the program and the tasks that it had.
-        """
-        self.stop()
-        self.restart(prepared)
 
     def stop(self) -> None:
         """End the hosts and drivers that live, with their last commits; the others are of an earlier program then."""
@@ -292,10 +262,7 @@ class Cluster:
     # ------------------------------------------------------------------ work
 
     def let(self, host: Host, act: Callable[[], object]) -> None:
-        """Let a host do something. It may die or freeze in it, or its run may end with an error of the log.
-
-        Raises SimulationFailure for an error that no fault explains.
-        """
+        """Let a host act: it may die, freeze or lose the log. Raises SimulationFailure for an error without a fault."""
         host.let(lambda: self._act(host, act))
         self._judge(host)
 
@@ -334,10 +301,10 @@ class Cluster:
                     self.contents.note(self.application, task, version, tables, f"the local state of {where}")
 
     def _is_content_of(self, task: str, version: str | None) -> bool:
-        """Return whether a copy at a version has its content, and not also what came after it.
+        """Return whether a copy at a version has its content alone.
 
-        With a changelog in topics, a host that wakes may restore what its successor has committed meanwhile, under the
-        name of the version before. It does no harm: what follows that version is applied once more.
+        With a changelog in topics, a host that wakes may restore later changes under an earlier version: harmless, as
+        they are applied once more.
         """
         if self.application.settings.log_changelog is None:
             return True
@@ -359,13 +326,10 @@ class Cluster:
         self.let(host, lambda: host.world.run(number))
 
     def work_on(self, host: Host, late: str = "") -> None:
-        """Let a host and its threads work until they have nothing to do; in batches, as far as the driver plans.
-
-        Those of the pool `late` are slow: one of their calls runs when there is nothing else to do.
-        """
+        """Let a host and its threads work until they have nothing to do. Calls of the pool `late` are run last."""
         self.drive()
         for _ in range(_MOST_BATCHES):
-            if host.is_frozen or host.is_dead:
+            if not host.can_act:
                 break
             self.let(host, lambda: self._work_on(host, late))
             self.drive()
@@ -396,3 +360,61 @@ class Cluster:
         """Let the tickers of the hosts that live tick."""
         for host in self.everyone():
             host.world.tick()
+
+
+Tables = Mapping[str, Mapping[bytes, bytes]]
+
+
+class Contents:
+    """Compares copies of a task's stores at the same version, which is never made twice.
+
+    Stores that free old rows on their own host are left out.
+    """
+
+    def __init__(self, log: SimulatedLog) -> None:
+        self._log = log
+        self._found: dict[tuple[str, str, str], tuple[str, Mapping[bytes, bytes]]] = {}
+        self.wrong: list[str] = []
+        """What is wrong of a replica."""
+
+    def note(self, application: Application, task: str, version: str | None, tables: Tables, where: str) -> None:
+        """Note the rows that a copy has, by store, at a version (None: the copy shows none), and compare them."""
+        if version is None or not is_version(version):
+            return
+        logged = logged_stores(application, task).intersection(tables)
+        for store in sorted(logged - freeing_stores(application, task)):
+            first, rows = self._found.setdefault((task, version, store), (where, dict(tables[store])))
+            if rows != tables[store]:
+                self.wrong.append(
+                    f"task {task}, store {store!r}, version {version}: {where} has {_shown_rows(tables[store])}, and "
+                    f"{first} had {_shown_rows(rows)}"
+                )
+
+    def check(self, application: Application, task: str, replica: Replica, where: str) -> None:
+        """Check what a replica shows: a committed version, with its content."""
+        version = replica.version
+        if version is not None and version not in self._log.versions:
+            self.wrong.append(f"task {task}: {where} shows version {version}, which was not committed")
+        if version is not None:
+            tables = {store: dict(replica.backend(store).range(store)) for store in replica.layout}
+            self.note(application, task, version, tables, where)
+
+
+def _shown_rows(rows: Mapping[bytes, bytes]) -> str:
+    return ", ".join(f"{key!r}: {value!r}" for key, value in sorted(rows.items())) or "nothing"
+
+
+def logged_stores(application: Application, task: str) -> set[str]:
+    """Return the stores of a task that its changelog has."""
+    stores = application.program.subtopology(TaskId.parse(task).subtopology).stores
+    return {each.name for each in stores if each.logged}
+
+
+def freeing_stores(application: Application, task: str) -> set[str]:
+    """Return the stores of a task that free old rows on their host only."""
+    in_topics = application.settings.log_changelog is not None
+    return {
+        store.name
+        for store in application.program.subtopology(TaskId.parse(task).subtopology).stores
+        if store.traits.has_index or (not in_topics and "bucket_ms" in store.traits.fixed_options)
+    }

@@ -1,14 +1,19 @@
-"""SimulationContract: a program on hosts that crash, freeze and lose tasks answers as it does without faults."""
+"""SimulationContract: a program answers in simulated histories as without faults; `soak` plays many of them."""
 
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cache
+from multiprocessing import get_context
 from random import Random
+from time import perf_counter
 from typing import Any, ClassVar, Literal
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -16,14 +21,12 @@ from hypothesis import strategies as st
 
 from penstock import Application, ConfigError, Record, Topology, TopologyBuilder
 
-from .answers import Answers, difference, difference_before_reset, of_driver, of_reference
-from .backups import BackupSimulation, with_backups
-from .failure import SimulationFailure
-from .history import History, with_copy_faults
-from .reshards import ReshardSimulation, with_reshards
-from .shrinking import Case, shrink
-from .simulation import Simulation, is_on_disk
-from .takeovers import with_takeovers
+from ..driver import TopologyTestDriver
+from .faults import Place
+from .history import COMMIT_INTERVALS, History, Step, with_copy_faults
+from .host_world import SimulationFailure
+from .simulation import Simulation, is_on_disk, with_takeovers
+from .transfers import BackupSimulation, ReshardSimulation, with_backups, with_reshards
 
 _KEYS = ("ann", "bob", "cid", "dot")
 _MOST_RECORDS = 20
@@ -207,3 +210,224 @@ def in_memory() -> Iterator[None]:
         yield
     finally:
         tempfile.tempdir = before
+
+
+Answers = Mapping[str, Sequence[tuple[Any, ...]]]
+"""By output topic: (key, value) or (key, value, timestamp), or all of a Record."""
+
+_MANY = 1_000
+"""Records between two commits: a history may have any number."""
+
+
+def of_driver(program: Any, records: Mapping[str, Sequence[Record]], partitions: int, **settings: Any) -> Answers:
+    """Return a program's answers without faults: those of the test driver, which has all records at once."""
+    with TopologyTestDriver(program, partitions=partitions, commit_every=_MANY, **settings) as driver:
+        driver.pipe_many(records)
+        return {topic: [tuple(each) for each in driver.read_all(topic)] for topic in driver.output_topics()}
+
+
+def of_reference(reference: Callable[[list[Record]], Iterable[Any]], parts: Iterable[Sequence[Record]]) -> list[Any]:
+    """Return the answers of a function in plain Python for the records of each partition."""
+    return [tuple(answer) for part in parts if part for answer in reference(list(part))]
+
+
+def difference(expected: Answers, found: Mapping[str, Sequence[Record]], compared: str) -> str | None:
+    """Return the first difference, by topic and key; None if there is none.
+
+    `compared`: the answers of a key "in order", "in any order", or the "latest" of each key only; "at least once" where
+    some come again; where records were deleted before they were read, "with gaps", or "any of them" where some come
+    again, too. What an expected answer leaves out is not compared.
+    """
+    for place, answers, records in _by_topic_and_key(expected, found):
+        length = max((len(each) for each in answers), default=2)
+        got = [tuple(each[:length]) for each in records]
+        if compared == "latest":
+            got, answers = got[-1:], answers[-1:]
+        if not _COMPARED.get(compared, list.__eq__)(answers, got):
+            return f"{place}: expected {answers}, found {got}"
+    return None
+
+
+def difference_before_reset(expected: Answers, found: Mapping[str, Sequence[Record]], compared: str) -> str | None:
+    """Return the first answer, by topic and key, that the program would not have given up to some record, as above."""
+    for place, answers, records in _by_topic_and_key(expected, found):
+        got = [tuple(each[: len(answers[0]) if answers else None]) for each in records]
+        is_right = got == answers[: len(got)] if compared == "in order" else not Counter(got) - Counter(answers)
+        if compared in ("in order", "in any order") and not is_right:
+            return f"{place}, before a reset: expected the first of {answers}, found {got}"
+    return None
+
+
+def _are_among(some: list[Any], every: list[Any]) -> bool:
+    """Return whether some answers are among others, in the same order."""
+    left = iter(every)
+    return all(each in left for each in some)
+
+
+_COMPARED: Mapping[str, Callable[[list[Any], list[Any]], bool]] = {
+    "in any order": lambda expected, found: Counter(map(repr, expected)) == Counter(map(repr, found)),
+    "at least once": lambda expected, found: _are_among(expected, found) and all(each in expected for each in found),
+    "with gaps": lambda expected, found: _are_among(found, expected),
+    "any of them": lambda expected, found: all(each in expected for each in found),
+}
+
+
+def _by_topic_and_key(*each: Answers) -> Iterator[tuple[str, list[Any], list[Any]]]:
+    """Yield each topic and key, with its answers in both."""
+    places: dict[tuple[str, str], tuple[list[Any], list[Any]]] = {}
+    for number, topics in enumerate(each):
+        for topic, answers in topics.items():
+            for answer in answers:
+                places.setdefault((topic, repr(answer[0])), ([], []))[number].append(tuple(answer))
+    for (topic, key), (expected, found) in sorted(places.items()):
+        yield f"topic {topic!r}, key {key}", expected, found
+
+
+@dataclass(frozen=True)
+class Case:
+    """Records of each source topic, and the history in which they arrive."""
+
+    records: Mapping[str, tuple[Record, ...]]
+    history: History
+
+    def with_steps(self, begin: int, end: int, *steps: Step) -> Case:
+        """Return this case with other steps in place of those from `begin` to `end`."""
+        given = self.history.steps
+        return replace(self, history=replace(self.history, steps=given[:begin] + steps + given[end:]))
+
+    def without_record(self, topic: str, number: int) -> Case:
+        """Return this case without one record of a topic."""
+        records = self.records[topic]
+        return replace(self, records={**self.records, topic: records[:number] + records[number + 1 :]})
+
+
+def shrink(
+    case: Case, failure: SimulationFailure, play: Callable[[Case], object], seconds: float = 50.0
+) -> SimulationFailure:
+    """Return the failure of the shortest case found within `seconds`. `play` raises for a case that fails."""
+    until = perf_counter() + seconds
+    before: Case | None = None
+
+    def fails(other: Case) -> bool:
+        """Take a case if it fails; return whether it does."""
+        nonlocal case, failure
+        if other == case or perf_counter() >= until:
+            return False
+        try:
+            play(other)
+        except SimulationFailure as error:
+            case, failure = other, error
+            return True
+        return False
+
+    while case != before and perf_counter() < until:
+        before = case
+        fails(replace(case, history=replace(case.history, rest_arrives=False)))
+        fails(replace(case, history=replace(case.history, commit_interval=COMMIT_INTERVALS[0])))
+        size = len(case.history.steps)
+        while size:  # without many steps that follow each other, then without fewer, the last ones first
+            for end in range(len(case.history.steps), 0, -size):
+                fails(case.with_steps(max(0, end - size), end))
+            size //= 2
+        arriving = sum(step.kind == "arrive" for step in case.history.steps)
+        for topic, records in case.records.items():
+            fails(replace(case, records={**case.records, topic: records[:arriving]}))
+        for topic, records in case.records.items():
+            for number in reversed(range(len(records))):
+                fails(case.without_record(topic, number))
+        for number in range(len(case.history.steps)):
+            while any(
+                fails(case.with_steps(number, number + 1, each)) for each in case.history.steps[number].simpler()
+            ):
+                pass
+    return failure
+
+
+@dataclass
+class Soaked:
+    """What a soak ran: histories, events, how often each fault struck, and where. `failure` ended it, at `seed`."""
+
+    histories: int = 0
+    events: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    places: Counter[Place] = field(default_factory=Counter)
+    seed: int = 0
+    failure: SimulationFailure | None = None
+
+    def add(self, other: Soaked) -> None:
+        """Count what another one ran, too."""
+        self.histories += other.histories
+        self.events += other.events
+        self.faults.update(other.faults)
+        self.places.update(other.places)
+        self.seed, self.failure = other.seed, other.failure
+
+
+def soak(
+    contract: type[SimulationContract],
+    seeds: Sequence[int],
+    progress: Callable[[Soaked], None] = lambda soaked: None,
+    *,
+    jobs: int = 1,
+) -> Soaked:
+    """Run the history of each seed until one fails, in `jobs` processes. `progress` is called after each."""
+    soaked = Soaked()
+    for each in _played(contract, seeds) if jobs == 1 else _played_by(jobs, contract, seeds):
+        soaked.add(each)
+        if each.failure is not None:
+            break
+        progress(soaked)
+    return soaked
+
+
+def _played(contract: type[SimulationContract], seeds: Sequence[int]) -> Iterator[Soaked]:
+    """Yield what each history came to; the one that fails is the last."""
+    with _quiet(), in_memory():
+        for seed in seeds:
+            try:
+                simulation = contract.play(seed)
+            except SimulationFailure as failure:
+                shortest = contract.shortest(seed, failure) if contract.shrinks else failure
+                yield Soaked(seed=seed, failure=shortest)
+                return
+            yield Soaked(1, simulation.events, Counter(simulation.faults), Counter(simulation.places), seed)
+
+
+def _played_by(jobs: int, contract: type[SimulationContract], seeds: Sequence[int]) -> Iterator[Soaked]:
+    """Yield the same, of processes that share the seeds."""
+    context = get_context("fork")  # the contract may be of a file, and the product changed by a planted fault
+    results: Any = context.SimpleQueue()
+
+    def work(number: int) -> None:
+        # Neighbours go to one process, so that each has both modes.
+        for each in _played(contract, [seed for at, seed in enumerate(seeds) if at // 2 % jobs == number]):
+            results.put(each)
+        results.put(None)
+
+    processes = [context.Process(target=work, args=(number,), daemon=True) for number in range(jobs)]
+    for each in processes:
+        each.start()
+    try:
+        at_work = jobs
+        while at_work:
+            found = results.get()
+            if found is None:
+                at_work -= 1
+            else:
+                yield found
+    finally:
+        for each in processes:
+            each.terminate()
+            each.join()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Write no log lines: hosts that die and wake warn of each other."""
+    logger = logging.getLogger("penstock")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

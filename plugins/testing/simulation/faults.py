@@ -29,12 +29,9 @@ from penstock.plugins.state.transfer import changelog_move
 from penstock.plugins.state.transfer.backups import backup, pruning
 from penstock.plugins.state.transfer.reshard import resharding
 
-from .cluster import Cluster
-from .failure import HostDied, SimulatedDiskError, SimulatedOutage
 from .history import COPY_FAULTS, DELAYED, DISK_FAULTS, LOG_FAULTS, OVERTAKEN, Fault
 from .host import Host
-from .host_world import UPKEEP
-from .timeline import Timeline
+from .host_world import UPKEEP, HostDied, SimulatedDiskError, SimulatedOutage, Timeline
 
 _REFUSALS = (errno.ENOSPC, errno.EACCES, errno.EIO)
 _REFUSED = (1, 1, 4, 20)
@@ -52,17 +49,15 @@ class Place(NamedTuple):
 
 
 class Faults:
-    """Dying, freezing and losing the log, the disk or power, before and after an operation of a host.
+    """Dying, freezing and losing the log, the disk or power, before and after an operation of a host."""
 
-    `power_off` ends a machine, with all its hosts; `beside` lets other threads of a host go on for so many rounds.
-    """
+    power_off: Callable[[int], None]
+    """Ends a machine, with all its hosts."""
+    work_beside: Callable[[Host, int], None]
+    """Lets other threads of a host go on for so many rounds, in the middle of an act of one."""
 
-    def __init__(
-        self, timeline: Timeline, power_off: Callable[[int], None], beside: Callable[[Host, int], None]
-    ) -> None:
+    def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self._beside = beside
-        self._power_off = power_off
         self._armed: dict[Host | None, list[tuple[Fault, int]]] = {}
         self.counts = Counter[str]()
         """How often each fault struck, by what it is and where."""
@@ -79,27 +74,18 @@ class Faults:
         return {host: faults[0][0] for host, faults in armed.items() if faults and host is not None}
 
     def edge(self, host: Host, what: str, call: Callable[[], Any], changes: bool) -> Any:
-        """Do an operation (`call`) of a host on the log, unless a fault strikes; `changes`: it changes the log.
-
-        Raises HostDied where the host dies, and LogError where it loses the log.
-        """
+        """Do an operation of a host on the log. Raises HostDied where it dies, LogError where it loses the log."""
         return self._do(host, what, call, LOG_FAULTS, changes=changes, tells=changes)
 
     def disk_edge(self, host: Host, what: str, call: Callable[[], Any], changes: bool, tells: bool) -> Any:
-        """Do an operation of a host on the disk, unless a fault strikes; `tells`: the story has a line of it.
-
-        Raises HostDied where the host dies, and OSError where the disk refuses.
-        """
+        """Do an operation of a host on the disk. Raises HostDied where it dies, OSError where the disk refuses."""
         if host.refusals and not host.is_dead:
             host.refusals -= 1
             raise self._refusal(host.refusals)
         return self._do(host, what, call, DISK_FAULTS, changes=changes, tells=tells)
 
     def copy_edge(self, host: Host, what: str, call: Callable[[], Any]) -> Any:
-        """Make a write of a host (`call`) to its local state, unless a fault strikes.
-
-        Raises HostDied where the host dies, and OSError where there is no room.
-        """
+        """Make a write of a host to its local state. Raises HostDied where it dies, OSError where there is no room."""
         return self._do(host, what, call, COPY_FAULTS, changes=True, tells=False)
 
     def _do(
@@ -143,9 +129,7 @@ class Faults:
         if fault.kind == "freezes":
             host.freeze()
         elif fault.kind == OVERTAKEN:
-            self._beside(host, 1 + fault.amount % 12)
-            if host.is_dead:
-                raise HostDied(str(host))
+            self._overtake(host, 1 + fault.amount % 12)
         elif fault.kind == DELAYED:
             self._timeline.pass_by(_DELAYS[fault.amount % len(_DELAYS)])
         elif fault.kind == "loses the log":
@@ -159,7 +143,12 @@ class Faults:
         else:
             host.is_dead = True
             if fault.kind == "loses power":
-                self._power_off(host.machine)
+                self.power_off(host.machine)
+            raise HostDied(str(host))
+
+    def _overtake(self, host: Host, rounds: int) -> None:
+        self.work_beside(host, rounds)
+        if host.is_dead:
             raise HostDied(str(host))
 
     def _refusal(self, number: int) -> OSError:
@@ -193,7 +182,7 @@ _METHODS: dict[str, tuple[tuple[Any, str], ...]] = {
     "backup": ((backup, "back_up"),),
     "prune": ((pruning, "prune"),),
     "reshard": ((resharding, "reshard"), (resharding, "accept"), (resharding, "undo")),
-    "planning and closing": ((Cluster, "work_beside"),),  # an act in the middle of another one
+    "planning and closing": ((Faults, "_overtake"),),  # an act in the middle of another one
 }
 STEPS = tuple(_METHODS)
 """The steps, the inner ones first: a snapshot is written in the middle of a batch."""

@@ -1,4 +1,4 @@
-"""Hosts of a simulation: each runs tasks with the engine's own code, in batches or continuously."""
+"""Hosts: processes of a simulation, with tasks or beside them, which run the engine's own code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from random import Random
+from typing import Any, NamedTuple
 
 from greenlet import getcurrent, greenlet
 
@@ -20,34 +21,37 @@ from penstock import (
     IncompatibleStateError,
     LogError,
     OffsetOutOfRangeError,
+    PenstockError,
     ProductionError,
     StaleStoreError,
     TaskId,
     TopicPartition,
     UnknownTopicError,
 )
+from penstock.plugins.engine.program.preparation import Prepared
 from penstock.plugins.engine.program.visits import asked_visits
+from penstock.plugins.engine.run.planning.control import Control, OwnOrders
+from penstock.plugins.engine.run.planning.planner import BatchPlanner
+from penstock.plugins.engine.run.planning.run_plan import Plan
 from penstock.plugins.engine.task.fronts import UNKNOWN
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.report import TaskReport
 from penstock.plugins.engine.task.task_worker import TaskWorker
+from penstock.plugins.state.copies import Replica, saved_tasks
+from penstock.plugins.state.copies.standbys import Standbys
 from penstock.task.failures import RetryRequested
 from penstock.task.progress import Front
 from penstock.task.schedules import NEVER
 from penstock.task.visits import Visit
 
-from .failure import HostDied, SimulatedDiskError, SimulatedOutage, described
-from .host_files import HostFiles
-from .host_log import HostLog
-from .host_world import HostWorld
+from .disk import HostFiles
+from .host_world import HostDied, HostWorld, SimulatedDiskError, SimulatedOutage, described
+from .log import HostLog
 
 
 def with_state_in(application: Application, directory: Path) -> Application:
-    """Return a prepared application with the state of its tasks in a directory.
-
-    `Application.with_settings` would make another one, which is not prepared.
-    """
+    """Return a prepared application with its state in a directory; that of `with_settings` is not prepared."""
     made = copy(application)
     made.settings = replace(application.settings, state_dir=str(directory))
     return made
@@ -80,10 +84,10 @@ def spend(seconds: float) -> None:
 
 
 class Host(ABC):
-    """One process with tasks. `number` names it in the story; `application` has the directory of its machine.
+    """A process with tasks. `application` has its machine's directory. Methods raise HostDied where the host dies."""
 
-    A method raises HostDied where the host dies in it.
-    """
+    kind = "host"
+    """What the story calls it."""
 
     def __init__(self, number: int, application: Application, log: HostLog, world: HostWorld) -> None:
         self.number = number
@@ -92,8 +96,9 @@ class Host(ABC):
         self.world = world
         self.resources = ProcessResources(world.world)
         self.is_dead = False
+        self.is_frozen = False
+        """Whether it stopped in the middle of an act."""
         self._act: _Act | None = None
-        self._is_frozen = False
         self.is_of_earlier_program = False
         """Whether another program was deployed since it started."""
         self.unanswered: set[str] = set()
@@ -120,7 +125,7 @@ class Host(ABC):
         """Tasks that ended since the last call of `run` that named them."""
 
     def __str__(self) -> str:
-        return f"host {self.number}"
+        return f"{self.kind} {self.number}"
 
     @property
     def machine(self) -> int:
@@ -135,20 +140,20 @@ class Host(ABC):
         self._act.switch()
 
     @property
-    def is_frozen(self) -> bool:
-        """Whether it stopped in the middle of an act."""
-        return self._is_frozen
+    def can_act(self) -> bool:
+        """Whether it has neither died nor stopped in the middle of an act."""
+        return not self.is_frozen and not self.is_dead
 
     def freeze(self) -> None:
         """Stop here, in the middle of an act, until `wake`; meanwhile others act. Raises HostDied if it dies frozen."""
         assert self._act is getcurrent() and self._act.parent is not None, f"{self} freezes outside of its act"
-        self._is_frozen = True
+        self.is_frozen = True
         self._act.parent.switch()
 
     def wake(self) -> None:
         """Go on where the host froze, until the act is done or the host freezes in it again."""
         assert self._act is not None, f"{self} wakes, and has never acted"
-        self._is_frozen = False
+        self.is_frozen = False
         self._act.parent = getcurrent()  # another process may be in an act, between whose steps this one wakes
         self._act.switch()
 
@@ -156,8 +161,8 @@ class Host(ABC):
         """Release what a dead host has open in this process; nothing that it does reaches the log any more."""
         self.is_dead = True
         self.world.calls.clear()
-        if self._is_frozen and self._act is not None:
-            self._is_frozen = False
+        if self.is_frozen and self._act is not None:
+            self.is_frozen = False
             self._act.parent = getcurrent()  # another host may be in an act, with which its machine goes down
             self._act.throw(HostDied(str(self)))
         with suppress(HostDied, LogError):
@@ -198,33 +203,23 @@ class Host(ABC):
         cause = error.__cause__
         while cause is not None and cause.__cause__ is not None:
             cause = cause.__cause__
-        explained = isinstance(cause, (SimulatedOutage, SimulatedDiskError))
-        explained |= isinstance(error, (FencedError, StaleStoreError)) or task in self.unanswered
+        log, files = self.log.shared, self.world.world.files
+        explained = isinstance(cause, (SimulatedOutage, SimulatedDiskError)) or task in self.unanswered
+        explained |= isinstance(error, (FencedError, StaleStoreError))
         self.unanswered.discard(task)
-        explained |= self.is_of_earlier_program and isinstance(error, IncompatibleStateError)
-        # A layout that was given up loses its topics, too, and the records that it has not read.
-        explained |= self.is_of_earlier_program and isinstance(error, OffsetOutOfRangeError)
-        missing = isinstance(error, (UnknownTopicError, ProductionError)) and "does not exist" in str(error)
-        explained |= self.is_of_earlier_program and missing
-        explained |= self.is_of_earlier_program and self.log.shared.resets > 0  # its topics and files are deleted
-        explained |= self._misses_records(error) or self._has_read_damage(error)
-        explained |= isinstance(cause, FileNotFoundError) and self._disk_has_lost_directory
+        if self.is_of_earlier_program:
+            # A layout that was given up loses its topics, too, and the records that it has not read.
+            explained |= isinstance(error, (IncompatibleStateError, OffsetOutOfRangeError))
+            explained |= isinstance(error, (UnknownTopicError, ProductionError)) and "does not exist" in str(error)
+            explained |= log.resets > 0  # its topics and files are deleted
+        if log.lossy_topics:
+            ends = self.application.settings.offset_out_of_range == "fail" and isinstance(error, IncompatibleStateError)
+            explained |= ends or isinstance(error, OffsetOutOfRangeError)
+        if isinstance(files, HostFiles):
+            explained |= isinstance(error, ChangelogError) and files.has_read_damage
+            explained |= isinstance(cause, FileNotFoundError) and files.disk.has_lost_directory
         if not explained:
             self.failures.append(f"{self}: task {task} failed: {described(error)}")
-
-    @property
-    def _disk_has_lost_directory(self) -> bool:
-        files = self.world.world.files
-        return isinstance(files, HostFiles) and files.disk.has_lost_directory
-
-    def _misses_records(self, error: BaseException) -> bool:
-        fails = self.application.settings.offset_out_of_range == "fail"
-        kinds = (OffsetOutOfRangeError, IncompatibleStateError) if fails else OffsetOutOfRangeError
-        return bool(self.log.shared.lossy_topics) and isinstance(error, kinds)
-
-    def _has_read_damage(self, error: BaseException) -> bool:
-        files = self.world.world.files
-        return isinstance(error, ChangelogError) and isinstance(files, HostFiles) and files.has_read_damage
 
 
 class ContinuousHost(Host):
@@ -322,3 +317,202 @@ class BatchHost(Host):
         for worker in self._workers.values():
             worker.close()
         super().close(commit=commit)
+
+
+LEASE_SECONDS = 15.0
+"""How long the lease of an application lasts."""
+
+
+class DriverHost(Host):
+    """A driver with the lease of its application. `owners`: by task, the host that runs it, which gets its plans.
+
+    Making one raises LogError while another one has the lease, and `work` FencedError after one has taken it.
+    """
+
+    kind = "driver"
+
+    def __init__(
+        self, number: int, application: Application, log: HostLog, world: HostWorld, prepared: Prepared,
+        owners: Callable[[], Mapping[str, Host]],
+    ) -> None:  # fmt: skip
+        super().__init__(number, application, log, world)
+        self._owners = owners
+        self._lease = log.lease(application.id, str(self), int(LEASE_SECONDS * 1000))
+        self._control, self._orders = OwnOrders(), Control()
+        plan = Plan.of(prepared, len(prepared.tasks()), str(self))
+        self._planner = BatchPlanner(plan, log, world, world.world.sleep, world.world.seconds, self._control)
+        self._offset = self._planner.first()
+
+    def work(self) -> int:
+        """Renew the lease, and plan one batch, if there is one."""
+        self._lease.renew()
+        owners = dict(self._owners())
+        ticks = {task: host.ticks[task] for task, host in owners.items() if task in host.opened}
+        orders = Control(
+            unopened=[task for task, host in owners.items() if task not in host.opened],
+            next_tick=min(ticks.values(), default=None),
+        )
+        if orders != self._orders:
+            self._orders = orders
+            self._control.write(orders)
+        following = self._planner.next(self._offset, None)
+        if following != self._offset:
+            self._offset = following
+            for plan in self._planner.plans(following):
+                for task, ends in plan.ends.items():
+                    owners[task].planned[task] = Planned(ends, plan.clock_ms, plan.front_of(task))
+            of_all = self._planner.plans(following)[0]
+            for task in [each for each, tick in ticks.items() if tick <= of_all.clock_ms]:
+                owners[task].planned.setdefault(task, Planned({}, of_all.clock_ms, of_all.front_of(task)))
+        return 0
+
+    def close(self, *, commit: bool) -> None:
+        """Give up the lease, where it ends as it should; a driver that dies keeps it until it expires."""
+        if commit:
+            self._lease.release()
+        super().close(commit=commit)
+
+
+class ReplicaHost(Host):
+    """Has a replica of each task with stores, in `directory` by task. No two may have the same one at a time.
+
+    `check` gets this host, a task and its replica, whenever the replica may be read.
+    """
+
+    kind = "replica host"
+
+    def __init__(
+        self, number: int, application: Application, log: HostLog, world: HostWorld, directory: Path,
+        check: Callable[[Host, str, Replica], None],
+    ) -> None:  # fmt: skip
+        super().__init__(number, application, log, world)
+        self._directory, self._check = directory, check
+        self._replicas: dict[str, Replica] = {}
+
+    def work(self) -> int:
+        """Bring each replica to the last commit, as far as its task lets it."""
+        for task in saved_tasks(self.application.id, self.log):
+            try:
+                self._follow(task)
+            except HostDied:
+                raise
+            except Exception as error:
+                self.judge(f"{task}, its replica", error)
+                self._close(task)
+        return 0
+
+    def _follow(self, task: str) -> None:
+        if task not in self._replicas:
+            place = self._directory / task
+            self._replicas[task] = Replica(self.application, task, self.log, place, world=self.world.world)
+        replica = self._replicas[task]
+        self._check(self, task, replica)
+        if replica.catch_up(lambda: self._check(self, task, replica)) and replica.commit is not None:
+            assert replica.version == replica.commit.version, f"its commit is {replica.commit}, not {replica.version}"
+        self._check(self, task, replica)
+
+    def version(self, task: str) -> str | None:
+        """Return the version that the replica of a task shows."""
+        return self._replicas[task].version if task in self._replicas else None
+
+    def stores(self, task: str) -> set[str]:
+        """Return the stores of a task that its replica has."""
+        return set(self._replicas[task].layout) if task in self._replicas else set()
+
+    def _close(self, task: str) -> None:
+        replica = self._replicas.pop(task, None)
+        if replica is not None:
+            with suppress(HostDied, LogError):
+                replica.close()
+
+    def close(self, *, commit: bool) -> None:
+        """Close all replicas; their copies stay."""
+        for task in list(self._replicas):
+            self._close(task)
+        super().close(commit=commit)
+
+
+class StandbyHost(Host):
+    """A process with the standbys of all tasks. `application` has the directory of its machine."""
+
+    kind = "standby host"
+
+    def __init__(self, number: int, application: Application, log: HostLog, world: HostWorld) -> None:
+        super().__init__(number, application, log, world)
+        self._standbys = Standbys(application, log, world=world.world)
+
+    def work(self) -> int:
+        """Bring on the copies that are due."""
+        self.world.tick()
+        while self.world.calls:
+            self.world.run(0)
+        return 0
+
+    def unsettled(self) -> list[str]:
+        """Return the tasks whose copies are neither at the last commit nor taken by their task, and why."""
+        states = self._standbys.status()
+        return [] if self._standbys.are_current else [f"{each.task} {each.state} {each.error}" for each in states]
+
+    def close(self, *, commit: bool) -> None:
+        """Leave the copies; those of a process that has died are left where they are."""
+        if not commit:
+            self._standbys._running.clear()  # no thread of it lives
+        with suppress(HostDied, LogError):
+            self._standbys.close()
+        super().close(commit=commit)
+
+
+_TURN_SECONDS = 0.25
+"""So long a process waits, in all, before others act."""
+_RESTS = 0.05
+"""Before how many of its operations others act."""
+
+
+class ToolHost(Host):
+    """A process that does one thing, `act`, and then `is_done`, with `error`, or `made`: what `act` returned.
+
+    Where it waits, and before some of its operations on log and disk, it rests, and others act until it is woken.
+    """
+
+    def __init__(
+        self, number: int, application: Application, log: HostLog, world: HostWorld, random: Random, kind: str,
+        act: Callable[[ToolHost], str],
+    ) -> None:  # fmt: skip
+        super().__init__(number, application, HostLog(log.shared, self._edge), world)
+        self.kind = kind
+        self._inner, self._do = log, act
+        self._random = random
+        files = world.world.files
+        assert isinstance(files, HostFiles), f"{self} has the files of a real machine"
+        self.own_world = replace(world.world, sleep=self._rest, files=files.preceded(self._rest_sometimes))
+        self.is_done = self.rests = False
+        self.made = ""
+        self.error: PenstockError | None = None
+        self._waited = 0.0
+
+    def _rest(self, seconds: float) -> None:
+        self.world.world.sleep(seconds)
+        self._waited += seconds
+        if self._waited >= _TURN_SECONDS:
+            self._let_others_act()
+
+    def _edge(self, what: str, call: Callable[[], Any], changes: bool) -> Any:
+        self._rest_sometimes()
+        return self._inner.do(what, call, changes)
+
+    def _rest_sometimes(self) -> None:
+        if not self.is_dead and self._random.random() < _RESTS:
+            self._let_others_act()
+
+    def _let_others_act(self) -> None:
+        self._waited, self.rests = 0.0, True
+        self.freeze()
+        self.rests = False
+
+    def work(self) -> int:
+        try:
+            self.made = self._do(self)
+        except PenstockError as error:
+            self.error = error
+        self.is_done = True
+        return 0

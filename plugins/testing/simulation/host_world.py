@@ -1,18 +1,18 @@
-"""HostWorld: the World of one simulated host. Time is the simulation's; submitted calls wait until a step runs them."""
+"""HostWorld: the World of one simulated host, the time that all hosts share, and what ends a host or a simulation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import os
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Any
+from itertools import count
+from traceback import extract_tb
+from typing import Any, cast
 
-from penstock import Clock, World
+from penstock import Clock, PenstockError, StoreBackend, StoreError, World
+from penstock.store import Changes
 from penstock.world import Files, LocalFiles, Ticker
-
-from .failure import HostDied
-from .host_backend import HostBackend, StoreEdge
-from .timeline import Timeline
 
 UPKEEP = "penstock-upkeep"
 """The threads of a host that write snapshots and clean."""
@@ -60,7 +60,7 @@ class HostWorld(Clock):
             ticker=self._ticker,
             token=timeline.token,
             files=files or LocalFiles(),
-            backend=lambda below: HostBackend(below, keeping),
+            backend=lambda below: cast(StoreBackend, HostBackend(below, keeping)),
         )
 
     def now_ms(self) -> int:
@@ -103,10 +103,7 @@ class HostWorld(Clock):
             each.tick()
 
     def _wait(self, given: Collection[Future[Any]], seconds: float | None = None, /) -> None:
-        """Run this host's calls, first of all those that are waited for, until these are done.
-
-        Others would run inside this one, and could not wait for it.
-        """
+        """Run this host's calls until those that are waited for are done, these first: others could not wait for it."""
         while not all(each.done() for each in given):
             if self.calls:
                 self.run(next((number for number, call in enumerate(self.calls) if call.future in given), 0))
@@ -156,3 +153,122 @@ class _Ticker(Ticker):
 
     def close(self) -> None:
         self._goes = False
+
+
+StoreEdge = Callable[[str, Callable[[], Any]], Any]
+"""(what a host does, the call that does it) -> what the call returns; a fault may strike before or after it."""
+
+
+class HostBackend:
+    """Another backend, with a fault at a write where `edge` has one for it."""
+
+    def __init__(self, below: StoreBackend, edge: StoreEdge) -> None:
+        self._below = below
+        self._edge = edge
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._below, name)
+
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:
+        """Write to the backend below. Raises StoreError where a fault refuses it."""
+        rows = sum(map(len, changes.values()))
+        try:
+            self._edge(
+                f"keeps {rows} row{'' if rows == 1 else 's'} at {version}",
+                lambda: self._below.write(changes, previous, version),
+            )
+        except SimulatedDiskError as error:
+            raise StoreError(f"the simulated local state has no room: {error}") from error
+
+
+BEGINNING_MS = 1_700_000_000_000
+
+
+class Timeline:
+    """Time passes when a step says so. All hosts share it; each may have a clock that is ahead of it."""
+
+    def __init__(self, beginning_ms: int = BEGINNING_MS) -> None:
+        self._beginning_ms = beginning_ms
+        self._seconds = 0.0
+        self._tokens = count(1)
+        self._is_event = False
+        self.story: list[str] = []
+        """A line for each thing that happened, in order. Events have a number: what each step did first, and faults."""
+        self.events = 0
+        """How many events there were."""
+        self.on_passing: Callable[[], None] = lambda: None
+        """Called when time has passed."""
+
+    def seconds(self) -> float:
+        """Return the seconds since the beginning."""
+        return self._seconds
+
+    def now_ms(self) -> int:
+        """Return the time in ms since the epoch."""
+        return self._beginning_ms + round(self._seconds * 1000)
+
+    def pass_by(self, seconds: float) -> None:
+        """Let time pass."""
+        self._seconds += seconds
+        self.on_passing()
+
+    def token(self, size: int) -> str:
+        """Return a name of so many bytes, in hexadecimal digits, that was not given before."""
+        return f"{next(self._tokens):0{2 * size}x}"
+
+    def begin_step(self) -> None:
+        """Let what is told next be an event."""
+        self._is_event = True
+
+    def end_steps(self) -> None:
+        """Let what is told next be none."""
+        self._is_event = False
+
+    def failure(self, what: str) -> SimulationFailure:
+        """Return what to raise for a history up to now after which something is wrong."""
+        return SimulationFailure(what, self.story, self.events)
+
+    def tell(self, what: str, *, is_event: bool = False) -> None:
+        """Add a line to the story."""
+        is_event, self._is_event = is_event or self._is_event, False
+        self.events += is_event
+        number = str(self.events) if is_event else ""
+        self.story.append(f"{self._seconds:9.3f} {number:>3} {what}")
+
+
+class HostDied(BaseException):
+    """Raised in a simulated host at the place where it dies; no code but the simulator's may catch it for good."""
+
+
+class SimulatedOutage(Exception):
+    """The cause of a LogError that the simulator has made up."""
+
+
+class SimulatedDiskError(OSError):
+    """An error of the disk that the simulator has made up."""
+
+
+class SimulationFailure(AssertionError):
+    """A history after which something is not as it would be without faults.
+
+    `story` has a line for each thing that happened, and `events` of them are events: what a step did, or a fault.
+    """
+
+    def __init__(self, what: str, story: Sequence[str], events: int) -> None:
+        self.what = what
+        self.story = tuple(story)
+        self.events = events
+        lines = "\n".join(f"  {line}" for line in self.story)
+        super().__init__(f"{what}\nThe history: the simulated time in seconds, and the number of each event:\n{lines}")
+
+    def __reduce__(self) -> tuple[type[SimulationFailure], tuple[str, tuple[str, ...], int]]:
+        return type(self), (self.what, self.story, self.events)
+
+
+def described(error: BaseException) -> str:
+    """Return an error with its kind; one that is not meant for users, also with the line of code that raised it."""
+    text, frames = f"{type(error).__name__}: {error}", extract_tb(error.__traceback__)
+    if isinstance(error, PenstockError) or not frames:
+        return text
+    last = frames[-1]
+    return f"{text} ({os.path.basename(last.filename)}, line {last.lineno}, in {last.name}: {last.line})"

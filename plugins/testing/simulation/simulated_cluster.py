@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from random import Random
-from typing import Any, Self
+from typing import Any
 
 from penstock import (
     Application,
@@ -27,20 +27,15 @@ from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.program.checks import nearest
 from penstock.stores.memory import MemoryBackend
 
-from ..piping import serialized
-from ..topic_reader import ReadsTopics, TopicReader
-from .checks import Checks, settle
+from ..topics import ReadsTopics, TopicReader, named_topics, serialized
+from .checks import Checks
 from .cluster import Cluster
-from .disk import CHANGELOG, Disk
-from .failure import SimulationFailure
+from .disk import CHANGELOG, Disk, HostFiles
 from .faults import Faults
 from .history import Fault
 from .host import Host
-from .host_files import HostFiles
-from .host_world import HostWorld
+from .host_world import BEGINNING_MS, HostWorld, SimulationFailure, Timeline
 from .log import SimulatedLog
-from .simulated_application import check_options, outside_topics, simulated
-from .timeline import BEGINNING_MS, Timeline
 
 _OPERATION_NAMES = ("commit", "take", "fetch", "ask")
 
@@ -99,26 +94,23 @@ class SimulatedCluster(ReadsTopics):
         self._partitions = partitions
         self._topic_settings = topics or {}
         self._timeline = Timeline(initial_wall_clock_ms)
+        self.story = self._timeline.story
+        """A line for each thing that happened."""
         self._disk = Disk(self._timeline, Random(dice))
         self._outside = HostWorld(self._timeline, HostFiles(self._disk, -1, lambda what, call, *_: call()))
         self._disk.make_directory(-1, CHANGELOG)
         self._log = SimulatedLog(self._outside.world)
         self._temporary = None if directory is not None else TemporaryDirectory("simulation")
         self._directory = directory or (self._temporary.path if self._temporary is not None else Path())
-        self._faults = Faults(
-            self._timeline,
-            lambda machine: self._cluster.power_off(machine),
-            lambda host, rounds: self._cluster.work_beside(host, rounds),
-        )
+        self._faults = Faults(self._timeline)
         try:
             self._settings = settings
             prepared = self._prepared(program)
             self.application = prepared.application
             self._outputs = TopicReader(self.application, self._log)
             self._cluster = Cluster(
-                prepared, self._log, self._disk, self._timeline, self._faults.edge,
-                self._faults.disk_edge, self._faults.copy_edge, mode=mode, machines=hosts, directory=self._directory,
-                has_replicas=replicas, has_standbys=standbys,
+                prepared, self._log, self._disk, self._timeline, self._faults, mode=mode, machines=hosts,
+                directory=self._directory, has_replicas=replicas, has_standbys=standbys,
             )  # fmt: skip
             self._checks = Checks(self._cluster, self._log, self._disk, self._outside, self._timeline, self._directory)
             self._timeline.on_passing = self._cluster.tick
@@ -138,14 +130,7 @@ class SimulatedCluster(ReadsTopics):
         self._committed = prepared.committed
         return prepared
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Release everything; idempotent."""
         self._timeline.on_passing = lambda: None
         for host in self._cluster.processes():
             self._cluster.end(host)
@@ -158,11 +143,6 @@ class SimulatedCluster(ReadsTopics):
             self._temporary.close()
 
     # ------------------------------------------------------------------ what there is
-
-    @property
-    def story(self) -> list[str]:
-        """A line for each thing that happened."""
-        return self._timeline.story
 
     def failure(self, what: str) -> SimulationFailure:
         """Return what to raise for a history up to now after which something is wrong."""
@@ -220,11 +200,6 @@ class SimulatedCluster(ReadsTopics):
         """The simulated time (ms)."""
         return self._timeline.now_ms()
 
-    def sent(self, topic: str) -> list[list[Record]]:
-        """Return every record of a source topic, by partition, as its source reads them."""
-        source, reader = self._source(topic), TopicReader(self.application, self._log)
-        return [list(each) for each in reader.by_partition(topic, source.key_serde, source.value_serde)]
-
     def outputs(self) -> dict[str, list[Record]]:
         """Return the records of each output topic, by partition, as they were produced."""
         return self._outputs_from({})
@@ -232,7 +207,7 @@ class SimulatedCluster(ReadsTopics):
     def _outputs_from(self, starts: Mapping[TopicPartition, int]) -> dict[str, list[Record]]:
         reader = TopicReader(self.application, self._log, starts)
         names = sorted(set(self._topics) - set(self.application.program.topics()))
-        return {name: list(reader.unread(name, None, None)) for name in names}
+        return {name: list(reader.unread(name)) for name in names}
 
     # ------------------------------------------------------------------ hosts
 
@@ -249,19 +224,18 @@ class SimulatedCluster(ReadsTopics):
 
     def power_off(self, machine: int) -> None:
         """Let a machine (from 1 on) go down: its hosts die; what they have not synced to the shared disk is lost."""
-        self._check_machine(machine)
-        self._timeline.begin_step()
-        self._cluster.power_off(machine - 1)
+        self._cluster.power_off(self._machine(machine))
 
     def start(self, machine: int) -> int:
         """Start one more host on a machine (from 1 on), over the local state there; return its number."""
-        self._check_machine(machine)
-        self._timeline.begin_step()
-        return self._cluster.start(machine - 1).number
+        return self._cluster.start(self._machine(machine)).number
 
-    def _check_machine(self, machine: int) -> None:
-        if not 1 <= machine <= self._cluster.machines:
-            raise ConfigError(f"machine {machine}: expected 1 to {self._cluster.machines}")
+    def _machine(self, number: int) -> int:
+        """Begin a step of a machine; return its number from 0 on."""
+        if not 1 <= number <= self._cluster.machines:
+            raise ConfigError(f"machine {number}: expected 1 to {self._cluster.machines}")
+        self._timeline.begin_step()
+        return number - 1
 
     def deploy(self, program: Topology | TopologyBuilder | Application) -> None:
         """End the hosts that live, each with its last commit, and start as many with another program.
@@ -272,7 +246,8 @@ class SimulatedCluster(ReadsTopics):
         self._timeline.tell("another program is deployed", is_event=True)
         prepared = self._prepared(program)
         self.application = prepared.application
-        self._cluster.deploy(prepared)
+        self._cluster.stop()
+        self._cluster.restart(prepared)
 
     def purge(self, *, also_sources: bool = False) -> None:
         """Delete records of internal topics that tasks have reported to need no more, as a driver does.
@@ -366,23 +341,19 @@ class SimulatedCluster(ReadsTopics):
                     f"{armed} never came to {fault.operation!r}, where it {fault.kind}: let it `work` before `settle`"
                 )
         self._timeline.end_steps()
-        settle(self._cluster, self._checks, self._log, self._timeline)
+        self._checks.settle()
 
     def follow(self, machine: int) -> None:
         """Let the replicas on a machine (from 1 on) go on to the last commits; start them where there are none."""
-        self._check_machine(machine)
         if not self._cluster.has_replicas:
             raise ConfigError("follow: this simulation has no replicas: make it with replicas=True")
-        self._timeline.begin_step()
-        self._cluster.follow(machine - 1)
+        self._cluster.follow(self._machine(machine))
 
     def stand_by(self, machine: int) -> None:
         """Let the standbys on a machine (from 1 on) bring on their copies; start them where there are none."""
-        self._check_machine(machine)
         if not self._cluster.has_standbys:
             raise ConfigError("stand_by: this simulation has no standbys: make it with standbys=True")
-        self._timeline.begin_step()
-        self._cluster.stand_by(machine - 1)
+        self._cluster.stand_by(self._machine(machine))
 
     def check_positions(self) -> None:
         """Raise SimulationFailure if a commit has set a position back."""
@@ -398,3 +369,39 @@ class SimulatedCluster(ReadsTopics):
             self._cluster.let(host, lambda host=host: host.close(commit=True))  # type: ignore[misc]
         self._log.write_markers()
         self._checks.state()
+
+
+def simulated(
+    program: Topology | TopologyBuilder | Application, settings: Mapping[str, Any], directory: Path
+) -> Application:
+    """Return the application of a program on a simulated log; `settings` override its own."""
+    given = {"store_backend": "memory", "commit_interval": "0ms", "changelog": "topic:", **settings}
+    if given["changelog"] == "memory:":
+        given["changelog"] = f"memory:{directory}"
+    elif given["changelog"].startswith("directory:") and "://" not in given["changelog"]:
+        given["changelog"] = given["changelog"].replace(":", f":{CHANGELOG}", 1)
+    given |= {"log": "memory:", "data_dir": str(directory)}
+    if isinstance(program, Application):
+        return program.with_settings(**given)
+    return Application("simulated", program, **given)
+
+
+def check_options(mode: str, hosts: int, partitions: int) -> None:
+    """Raise ConfigError for an option of a simulation that is none."""
+    if mode not in ("batches", "continuous"):
+        raise ConfigError(f'mode of a simulation: expected "batches" or "continuous", found {mode!r}')
+    for what, number in (("hosts", hosts), ("partitions", partitions)):
+        if type(number) is not int or number < 1:
+            raise ConfigError(f"{what} of a simulation: expected a number from 1 on, found {number!r}")
+
+
+def outside_topics(application: Application, given: Collection[str]) -> list[str]:
+    """Return the topics outside an application, with `given`. Raises ConfigError if none are, and it names not all."""
+    named = named_topics(application)
+    if named is None and not given:
+        raise ConfigError(
+            "a simulation needs the names of all topics; here a function or pattern chooses some: give them in `topics`"
+        )
+    named = tuple(dict.fromkeys([*(named or application.program.sink_topics()), *given]))
+    internal = application.program.internal_topics
+    return [topic for topic in named if topic not in internal and not topic.startswith(f"{application.id}-")]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from penstock import (
     Application,
     IncompatibleStateError,
+    LeaseTakenError,
     Log,
+    PenstockError,
     Record,
     TopicPartition,
     Topology,
@@ -21,18 +24,14 @@ from penstock.plugins.engine.program.preparation import check_program, prepare
 from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.state.transfer import changelog_move
 
-from ..topic_reader import TopicReader
+from ..topics import TopicReader
 from .disk import DAMAGES, shown
-from .failure import SimulationFailure, described
 from .faults import Place
 from .history import Fault, History, Step
-from .host import Host
-from .host_world import LATE
-from .log import TRANSACTION_SECONDS
-from .operator_host import LEASE_SECONDS, operate
-from .simulated_application import simulated
-from .simulated_cluster import SimulatedCluster
-from .takeovers import TAKE_OVER, take_over
+from .host import LEASE_SECONDS, Host
+from .host_world import LATE, UPKEEP, HostWorld, SimulationFailure, described
+from .log import TRANSACTION_SECONDS, HostLog
+from .simulated_cluster import SimulatedCluster, simulated
 
 _PASSES = (0.1, 0.001, 0.005, 0.02, 0.05, 0.3, 1.0, 70.0)
 """Seconds that may pass at once."""
@@ -78,6 +77,10 @@ class Simulation(SimulatedCluster):
             given["changelog"] = f"{place}{'&' if '?' in place else '?'}{sizes}"
             given = {"changelog_grace": dice.choice(_GRACES), **given}
         super().__init__(program, dice=history.dice, **given)
+        self.faults: Mapping[str, int] = self._faults.counts
+        """How often each fault struck, by what it is and where."""
+        self.places: Mapping[Place, int] = self._faults.places
+        """How often each operation of each step was done, and how often each fault struck there."""
         self._history = history
         self._program = program
         self._loses_records = "offset_out_of_range" in options
@@ -118,23 +121,13 @@ class Simulation(SimulatedCluster):
             "stop": lambda step: self._stop_and_start(),
             "reset": self._reset,
             "move": self._move_changelog,
-            TAKE_OVER: lambda step: take_over(self._cluster, step, self._between),
+            TAKE_OVER: self._take_over,
         }
 
     @property
     def events(self) -> int:
         """How many events the history has had: steps that did something, and faults that struck."""
         return self._timeline.events
-
-    @property
-    def faults(self) -> Mapping[str, int]:
-        """How often each fault struck, by what it is and where."""
-        return self._faults.counts
-
-    @property
-    def places(self) -> Mapping[Place, int]:
-        """How often each operation of each step was done, and how often each fault struck there."""
-        return self._faults.places
 
     def answers(self) -> Mapping[str, Mapping[str, list[Record]]]:
         """Return the answers, by topic, that have to be those of a run without faults; "" is the application's name."""
@@ -288,10 +281,7 @@ class Simulation(SimulatedCluster):
         self._cluster.restart(prepared)
 
     def _reset(self, step: Step) -> None:
-        """Stop the application and reset it to the start of its topics. A reset that is cut short may not be repeated.
-
-        What was produced counts for itself, and so does what follows.
-        """
+        """Stop the application and reset it to the start of its topics. What was produced before counts for itself."""
         sources = [TopicPartition(name, number) for name in self.arrived for number in range(self._partitions)]
         if self._loses_records or not self._may_be_moved or any(self._log.start_offsets(sources).values()):
             return
@@ -302,7 +292,7 @@ class Simulation(SimulatedCluster):
             reset.reset(self.application, log, plan, check_lease, world)
 
         before = self._log.resets
-        while not operate(self._cluster, act, step) and step.amount % 2:
+        while not self._operate(act, step) and step.amount % 2:
             self._timeline.pass_by(LEASE_SECONDS)
         if self._log.resets > before:
             self._log.write_markers()  # a host that woke may have committed before
@@ -330,12 +320,61 @@ class Simulation(SimulatedCluster):
         def act(log: Log, world: World, check_lease: Callable[[], None]) -> None:
             changelog_move.move_changelog(check_program(self.application, log), log, before, check_lease, world=world)
 
-        while not operate(self._cluster, act, step):
+        while not self._operate(act, step):
             self._timeline.pass_by(LEASE_SECONDS)
         self._timeline.tell("the changelog was moved")
         if step.host % 4 == 3:
             self._power_off(Step("power", amount=self._cluster.machines))
         self._restart()
+
+    def _operate(self, act: Act, step: Step) -> bool:
+        """Let an operator's process do something; return whether it was done. Frozen hosts may wake in the middle."""
+        cluster, random = self._cluster, Random(step.amount)
+
+        def wake_one() -> None:
+            frozen = cluster.frozen()
+            if step.host % 2 and frozen and random.randrange(2):
+                cluster.wake(random.choice(frozen))
+
+        host: OperatorHost = cluster.start_beside(0, OperatorHost, act, wake_one)
+        cluster.let(host, host.work)
+        cluster.end(host)
+        return host.is_done
+
+    def _take_over(self, step: Step) -> None:
+        """Start a host beside a frozen one, or on another machine, and give it the tasks; then the frozen one wakes.
+
+        The successor may die, and its tasks are opened over an empty disk: so it shows at once what the frozen one has
+        done to the changelog.
+        """
+        cluster = self._cluster
+        frozen = [each for each in cluster.hosts if each.is_frozen and not each.is_of_earlier_program]
+        if not frozen:
+            return
+        host = frozen[step.host % len(frozen)]
+        successor = cluster.start((host.machine + step.amount % 2) % cluster.machines)
+        self._give_tasks(host, successor)
+        for _ in range(_FEWEST_STRETCHES + step.amount // 2 % _MORE_STRETCHES):
+            if successor.can_act:
+                cluster.work_on(successor)
+                self._pass_by(_PAUSE_SECONDS)
+                self._arrive(2)
+        if host.is_frozen:  # its machine may have gone down
+            cluster.wake(host)
+        while step.amount & 8 and host.world.calls and host.can_act:
+            cluster.run_call(host, 0)
+        if step.amount & 16 and successor.can_act:
+            cluster.kill(successor)
+            cluster.replace_disk(successor.machine)
+            third = cluster.start(successor.machine)
+            self._give_tasks(successor, third)
+            if third.can_act:
+                cluster.work_on(third)
+
+    def _give_tasks(self, owner: Host, host: Host) -> None:
+        for task in [name for name, each in self._cluster.owners.items() if each is owner]:
+            if host.can_act:
+                self._cluster.give(task, host)
 
     @property
     def _may_be_moved(self) -> bool:
@@ -364,10 +403,6 @@ class Simulation(SimulatedCluster):
         self._timeline.pass_by(seconds)
         self._timeline.tell(f"{seconds:g} s have passed")
 
-    def _between(self, seconds: float) -> None:
-        self._pass_by(seconds)
-        self._arrive(2)
-
     def _arrive(self, count: int) -> None:
         arriving, self._waiting = self._waiting[:count], self._waiting[count:]
         for topic, record in arriving:
@@ -393,3 +428,100 @@ class Simulation(SimulatedCluster):
 def is_on_disk(options: Mapping[str, Any]) -> bool:
     """Return whether the changelog of these options is in files."""
     return str(options.get("changelog", "")).startswith("directory:")
+
+
+TAKE_OVER = "take over"
+_ONE_IN = 4
+"""One in how many histories has takeovers."""
+_SHARE = 0.05
+"""After how many of its steps there is one."""
+_BEFORE = (
+    ("arrive", "arrive", "work", "call"), ("arrive", "pass", "work"), ("call", "call", "arrive", "pass", "work")
+)  # fmt: skip
+"""Steps of the host that freezes, all or the first two parts: it has a commit to write, and its changelog to keep."""
+_UPKEEP = ("cleaning", "snapshot", "looking for a snapshot")
+_SHORT, _LONG, _LONGEST = 1, 5, 7
+"""Numbers of a `pass`: a millisecond, a time after which a commit is due, and one after which a snapshot may be."""
+_BEFORE_UPKEEP = (
+    ("pass", _LONGEST), ("arrive", 0), ("arrive", 0), ("rest", LATE.index(UPKEEP)), ("arrive", 0), ("arrive", 0),
+    ("pass", _LONG), ("work", 0),
+)  # fmt: skip
+"""Steps of one that freezes in its upkeep: a snapshot waits for its thread, and so does a commit after it."""
+_STEPS = {
+    "cleaning": 3, "snapshot": 5, "looking for a snapshot": 1, "working": 4, "reading": 3, "commit": 1, "opening": 1,
+    "restoring": 1, "sending": 1,
+}  # fmt: skip
+"""The steps of the engine's work in which hosts freeze, and how often a seed chooses them."""
+_OPERATIONS = {"cleaning": ("", "reads"), "snapshot": ("writes", "syncs", "completes")}
+"""Operations of a step in which hosts freeze: files that are read or written there may be deleted by others."""
+_PAUSE_SECONDS = 6.0
+"""Seconds between two stretches of work of the successor: it looks whether a snapshot is due, and it cleans."""
+_FEWEST_STRETCHES, _MORE_STRETCHES = 2, 3
+
+
+def with_takeovers(history: History, random: Random) -> History:
+    """Return a history with takeovers, or the same one. The same choices make the same history."""
+    if random.randrange(_ONE_IN):
+        return history
+    steps: list[Step] = []
+    for step in history.steps:
+        steps.append(step)
+        if random.random() < _SHARE:
+            steps += _takeover(random)
+    return replace(history, steps=tuple(steps))
+
+
+def _takeover(random: Random) -> Iterator[Step]:
+    number = random.randrange(8)
+    [step] = random.choices(list(_STEPS), list(_STEPS.values()))
+    is_upkeep = step in _UPKEEP and random.randrange(4) > 0
+    if is_upkeep:
+        yield from (Step(kind, number, amount) for kind, amount in _BEFORE_UPKEEP)
+    else:
+        for kind in (kind for part in _BEFORE[: random.choice((2, 3))] for kind in part):
+            yield Step(kind, number, random.choice((_SHORT, _LONG)) if kind == "pass" else random.randrange(64))
+    operation = random.choice(_OPERATIONS.get(step, ("",)))
+    later = random.choice((0, 0, 1, 2, 5))
+    fault = Fault("freezes", operation, after=random.random() < 0.5, later=later, step=step)
+    yield Step("strike", number, fault=fault)
+    last = Step(random.choice(("rest", "work", "call")), number, random.randrange(64))
+    yield Step("rest", number) if is_upkeep else last
+    yield Step(TAKE_OVER, random.randrange(8), random.randrange(64))
+
+
+Act = Callable[[Log, World, Callable[[], None]], object]
+"""What an operator does, with a log, a world, and a function that checks the lease."""
+
+
+class OperatorHost(Host):
+    """Does one thing under the application's lease, and then `is_done`. `between` is called before each check of it."""
+
+    kind = "operator"
+
+    def __init__(
+        self, number: int, application: Application, log: HostLog, world: HostWorld, act: Act,
+        between: Callable[[], None],
+    ) -> None:  # fmt: skip
+        super().__init__(number, application, log, world)
+        self._do, self._between = act, between
+        self.is_done = False
+
+    def work(self) -> int:
+        """Do what it is for, or fail."""
+        try:
+            lease = self.log.lease(self.application.id, str(self), int(LEASE_SECONDS * 1000))
+        except LeaseTakenError:
+            return 0
+
+        def check_lease() -> None:
+            self._between()
+            lease.renew()
+
+        try:
+            self._do(self.log, self.world.world, check_lease)
+        except PenstockError as error:
+            self.judge("of the operator", error)
+        else:
+            self.is_done = True
+        lease.release()
+        return 0

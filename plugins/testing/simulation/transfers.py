@@ -1,16 +1,18 @@
-"""BackupSimulation: a history with backups beside the application; what is restored from each has to be right."""
+"""BackupSimulation and ReshardSimulation: histories with backups, and with other numbers of partitions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from penstock import Application, IncompatibleStateError, Record, RecordBatch, TopicPartition
 from penstock.plugins.engine.program.preparation import prepare
-from penstock.plugins.engine.program.stored_id import renamed
+from penstock.plugins.engine.program.stored_id import read_stored, renamed
+from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.state.transfer.backups import (
@@ -22,15 +24,14 @@ from penstock.plugins.state.transfer.backups import (
     restore_backup,
     verify_backup,
 )
+from penstock.plugins.state.transfer.reshard import accept, plan_reshard, reshard, undo
 
-from ..topic_reader import TopicReader
+from ..topics import TopicReader
 from .history import Fault, History, Step
-from .host import with_state_in
-from .host_log import HostLog
+from .host import LEASE_SECONDS, ToolHost, with_state_in
 from .host_world import HostWorld
-from .log import TRANSACTION_SECONDS, SimulatedLog
-from .simulation import Simulation
-from .tool_host import ToolHost
+from .log import TRANSACTION_SECONDS, HostLog, SimulatedLog
+from .simulation import Simulation, is_on_disk
 
 BACK_UP, PRUNE = "backup", "prune"
 _SHARE, _PRUNES = 0.5, 0.05
@@ -42,6 +43,15 @@ _PASSES = (0.02, 0.1, 0.3)
 _PATIENCE_SECONDS = 20.0
 _MOST_RESTORED = 2
 """The most backups of a history that are restored; all are read."""
+RESHARD = "reshard"
+_MOST_TRIES = 6
+_LOOK_SECONDS = 0.5
+_FAULTY_TRIES = 0.8
+"""In how many tries but the last faults strike the process."""
+_MOST_FAULTS = 3
+"""The most that wait for it: a delay, and some others, do not end it."""
+_FROZEN = 0.2
+"""In how many of these it is frozen before it writes where the application is stored."""
 
 
 def with_backups(history: History, random: Random) -> History:
@@ -115,8 +125,8 @@ class BackupSimulation(Simulation):
 
     def _start_tool(self, step: Step, what: str, act: Callable[[ToolHost], str]) -> None:
         self._started += 1
-        random = Random(self._history.dice + self._started)
-        self._go_on(self._cluster.start_tool(step.host % self._cluster.machines, ToolHost, random, what, act), step)
+        random, machine = Random(self._history.dice + self._started), step.host % self._cluster.machines
+        self._go_on(self._cluster.start_tool(machine, ToolHost, random, f"{what} process", act), step)
 
     def _damage(self, step: Step) -> None:
         super()._damage(step)
@@ -134,9 +144,6 @@ class BackupSimulation(Simulation):
             self._cluster.wake(tool)
         else:
             self._cluster.let(tool, tool.work)
-        self._take_ended()
-
-    def _take_ended(self) -> None:
         for tool in [each for each in self._cluster.tools if each.is_done]:
             if tool.error is not None:
                 self.failed.append(f"{type(tool.error).__name__}: {tool.error}")
@@ -184,13 +191,14 @@ class BackupSimulation(Simulation):
             run_to_end(copy, self._log, self._outside)
             between = {each: (at, begun[each]) for each, at in backup.outputs.items()}
             reader = TopicReader(self.application, _WithoutBetween(self._log, between))
-            if all(self._knows_ends(backup, topic) for topic in self._own[""]):
-                found = {topic: list(reader.unread(topic, None, None)) for topic in self._own[""]}
+            written = [
+                TopicPartition(topic, number)
+                for topic in self._own[""]
+                for number in range(self._log.topic(topic).partitions)
+            ]
+            if backup.outputs.keys() >= set(written):
+                found = {topic: list(reader.unread(topic)) for topic in self._own[""]}
                 self.restored[backup.name] = found
-
-    def _knows_ends(self, backup: Backup, topic: str) -> bool:
-        partitions = self._log.topic(topic).partitions
-        return all(TopicPartition(topic, number) in backup.outputs for number in range(partitions))
 
     def answers(self) -> Mapping[str, Mapping[str, list[Record]]]:
         """Return the answers of the application, and those together with those of each restored one."""
@@ -213,23 +221,133 @@ class _WithoutBetween(HostLog):
 def run_to_end(application: Application, log: SimulatedLog, outside: HostWorld) -> None:
     """Let an application process everything that is there, without faults."""
     prepared = prepare(application, log)
-    with closing(ProcessResources(outside.world)) as resources:
+    with ExitStack() as stack:
+        resources = stack.enter_context(closing(ProcessResources(outside.world)))
         workers = [
-            TaskWorker(prepared.application, task, partitions, log, resources=resources)
-            for task, partitions in prepared.assignment.tasks.items()
+            stack.enter_context(closing(TaskWorker(prepared.application, task, inputs, log, resources=resources)))
+            for task, inputs in prepared.assignment.tasks.items()
         ]
-        try:
-            before: Mapping[TopicPartition, int] | None = None
-            while True:
-                positions: dict[TopicPartition, int] = {}
-                log.write_markers()
-                for worker in workers:
-                    ends = log.end_offsets(worker.partitions)
-                    positions |= worker.run_batch(ends, outside.now_ms()).positions
-                prepared.committed.add(positions)
-                if positions == before:
-                    return
-                before = positions
-        finally:
+        before: Mapping[TopicPartition, int] | None = None
+        while True:
+            positions: dict[TopicPartition, int] = {}
+            log.write_markers()
             for worker in workers:
-                worker.close()
+                ends = log.end_offsets(worker.partitions)
+                positions |= worker.run_batch(ends, outside.now_ms()).positions
+            prepared.committed.add(positions)
+            if positions == before:
+                return
+            before = positions
+
+
+def with_reshards(history: History, random: Random, numbers: tuple[int, ...]) -> History:
+    """Return a history with a step for each of the numbers of partitions that the application gets."""
+    steps = list(history.steps)
+    places = sorted(random.randrange(len(steps) + 1) for _ in numbers)
+    for at, number in reversed(list(zip(places, numbers, strict=True))):
+        steps.insert(at, Step(RESHARD, number, random.randrange(1 << 16)))
+    return replace(history, steps=tuple(steps))
+
+
+class ReshardHost(ToolHost):
+    """Reshards an application, which stands still, to the partitions that its topics have; or takes that back."""
+
+    def __str__(self) -> str:
+        return f"process {self.number}, {self.kind}"
+
+    def _rest(self, seconds: float) -> None:
+        """Let time pass, more of it than was asked for: the application stands still, and there are fewer looks."""
+        self.world.world.sleep(max(seconds, _LOOK_SECONDS))
+
+    def _let_others_act(self) -> None:
+        """Do nothing, for the same reason."""
+
+
+class ReshardSimulation(Simulation):
+    """A history with steps in which the application is stopped, its topics grow, and it is resharded.
+
+    The process that does it dies, freezes and loses the log; it is repeated until it is done. Frozen hosts, and frozen
+    processes of that kind, wake later. Sometimes the new layout is taken back before it has run, and made again.
+    """
+
+    _may_be_moved = False
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._steps = {**self._steps, RESHARD: self._reshard}
+        self.failed: list[str] = []
+        """What tries ended with that did not do it."""
+        self.reshards = 0
+        """How often the application got another number of partitions."""
+
+    def _reshard(self, step: Step) -> None:
+        """Stop the application, let its topics grow to as many partitions as the step says, and start it again."""
+        if step.host <= self._partitions:
+            return  # a history that is made shorter has such steps
+        random = Random(step.amount)
+        self._timeline.tell(f"the application is stopped, and its topics get {step.host} partitions")
+        self._cluster.stop()
+        for topic in self._source_topics():
+            self._log.grow(topic, step.host)
+        self._partitions = step.host
+        if read_stored(self._made.id, self._log).before:
+            self._try(random, "accept", step.host)
+        self._try(random, RESHARD, step.host)
+        if not random.randrange(4):
+            self._try(random, "undo", step.host)
+            self._try(random, RESHARD, step.host)
+        if random.randrange(2):
+            self._try(random, "accept", step.host)
+        self.reshards += 1
+        self._cluster.known = {}  # frozen hosts have the commits of the layout before
+        self._restart()
+
+    def _change(self, host: ToolHost, what: str, partitions: int) -> str:
+        application = with_state_in(self._made, Path(host.application.settings.state_dir))
+        lease = host.log.lease(application.id, str(host), int(LEASE_SECONDS * 1000))
+        if what == RESHARD:
+            reshard(plan_reshard(application, host.log, partitions), host.log, lease, world=host.own_world)
+        else:
+            {"undo": undo, "accept": accept}[what](application, host.log, lease, world=host.own_world)
+        lease.release()
+        return ""
+
+    def _source_topics(self) -> list[str]:
+        read = self.application.program.topics()
+        return [topic for topic in self._topics if topic in read]
+
+    def _faults_of_process(self, random: Random) -> list[Fault]:
+        if random.random() < _FROZEN:
+            return [Fault("freezes", "notes the stored")]
+        on_disk = is_on_disk(self._settings)
+        return [Fault.of_process(random, on_disk=on_disk) for _ in range(1 + random.randrange(_MOST_FAULTS))]
+
+    def _try(self, random: Random, what: str, partitions: int) -> None:
+        """Let processes do it, one after the other, until one has."""
+        before = read_stored(self._made.id, self._log)
+        for number in range(_MOST_TRIES):
+            self._timeline.pass_by(LEASE_SECONDS + 1)  # the lease of a process that died
+            if notes.RESHARDING.read(self._made.id, self._log).get("before") == before.id:
+                self._arrive(random.randrange(3))  # the ends are noted, so writers may write again
+            tool = self._cluster.start_tool(
+                random.randrange(self._cluster.machines),
+                ReshardHost,
+                Random(random.random()),
+                what,
+                lambda host: self._change(host, what, partitions),
+            )
+            if number == _MOST_TRIES - 1:
+                self._faults.disarm()
+                self._disk.damaged.clear()
+            elif random.random() < _FAULTY_TRIES:
+                for fault in self._faults_of_process(random):
+                    self._faults.arm(tool, fault)
+            self._cluster.let(tool, tool.work)
+            if tool.is_done:
+                self._cluster.end(tool)
+            if tool.error is not None:
+                self.failed.append(f"{what}: {type(tool.error).__name__}: {tool.error}")
+                self._timeline.tell(f"{tool} fails: {tool.error}")
+            if read_stored(self._made.id, self._log) != before:
+                return
+        raise self.failure(f"{what}: not done in {_MOST_TRIES} tries, the last one without a fault: {self.failed[-1:]}")
