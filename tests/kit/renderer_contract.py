@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from penstock import Processor, Program, Topology, key_value_store
 from penstock.plugins.testing.contracts.expectations import shown
-from penstock.plugins.testing.contracts.other_process import run_elsewhere
+from penstock.plugins.testing.contracts.surroundings import run_elsewhere
 
 
 class RendererContract:
