@@ -25,7 +25,7 @@ from penstock import (
 from penstock.plugins.engine.program.reset import plan_reset, reset, to_earliest
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.state.transfer.backups import Catalog, back_up, plan_restore, prune, restore_backup
-from penstock.plugins.testing.contracts.histories import run_histories
+from penstock.plugins.testing.contracts.expectations import run_histories
 from penstock.record import TopicPartition
 
 from ..changelogs.s3_server import S3Server

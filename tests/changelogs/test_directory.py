@@ -19,7 +19,7 @@ from penstock.clock import SystemClock
 from penstock.errors import ChangelogError
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.testing.contracts.changelog_tests import restored
-from penstock.plugins.testing.contracts.histories import State
+from penstock.plugins.testing.contracts.expectations import State
 from penstock.world import LocalFiles
 
 from ..processes import Child

@@ -20,7 +20,7 @@ from penstock.plugins.changelogs.file_format import write_delta
 from penstock.plugins.changelogs.storage import ArrowStorage, LocalStorage, Storage
 from penstock.plugins.testing.contracts.changelog import ChangelogContract
 from penstock.plugins.testing.contracts.changelog_tests import restored
-from penstock.plugins.testing.contracts.histories import State
+from penstock.plugins.testing.contracts.expectations import State
 from penstock.record import TopicPartition
 
 from ..rotation import examples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.plugins.testing.contracts.command import CommandContract
+from .command_contract import CommandContract
 
 HERE = "tests.kit.planted_commands"
 

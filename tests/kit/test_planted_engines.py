@@ -16,9 +16,9 @@ from penstock.plugins.engine.run.embedded import EmbeddedEngine
 from penstock.plugins.engine.run.engine import Engine
 from penstock.plugins.engine.run.order import RunOrder
 from penstock.plugins.engine.run.progress import RunSummary
-from penstock.plugins.testing.contracts.engine import EngineContract
 
 from ..waiting import wait_until
+from .engine_contract import EngineContract
 
 
 class TestEmbedded(EngineContract):

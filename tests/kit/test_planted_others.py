@@ -15,9 +15,7 @@ from penstock.handlers import fail, skip
 from penstock.hooks import registry
 from penstock.plugins.testing.contracts.handler import HandlerContract
 from penstock.plugins.testing.contracts.processor import ProcessorContract
-from penstock.plugins.testing.contracts.renderer import RendererContract
 from penstock.plugins.testing.contracts.serde import SerdeContract
-from penstock.plugins.testing.contracts.setting import SettingContract, VocabularyContract
 from penstock.plugins.testing.contracts.state_store import StateStoreContract
 from penstock.plugins.testing.contracts.store_backend import StoreBackendContract
 from penstock.plugins.testing.contracts.store_kinds import CALLS, SPECS, StoreKindsContract
@@ -31,6 +29,8 @@ from . import planted_handlers as handlers
 from . import planted_kinds as kinds
 from .planted_kinds import TestNumbered as TestNumbered
 from .planted_kinds import TestTags as TestTags
+from .renderer_contract import RendererContract
+from .setting_contract import SettingContract, VocabularyContract
 
 # ---------------------------------------------------------------- what is right
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.state.copies import Replica
-from penstock.plugins.testing.contracts.histories import run_histories
+from penstock.plugins.testing.contracts.expectations import run_histories
 from penstock.record import RecordBatch, TopicPartition
 from penstock.stores.memory import MemoryBackend
 

@@ -14,7 +14,7 @@ from penstock import Processor, Record, Topology, World
 from penstock.clock import ManualClock
 from penstock.log import Log
 from penstock.plugins.testing.contracts.log import LogContract
-from penstock.plugins.testing.contracts.other_process import run_elsewhere
+from penstock.plugins.testing.contracts.surroundings import run_elsewhere
 from penstock.plugins.testing.simulation.contract import soak
 from penstock.plugins.testing.simulation.log import HostLog, SimulatedLog
 from penstock.testing.simulation import SimulationContract, SimulationFailure

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.plugins.spark.engine import SparkEngine
-from penstock.plugins.testing.contracts.engine import EngineContract
 
+from ..kit.engine_contract import EngineContract
 from ..rotation import by_turns
 
 

@@ -20,13 +20,19 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from penstock import ChangelogError, Commit, DeltaChangelog, version_counter
 from penstock.store import Changes
 
-from .changelog_content import ContentTests
-from .changelog_damage import DamageTests
-from .changelog_places import PlaceTests
-from .changelog_races import RaceTests
-from .changelog_tests import append_each, clean, commit_of, failing, filled, restored
-from .expectations import expect
-from .histories import State, applied, run_histories
+from .changelog_processes import DamageTests, RaceTests
+from .changelog_tests import (
+    ContentTests,
+    PlaceTests,
+    append_each,
+    clean,
+    commit_of,
+    entries_of,
+    failing,
+    filled,
+    restored,
+)
+from .expectations import State, applied, expect, run_histories
 
 
 class ChangelogContract(ContentTests, DamageTests, PlaceTests, RaceTests):
@@ -130,8 +136,7 @@ class ChangelogContract(ContentTests, DamageTests, PlaceTests, RaceTests):
         with pytest.raises(RuntimeError, match="the store went away"):
             log.snapshot("0-v", failing(wrong))
         for reader in (log, self.open(tmp_path)):
-            state = restored(reader, "0-v", None, {})
-            expect(state, {"s": {b"key": b"1"}})
+            expect(restored(reader, "0-v", None, {}), {"s": {b"key": b"1"}})
 
     def test_a_snapshot_that_failed_leaves_the_one_before(self, tmp_path: Path) -> None:
         """Of the same version: its deltas may be deleted already."""
@@ -378,8 +383,6 @@ def _peak_of(act: Callable[[], object]) -> int:
 
 _keys = st.binary(max_size=3)
 _values = st.none() | st.binary(max_size=4) | st.integers(0, 255).map(lambda byte: bytes([byte]) * 3000)
-
-
 _changes = st.dictionaries(
     st.sampled_from(["counts", "names"]), st.dictionaries(_keys, _values, min_size=1, max_size=6), max_size=2
 ).map(lambda changes: {store: sorted(rows.items()) for store, rows in changes.items()})
@@ -462,20 +465,15 @@ class _History(RuleBasedStateMachine):
     @rule()
     def snapshot(self) -> None:
         version = self._chain[-1]
-        self._log.snapshot(version, self._entries(version), self._commits[version])
+        self._log.snapshot(version, entries_of(self._known[version]), self._commits[version])
 
     @precondition(lambda self: self._chain)
     @rule(at=st.integers(0, 5))
     def snapshot_fails(self, at: int) -> None:
-        entries = list(self._entries(self._chain[-1]))
+        entries = list(entries_of(self._known[self._chain[-1]]))
         assume(entries)
         with pytest.raises(RuntimeError):
             self._log.snapshot(self._chain[-1], failing(entries[:at]))
-
-    def _entries(self, version: str) -> Iterator[tuple[str, bytes, bytes]]:
-        for store, rows in sorted(self._known[version].items()):
-            for key, value in sorted(rows.items()):
-                yield store, key, value
 
     @rule()
     def reopen(self) -> None:

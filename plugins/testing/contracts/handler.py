@@ -27,8 +27,7 @@ from penstock import (
 from penstock.plugins.engine.task.shipping import Arrived, pack
 from penstock.support.names import is_topic_name
 
-from .other_process import run_elsewhere
-from .surroundings import AGES_SECONDS, MONDAY_SECONDS, ZONES, MachineClock, in_other_surroundings
+from .surroundings import AGES_SECONDS, MONDAY_SECONDS, ZONES, MachineClock, in_other_surroundings, run_elsewhere
 
 _OF_DEAD_LETTERS = "exception", "message", "stacktrace", "topic", "partition", "offset"
 _MOST_ATTEMPTS = 10_000

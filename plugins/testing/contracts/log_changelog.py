@@ -18,8 +18,7 @@ from penstock.store.kept_store import KeptStore
 from penstock.stores.rows.envelope import wrap
 
 from .changelog_tests import filled, restored
-from .expectations import expect
-from .histories import State, applied
+from .expectations import State, applied, expect
 
 _APPLICATION, _TASK = "application", "0_1"
 _INPUT = TopicPartition("in", 1)
@@ -124,8 +123,7 @@ class LogChangelogContract:
         task.commit({"counts": [(b"a", wrap(b"1")), (b"b", wrap(b"2"))], "names": [(b"n", wrap(b"x", 5))]})
         entries = [("counts", b"a", wrap(b"3")), ("counts", b"c", wrap(b"4"))]
         task.committer.commit(Commit({_INPUT: 9}, task.next_version()), task.changelog.begin(["counts"], iter(entries)))
-        expected = {"counts": {b"a": wrap(b"3"), b"c": wrap(b"4")}, "names": {b"n": wrap(b"x", 5)}}
-        expect(_Task(self, log).state, expected)
+        expect(_Task(self, log).state, {"counts": {b"a": wrap(b"3"), b"c": wrap(b"4")}, "names": {b"n": wrap(b"x", 5)}})
 
     def test_a_reset_that_was_killed_leaves_no_history(self) -> None:
         """It set positions in the topics, and did not delete them. A copy from before it is not caught up."""

@@ -1,4 +1,4 @@
-"""The part of `LogContract` about commits, positions, fences and notes."""
+"""The part of `LogContract` about commits, positions, fences and notes, and about driver leases."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 from penstock import (
     Commit,
     FencedError,
+    LeaseTakenError,
     Log,
     LogError,
     ManualClock,
@@ -25,7 +26,7 @@ from penstock import (
     UnknownTopicError,
 )
 
-from .expectations import check, expect
+from .expectations import check, expect, expect_no_error
 from .log_tests import APPLICATION, Found, LogTests, created, everything, output, settled_ends
 
 
@@ -60,8 +61,7 @@ class CommitTests(LogTests):
             outputs = [output("out", 2), output("out", 1)] + [output("side", 1)] * (number == 2)
             committer.commit(Commit({partition: 0}, f"v{number}"), outputs)
         committer.close()
-        ends = settled_ends(log, [out, side])
-        expect(ends, {out: 5 * (3 + log.commit_markers), side: 1 + log.commit_markers})
+        expect(settled_ends(log, [out, side]), {out: 5 * (3 + log.commit_markers), side: 1 + log.commit_markers})
 
     @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors where Linux lists them")
     def test_tasks_need_the_open_files_that_it_says(self, log: Log) -> None:
@@ -232,8 +232,7 @@ class CommitTests(LogTests):
         log.append(output("in", 20))
         zombie = log.open_committer(APPLICATION, "0_0", partitions)
         zombie.commit(Commit(dict.fromkeys(partitions, 4), "v1", b"engine"), [])
-        other = log.open_committer(f"{APPLICATION}-2", "0_0", partitions)
-        other.commit(Commit(dict.fromkeys(partitions, 3), "v1"), [])
+        log.open_committer(f"{APPLICATION}-2", "0_0", partitions).commit(Commit(dict.fromkeys(partitions, 3), "v1"), [])
         log.put_meta(APPLICATION, "note", b"mine")
         log.set_positions(APPLICATION, {partitions[0]: 2})
         with pytest.raises(FencedError):
@@ -361,3 +360,79 @@ def _check_blocks(records: Sequence[Found], size: int) -> None:
 
 def _fail(before: bytes | None) -> bytes:
     raise ValueError("mine")
+
+
+class LeaseTests(LogTests):
+    """Leases: one driver for each application."""
+
+    def test_a_lease_keeps_a_second_driver_out(self, log: Log, clock: ManualClock) -> None:
+        """Until it is released or has expired; the error names its holder."""
+        lease = log.lease(APPLICATION, "driver one", 10_000)
+        with pytest.raises(LeaseTakenError, match="driver one"):
+            log.lease(APPLICATION, "driver two", 10_000)
+        log.lease(f"{APPLICATION}-2", "driver two", 10_000).release()
+        clock.advance("9s")
+        lease.renew()
+        clock.advance("9s")
+        with pytest.raises(LeaseTakenError, match="driver one"):
+            log.lease(APPLICATION, "driver two", 10_000)
+        lease.release()
+        lease.release()
+        log.lease(APPLICATION, "driver two", 10_000).release()
+
+    def test_an_expired_lease_is_lost_to_the_next(self, log: Log, clock: ManualClock) -> None:
+        """Its old holder is refused when it renews, and cannot release the new holder's, also one of its own name.
+
+        A lease expires after its last renewal, however many there were.
+        """
+        for name in ("driver two", "driver one"):
+            lease = log.lease(APPLICATION, "driver one", 10_000)
+            clock.advance("11s")
+            for _ in range(3):
+                lease.renew()  # no other driver has taken it
+            clock.advance("11s")
+            with expect_no_error(f"{name!r} may take a lease of 10 s that was last renewed 11 s ago"):
+                successor = log.lease(APPLICATION, name, 10_000)
+            with pytest.raises(FencedError, match="driver one"):
+                lease.renew()
+            lease.release()
+            with expect_no_error(f"{name!r} renews its lease, which its predecessor 'driver one' cannot release"):
+                successor.renew()
+            with pytest.raises(LeaseTakenError, match=name):
+                log.lease(APPLICATION, "driver three", 10_000)
+            successor.release()
+
+    def test_a_note_under_a_lost_lease_changes_nothing(self, log: Log, clock: ManualClock) -> None:
+        """A process that was frozen must not change what its successor goes by, whatever application it is about."""
+        lease = log.lease(APPLICATION, "driver one", 10_000)
+        lease.put_meta("beside", "note", b"one")
+        assert log.get_meta("beside", "note") == b"one", "a note is there when `put_meta` of the lease returns"
+        clock.advance("11s")
+        lease.put_meta("beside", "note", b"still one")  # no other driver has taken it
+        clock.advance("11s")
+        successor = log.lease(APPLICATION, "driver two", 10_000)
+        with pytest.raises(FencedError, match="driver one"):
+            lease.put_meta("beside", "note", b"late")
+        check(log.get_meta("beside", "note") == b"still one")
+        successor.put_meta("beside", "note", b"two")
+        assert log.get_meta("beside", "note") == b"two", "a note under the lease that is held replaces the one before"
+        successor.release()
+        with pytest.raises(FencedError, match="driver two"):
+            successor.put_meta("beside", "note", b"later")
+
+    def test_a_lease_outlives_what_was_committed(self, log: Log) -> None:
+        """A reset holds the lease until everything is deleted: no driver may start in between."""
+        [partition] = created(log, "in")
+        lease = log.lease(APPLICATION, "the reset", 10_000)
+        log.put_meta(APPLICATION, "note", b"mine")
+        log.open_committer(APPLICATION, "0_0", [partition]).commit(Commit({partition: 0}, "v0"), [])
+        for positions in ({partition: 0}, None):
+            if positions is not None:
+                log.set_positions(APPLICATION, positions)
+            else:
+                log.delete_commits(APPLICATION)
+            with pytest.raises(LeaseTakenError, match="the reset"):
+                log.lease(APPLICATION, "driver", 10_000)
+            lease.renew()
+        lease.release()
+        log.lease(APPLICATION, "driver", 10_000).release()

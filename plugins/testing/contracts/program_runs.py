@@ -1,10 +1,11 @@
-"""Runs of a program over a history: records of its topics, batches, steps of the wall clock, moves and crashes."""
+"""Runs of a program over a history of records, batches, moves and crashes; what they answer, and how state grows."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,8 +20,10 @@ from penstock import (
     ConfigError,
     ManualClock,
     OutputBatch,
+    Processor,
     Record,
     TaskCommitter,
+    ValueTransformer,
     default_partitioner,
 )
 from penstock.plugins.engine.program.visits import program_visitors
@@ -33,8 +36,6 @@ Event = tuple[str, Record]
 """A record and its topic."""
 Step = tuple[str, Any]
 """What a driver does: ("send", batches), ("clock", ms), ("visit", (visitor, argument)) or ("move", None)."""
-
-
 _FIRST_OFFSET, _GAPS = 7, (1, 0, 0, 3, 0, 2)
 """Where offsets begin, and how many a log leaves out after records."""
 
@@ -73,10 +74,7 @@ class History:
 
 @dataclass(frozen=True)
 class Ends:
-    """The topics that a program reads, in the order of its sources, and writes. `everywhere`: those of global stores.
-
-    Topics inside are left out.
-    """
+    """The outer topics that a program reads, in the order of its sources, and writes; those of global stores."""
 
     sources: tuple[str, ...]
     sinks: tuple[str, ...]
@@ -283,8 +281,7 @@ def repeated(
     by_topic: dict[str, list[Record]] = {topic: [] for topic in sources}
     for number in range(rounds):
         for topic, record in events:
-            moved = record._replace(timestamp=time(number, record.timestamp))
-            by_topic[topic].append(moved)
+            by_topic[topic].append(record._replace(timestamp=time(number, record.timestamp)))
     return merged(by_topic)
 
 
@@ -321,7 +318,7 @@ class SecondProcess:
     def __init__(self) -> None:
         seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
         self._stack = ExitStack()
-        self._connection = self._stack.enter_context(children_for(__name__, hash_seed=seed).started(_serve))
+        self._connection = self._stack.enter_context(children_for(hash_seed=seed).started(_serve))
 
     def __enter__(self) -> SecondProcess:
         return self
@@ -350,3 +347,122 @@ def _serve(connection: Connection) -> None:
         except BaseException:
             failed = traceback.format_exc()
         connection.send(failed)
+
+
+def answers_by_key(driver: TopologyTestDriver, topics: Sequence[str], by_partition: bool) -> dict[str, object]:
+    """Return the records of topics by topic and key, in order where a partition's answers are in one order."""
+    found: dict[str, list[Record]] = {}
+    for topic in topics:
+        for record in driver.read_all(topic):
+            found.setdefault(f"topic {topic}, key {record.key!r}", []).append(record)
+    return {name: records if by_partition else sorted(records, key=repr) for name, records in found.items()}
+
+
+def stored(driver: TopologyTestDriver) -> dict[str, object]:
+    """Return the rows of logged stores as bytes, by store, task and key."""
+    process = driver._processes.running(looking=True)
+    found: dict[str, object] = {}
+    for task, partitions in driver._tasks.items():
+        driver._stores(process, task)
+        state = process.worker(task, partitions, len(driver._tasks))._state
+        assert state is not None, f"task {task} is not open after a look into it"
+        found |= {f"store {store}, task {task}, row {key!r}": value for store, key, value in state.rows()}
+    return found
+
+
+def compare(expected: Sequence[Sequence[Any]], found: Sequence[Record], where: str, how: str) -> None:
+    """Compare the answers of each key: in order if one partition gives them, else how many there are of each.
+
+    Numbers are to be of the same type, too: 3 and 3.0 are equal in Python, and other bytes in most serdes.
+    """
+    wanted: dict[str, list[tuple[int, tuple[Any, ...]]]] = {}
+    for partition, answers in enumerate(expected):
+        for answer in answers:
+            wanted.setdefault(repr(answer[0]), []).append((partition, tuple(answer)))
+    got: dict[str, list[Record]] = {}
+    for record in found:
+        got.setdefault(repr(record.key), []).append(record)
+    for key in sorted(wanted.keys() | got.keys()):
+        of_key = wanted.get(key, [])
+        answers = [answer for _, answer in of_key]
+        lengths = {len(answer) for answer in answers} or {len(Record._fields)}
+        given = [tuple(record[: max(lengths)]) for record in got.get(key, [])]
+        if len({partition for partition, _ in of_key}) < 2:
+            same = given == answers and list(map(_numbers, given)) == list(map(_numbers, answers))
+        else:
+            same = Counter(map(_text, given)) == Counter(map(_text, answers))
+        assert same, f"{where}key {key}: the program answered {given}, the reference {answers}; with {how}"
+
+
+def _text(value: Any) -> str:
+    """Return a text that is the same for equal values whose dicts have another order."""
+    if type(value) is dict:
+        return f"{{{', '.join(sorted(f'{_text(key)}: {_text(each)}' for key, each in value.items()))}}}"
+    if type(value) in (list, tuple):
+        return f"{type(value).__name__}({', '.join(map(_text, value))})"
+    return repr(value)
+
+
+def _numbers(value: Any) -> Any:
+    """Return the types of the numbers in a value, which is equal for values that agree in them."""
+    if type(value) is dict:
+        return {key: _numbers(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return list(map(_numbers, value))
+    return type(value) if type(value) in (bool, int, float) else None
+
+
+_ROUNDS = (8, 16, 32)
+_YEAR_MS = 366 * 86_400_000
+_LITTLE = 8
+"""So many bytes, or elements, more a round are no growth: numbers get more digits."""
+
+
+def check_growth(events: Sequence[Event], make: Callable[..., TopologyTestDriver], ends: Ends) -> None:
+    """Send `events` again and again, each time a year later; fail if state grows with each round."""
+    made: list[Any] = []
+
+    def noted(node: str, processor: Processor | ValueTransformer) -> Processor | ValueTransformer:
+        made.append(processor)
+        return processor
+
+    sizes: list[dict[str, int]] = []
+    log = WatchedLog(1)
+    with make(processor_wrapper=noted, log=log, commit_every=max(1, len(events))) as driver:
+        sender = Sender(driver, ends, 1, by_partition=True)
+        for number in range(max(_ROUNDS)):
+            later = [
+                (topic, record._replace(timestamp=record.timestamp + number * _YEAR_MS)) for topic, record in events
+            ]
+            do(driver, sender.steps(History([later], [_YEAR_MS])))
+            if number + 1 in _ROUNDS:
+                sizes.append(
+                    {
+                        "bytes in its stores": driver._processes.stored_bytes(),
+                        "bytes of schedules and other saved values": sum(log.engine_state_bytes.values()),
+                        **{f"elements in attributes of {type(each).__name__}": _elements(each, 3) for each in made},
+                    }
+                )
+    first, middle, last = sizes
+    rounds = ", ".join(map(str, _ROUNDS))
+    for what in last:
+        early = (middle[what] - first[what]) / (_ROUNDS[1] - _ROUNDS[0])
+        late = (last[what] - middle[what]) / (_ROUNDS[2] - _ROUNDS[1])
+        assert late <= max(_LITTLE, early / 2), (
+            f"the program has {first[what]}, {middle[what]} and {last[what]} {what} after {rounds} "
+            "rounds of the same records, a year apart: let entries expire (`ttl`, `retention`) or delete them; say "
+            f"`bounded = False` where they are to be kept. Records of a round: {list(events)}"
+        )
+
+
+def _elements(value: Any, depth: int) -> int:
+    """Return how many elements the containers in a processor's attributes have."""
+    if isinstance(value, dict):
+        inside = [*value.values()]
+    elif isinstance(value, list | set | tuple) or hasattr(value, "popleft"):
+        inside = list(value)
+    elif depth == 3:
+        return sum(_elements(each, 2) for each in vars(value).values())
+    else:
+        return 0
+    return len(inside) + (sum(_elements(each, depth - 1) for each in inside[:1000]) if depth > 1 else 0)

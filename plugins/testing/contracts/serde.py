@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -17,11 +19,58 @@ from penstock import Serde, SerdeError
 from penstock.plugins.serdes.of import typed_serde
 
 from .expectations import shown
-from .serde_child import in_another_process
-from .serde_ends import BUILT_IN, EndsTests, reads
-from .serde_neighbours import twins
-from .serde_surroundings import SurroundingsTests
-from .serde_tests import SerdeTests, same_value, spoil, what_can_be_changed
+from .serde_tests import BUILT_IN, EndsTests, SerdeTests, reads, same_value, spoil, twins, what_can_be_changed
+from .surroundings import SurroundingsTests, run_elsewhere
+
+
+@dataclass
+class Answer:
+    """What the other process found."""
+
+    form: str
+    unreadable: str
+    written: list[tuple[bytes | None, bytes | str]]
+    """For each sample: the bytes of the value (None: it cannot be sent), and those of what its bytes are read as.
+
+    A str is an error.
+    """
+
+
+def in_another_process(
+    make: Callable[[], Serde[Any]], samples: Sequence[tuple[Any, bytes]], form: str, seed: str
+) -> Answer:
+    """Read and write the samples, values with their bytes, in a process whose hashes begin with `seed`."""
+    cargo = make, [(_sent(value), written) for value, written in samples], form
+    answer: Answer = run_elsewhere(_answer, cargo, seed, "a serde")
+    return answer
+
+
+def _sent(value: Any) -> bytes | None:
+    import cloudpickle
+
+    try:
+        sent: bytes = cloudpickle.dumps(value)
+    except Exception:
+        return None
+    return sent
+
+
+def _answer(cargo: Any) -> Answer:
+    make, samples, form = cargo
+    unreadable = make().unreadable(form)
+    serde = make()
+    # In another order than there, and read before anything is written.
+    again = [_again(make(), data) for _, data in reversed(samples)][::-1]
+    own = [None if sent is None else serde.serialize(pickle.loads(sent)) for sent, _ in reversed(samples)][::-1]
+    return Answer(serde.written_form(), unreadable, list(zip(own, again, strict=True)))
+
+
+def _again(serde: Serde[Any], data: bytes) -> bytes | str:
+    try:
+        return serde.serialize(serde.deserialize(data))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
 
 _EACH, _FEW = SerdeTests._each, SerdeTests._few
 

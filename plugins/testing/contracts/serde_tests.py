@@ -1,25 +1,217 @@
-"""The settings of `SerdeContract`, and how its tests compare, copy and spoil values."""
+"""The settings of `SerdeContract`, values near a value, and the part about the ends of ranges."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
-from datetime import datetime
+from dataclasses import fields, is_dataclass, replace
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
+from random import Random
 from typing import Any, ClassVar
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from penstock import Serde
+from penstock import Serde, SerdeError
 
-from .expectations import declared
-from .serde_neighbours import neighbourhood, shape
+from .expectations import declared, shown
+
+_MOST_NEAR = 60
+"""So many neighbours are made of one value."""
+_LONG = 66_000
+"""More than two bytes count."""
+INTS = [sign * ((1 << bits) + more) for bits in (7, 8, 15, 16, 31, 32, 53, 63, 64, 130, 1000, 2100) for sign in (1, -1)
+         for more in (-1, 0, 1)]  # fmt: skip
+TEXTS = ["", "\0", "a\0", " a ", "\n", "\r\n", "\t", "1", "null", "true", "a,b", "a;b", "a|b", "a:b", '"', "'", "\\",
+          "%s", "{}", "\x7f", "\xe9", "e\u0301", "\xdf", "\u0130", "\u0436\u03b1", "\u65e5\u672c", "\U0001f600",
+          "\u202e", "\u2028", "\ufeff", "\ud800", "x" * _LONG, "\U0001f600" * 20_000]  # fmt: skip
+BYTES = [b"", b"\0", b"\xff", b"a\0", b"\r\n", bytes(range(256)), b"x" * _LONG]
+_ELSEWHERE = timezone(timedelta(hours=5, minutes=30))
+
+
+def neighbourhood(value: Any) -> list[Any]:
+    """Return a value and those near it, with some of its types from the ends of their ranges, always the same ones."""
+    near = [*islice(twins(value), 20), *islice(_strangers(value), 200)]
+    beyond = [each for each in islice(ends(value), 200) if not (isinstance(each, str | bytes) and len(each) > 1_000)]
+    chosen = [*near[:20], *Random(1).sample(near[20:], min(len(near[20:]), _MOST_NEAR - 20))]
+    return [value, *chosen, *Random(2).sample(beyond, min(len(beyond), _MOST_NEAR))]
+
+
+def twins(value: Any) -> Iterator[Any]:
+    """Yield values that are equal to this one and differ from it, as 1, 1.0 and True do."""
+    kind = type(value)
+    if kind is bool:
+        yield from (int(value), float(value))
+    elif kind is int:
+        if value in (0, 1):
+            yield bool(value)
+        if abs(value) < 1 << 53:
+            yield from (float(value), Decimal(value))
+    elif kind is float:
+        if value == 0:
+            yield -value
+        if value.is_integer():
+            yield int(value)
+    elif kind is Decimal and value.is_finite():
+        sign, digits, exponent = value.as_tuple()
+        yield Decimal((sign, (*digits, 0), int(exponent) - 1))
+        if digits[-1] == 0 and len(digits) > 1:
+            yield Decimal((sign, digits[:-1], int(exponent) + 1))
+        if not value:
+            yield Decimal((1 - sign, digits, exponent))
+        if value == value.to_integral_value() and abs(value) < 1 << 53:
+            yield int(value)
+    elif kind is datetime:
+        yield value.replace(fold=1 - value.fold)
+        if value.tzinfo is not None:
+            with suppress(OverflowError):
+                yield value.astimezone(_ELSEWHERE)
+    elif kind in (list, tuple):
+        for at, each in enumerate(value):
+            yield from (kind([*value[:at], twin, *value[at + 1 :]]) for twin in twins(each))
+    elif kind is dict:
+        for key, each in value.items():
+            yield from ({**value, key: twin} for twin in twins(each))
+    elif _has_fields(value):
+        yield from _with_other_fields(value, twins)
+
+
+def ends(value: Any, has_long: bool = False) -> Iterator[Any]:
+    """Yield values of the types that this one has, with one part of it at an end of its range each.
+
+    `has_long`: also a list of more elements than two bytes count.
+    """
+    kind = type(value)
+    if kind is int:
+        yield from INTS
+    elif kind is str:
+        yield from TEXTS
+    elif kind is bytes:
+        yield from BYTES
+    elif kind is Decimal and value.is_finite():
+        exponent = int(value.as_tuple().exponent)
+        yield from (Decimal((sign, (9,) * digits, exponent)) for digits in (1, 18, 29, 40) for sign in (0, 1))
+    elif kind is datetime:
+        yield from (each.replace(tzinfo=value.tzinfo) for each in (datetime.min, datetime.max, datetime(1969, 12, 31)))
+    elif kind is date:
+        yield from (date.min, date.max, date(1969, 12, 31))
+    elif kind is timedelta:
+        yield from (timedelta.min, timedelta.max)
+    elif kind in (list, tuple):
+        yield kind()
+        if value:
+            yield kind(value[:1] * (_LONG if has_long else 300))
+        if any(type(each) is kind for each in value):
+            yield from (_nested(value, depth, lambda inner: kind([inner])) for depth in (30, 120))
+        yield from (kind([*value[:at], end, *value[at + 1 :]]) for at, each in enumerate(value) for end in ends(each))
+    elif kind is dict:
+        yield {}
+        if any(type(each) is kind for each in value.values()):
+            yield from (_nested(value, depth, lambda inner: {next(iter(value)): inner}) for depth in (30, 120))
+        yield from ({**value, key: end} for key, each in value.items() for end in ends(each))
+        yield from ({end: value[key]} for key in islice(value, 1) for end in ends(key))
+    elif kind in (set, frozenset):
+        yield kind()
+        yield from (kind([end]) for each in islice(value, 1) for end in ends(each))
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            if field.init:
+                yield from (replace(value, **{field.name: end}) for end in ends(getattr(value, field.name)))
+
+
+def shape(value: Any) -> str:
+    """Return the types in a value, as text."""
+    parts = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
+    return f"{type(value).__name__}({','.join(sorted({shape(each) for each in parts}))})"
+
+
+def _nested(value: Any, depth: int, around: Any) -> Any:
+    for _ in range(depth):
+        value = around(value)
+    return value
+
+
+def _strangers(value: Any) -> Iterator[Any]:
+    """Yield values that a serde of this one may take for one of its own, and may refuse."""
+    kind = type(value)
+    if kind in _DERIVED:
+        yield _DERIVED[kind](value)
+    if kind is str:
+        yield from (value[1:], value.upper(), value.title(), f" {value}", f"{value} ", f"{value}\n")
+        yield from (unicodedata.normalize(form, value) for form in ("NFD", "NFKC"))
+        yield value.encode(errors="replace")
+    elif kind is bytes:
+        yield from (value[1:], value + b"\0", value.decode("latin-1"), bytearray(value))
+    elif kind is int:
+        yield from (-value, value + (1 << 64), value + 0.5, str(value), Decimal(value).scaleb(30) + 1)
+        yield from (10**30 + value, b"%d" % value)
+    elif kind is float:
+        yield from (float("nan"), float("inf"), -value, str(value))
+    elif kind is Decimal:
+        yield from map(Decimal, ("NaN", "sNaN", "Infinity", "-0"))
+        yield from (str(value), value.copy_negate(), 10**30 + 1, 1234567, 0.1)
+    elif kind is datetime:
+        naive = value.replace(tzinfo=None)
+        yield from (naive if value.tzinfo else value.replace(tzinfo=UTC), value.date(), value.time(), naive.isoformat())
+        yield from (value.isoformat(), value.isoformat(" "), value.date().isoformat())
+    elif kind is date:
+        moment = datetime(value.year, value.month, value.day, 23)
+        yield from (moment, moment.replace(tzinfo=UTC), value.isoformat(), value.toordinal())
+    elif kind is timedelta:
+        yield from (value.total_seconds(), -value)
+    elif kind in (list, tuple):
+        other = tuple if kind is list else list
+        yield from (other(value), kind([*value, *value[:1]]), kind(value[:-1]), kind([*value, None]), kind(value[::-1]))
+        for at, each in enumerate(value):
+            yield from (kind([*value[:at], near, *value[at + 1 :]]) for near in _strangers(each))
+    elif kind is dict:
+        yield from (list(value.items()), dict(islice(value.items(), max(0, len(value) - 1))), {**value, "more": None})
+        for near in [(1, *_strangers(key)) for key in islice(value, 1)]:
+            yield from ({key: 1} for key in near if _is_hashable(key))
+        for key, each in value.items():
+            yield from ({**value, key: near} for near in _strangers(each))
+    elif kind in (set, frozenset):
+        yield from (frozenset(value) if kind is set else set(value), list(value), kind([*value, None]))
+    elif _has_fields(value):
+        yield from _with_other_fields(value, _strangers)
+
+
+def _derived(kind: Any) -> Any:
+    name, show = f"Derived{kind.__name__.title()}", kind.__repr__
+    return type(name, (kind,), {"__repr__": lambda value: f"{name}({show(value)})"})
+
+
+_DERIVED: dict[type, Any] = {kind: _derived(kind) for kind in (str, bytes, int, float, Decimal, list, tuple, dict)}
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        return isinstance(hash(value), int)
+    except TypeError:
+        return False
+
+
+def _has_fields(value: Any) -> bool:
+    kind = type(value)
+    return is_dataclass(kind) or hasattr(kind, "_fields") or hasattr(kind, "__struct_fields__")
+
+
+def _with_other_fields(value: Any, others: Any) -> Iterator[Any]:
+    kind = type(value)
+    names = getattr(kind, "_fields", ()) or getattr(kind, "__struct_fields__", ())
+    given = {name: getattr(value, name) for name in names or [each.name for each in fields(value) if each.init]}
+    for name, each in given.items():
+        for other in others(each):
+            with suppress(Exception):  # its class takes no such value
+                yield kind(**{**given, name: other})
+
 
 ANY_TEXT = st.text(st.characters(), max_size=40)
 """Text with every code point, lone surrogates included."""
@@ -206,3 +398,102 @@ def spoil(value: Any) -> None:
             spoil(each)
             with suppress(Exception):  # it cannot be changed
                 setattr(value, name, "spoiled")
+
+
+_MOST = 100
+"""So many larger values are made of one."""
+BUILT_IN: Mapping[type, st.SearchStrategy[Any]] = {
+    str: ANY_TEXT | st.sampled_from(TEXTS),
+    int: st.integers() | st.integers(-(2**70), 2**70) | st.sampled_from(INTS),
+    float: st.floats(),
+    bool: st.booleans(),
+    bytes: st.binary(max_size=100) | st.sampled_from(BYTES),
+}
+"""Values of types that a serde may name as immutable."""
+
+
+class EndsTests(SerdeTests):
+    """Values of the types that a serde has, larger than those that its author thought of."""
+
+    def test_the_ends_of_ranges_come_back_or_are_refused(self) -> None:
+        """By each way to write and read; a value that is changed in silence is a wrong result some day."""
+        if self.changes_ends:
+            return
+        serde = self.made()
+        fast = serde.serializer()
+        kinds: set[type] = set()
+        by_shape = {shape(value): value for value in self._samples(60)}
+        for sample in sorted(by_shape.values(), key=lambda value: len(shape(value)))[-6:]:
+            has_long, kinds = type(sample) not in kinds, {*kinds, type(sample)}
+            values = list(islice(ends(sample, has_long), 1000))
+            if len(values) > _MOST:
+                # The first ones are of the value as a whole.
+                values = [*values[:4], *Random(1).sample(values[4:], _MOST - 4)]
+            for value in values:
+                try:
+                    written = serde.serialize(value)
+                except Exception:
+                    continue
+                if wrong := self._wrong_with(serde, fast, value, written):
+                    raise AssertionError(
+                        f"{shown(value)}, a value of the types of {shown(sample)}, is not refused, and {wrong}"
+                    )
+
+    def _wrong_with(self, serde: Serde[Any], fast: Callable[[Any], bytes], value: Any, written: bytes) -> str:
+        """Return what differs from the value in any way to write and read it; "" if nothing does."""
+        try:
+            read = serde.deserialize(written)
+            if not self._is_back(serde, read, value):
+                return f"came back as {shown(read)}: refuse it (or say so, and set changes_ends = True)"
+            column = serde.deserialize_column([written, None, written])
+            if len(column) != 3 or not self._is_back(serde, column[2], value):
+                return f"deserialize_column returned {shown(column)}"
+        except Exception as error:
+            return f"cannot be read again: {type(error).__name__}: {shown(error)}"
+        with suppress(Exception):
+            if (again := fast(value)) != written:
+                return f"serializer() wrote {shown(again)}, and serialize {shown(written)}"
+        try:
+            form = json.dumps(serde.to_json(value), allow_nan=False)
+        except Exception:
+            return ""
+        try:
+            read = serde.from_json(json.loads(form))
+        except Exception as error:
+            return f"its text form {shown(form)} cannot be read: {type(error).__name__}: {shown(error)}"
+        return "" if self._is_back(serde, read, value) else f"its text form {shown(form)} is read as {shown(read)}"
+
+    def test_bytes_behind_the_end_are_not_ignored(self) -> None:
+        """They are damage, or another serde's: refused, or a part of the value."""
+        serde = self.made()
+        # No single zero: JSON takes that for UTF-16.
+        for value in [] if self.ignores_the_rest else self._samples(8):
+            written = serde.serialize(value)
+            for more in (b"\0\xff", b"\xff", b"\0" * 8, b"\xff\0\xff"):
+                try:
+                    read = serde.deserialize(written + more)
+                except Exception:
+                    continue
+                assert not self._is_back(serde, read, value), (
+                    f"{shown(written)} with {more!r} behind it is read as {shown(read)}, as if nothing were there: "
+                    "raise SerdeError (or say so, and set ignores_the_rest = True)"
+                )
+
+    def test_a_column_of_one_value(self) -> None:
+        """40,000 records of one key come in one fetch."""
+        serde = self.made()
+        for value in self._samples(1):
+            read = serde.deserialize_column([serde.serialize(value)] * 40_000)
+            assert len(read) == 40_000, f"deserialize_column returned {len(read)} values for 40,000"
+            for row in (0, 4_095, 4_096, 32_767, 32_768, 39_999):
+                assert self._is_back(serde, read[row], value), (
+                    f"of 40,000 equal rows, number {row} is read as {read[row]!r}"
+                )
+
+
+def reads(serde: Serde[Any], written: bytes) -> Any:
+    """Return what a serde reads; SerdeError, the class, where it refuses."""
+    try:
+        return serde.deserialize(written)
+    except Exception:
+        return SerdeError

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from itertools import islice
 from pathlib import Path
@@ -21,9 +21,9 @@ from penstock.program.serdes import resolve_serde
 from penstock.stores.memory import MemoryBackend
 
 from .expectations import declared, shown
-from .other_process import run_elsewhere
 from .serde_tests import same_value, spoil
-from .store_under_test import MisuseError, StoreUnderTest, everything
+from .store_kinds import MisuseError, StoreUnderTest, everything
+from .surroundings import run_elsewhere
 
 Call = tuple[Any, ...]
 """The name of a method, and its arguments."""
@@ -40,8 +40,6 @@ _WAITS = {
 """How much time passes, in ms."""
 _TIMES = 300
 """How often a call is made in a row."""
-
-
 _MANY_CALLS, _OF_MANY_CALLS = 1_100, 2
 _FEW_KEYS = 4
 _SHORT, _LONG = (1, 500, 10_000, 30_000), (60_000, 3_600_000, 86_400_000)
@@ -99,8 +97,7 @@ class StateStoreContract:
             self._try(histories, lambda history: self._check_reference(_Reference(made()), history), most)
 
     def _check_reference(self, reference: _Reference, history: Sequence[Any]) -> None:
-        with ExitStack() as stack:
-            store = StoreUnderTest(self.spec, MemoryBackend, _directory(stack))
+        with _opened(self.spec) as store:
             for number, step in enumerate(history):
                 store.now += _WAITS.get(step, 1) if isinstance(step, str) else 1
                 if not isinstance(step, str):
@@ -110,7 +107,6 @@ class StateStoreContract:
                         f"step {number}, {shown(step)}, after {shown(history[:number])}: the store answers "
                         f"{shown(found)}, and the reference {shown(expected)}"
                     )
-            store.close()
 
     def test_any_history_of_two_keys(self) -> None:
         """The same, where calls meet: their first arguments are the first two of each type that are drawn."""
@@ -156,12 +152,9 @@ class StateStoreContract:
         self._try(st.lists(self.calls, min_size=30, max_size=40), check, _OF_MANY_CALLS)
 
     def _leaves_rows(self, calls: Sequence[Call]) -> bool:
-        with ExitStack() as stack:
-            store = self._replayed(list(enumerate(calls)), _directory(stack))
+        with _opened(self.spec, enumerate(calls)) as store:
             store.commit()
-            found = bool(store.rows())
-            store.close()
-        return found
+            return bool(store.rows())
 
     def _restarted(self, history: Sequence[Any]) -> None:
         """Compare a store that is committed before each step between calls with one that is never closed."""
@@ -193,11 +186,9 @@ class StateStoreContract:
         written: list[int] = []
 
         def check(calls: Sequence[Call]) -> None:
-            with ExitStack() as stack:
-                store = self._replayed(list(enumerate(calls)), _directory(stack))
+            with _opened(self.spec, enumerate(calls)) as store:
                 store.commit()
                 written.append(len(store.rows()))
-                store.close()
 
         self._try(st.lists(self.calls, min_size=20, max_size=40), check)
         assert any(written), (
@@ -210,8 +201,7 @@ class StateStoreContract:
         """A processor may change the store between two steps of what a method iterates over: it never fails."""
 
         def check(calls: Sequence[Call]) -> None:
-            with ExitStack() as stack:
-                store = StoreUnderTest(self.spec, MemoryBackend, _directory(stack))
+            with _opened(self.spec) as store:
                 begun: list[tuple[Call, Iterator[Any]]] = []
                 for store.now, call in enumerate(calls):
                     try:
@@ -228,7 +218,6 @@ class StateStoreContract:
                         _next(iterator, each, 1, calls[: store.now + 1])
                 for each, iterator in begun:
                     _next(iterator, each, 10_000, calls)
-                store.close()
 
         self._try(_of_two_keys(self.calls, 20, 40, ()), check)
 
@@ -248,7 +237,7 @@ class StateStoreContract:
                     store.store.flush()
                 elif step == "another commits":
                     other = store.beside()
-                    self._replay(other, done[committed:])
+                    _replay(other, done[committed:])
                     other.now = now
                     # And one more call, of which this object never learns.
                     call = next((each for each in history[number:] if not isinstance(each, str)), None)
@@ -271,24 +260,14 @@ class StateStoreContract:
                         store.fail()
                     del done[committed:]
                     model.close()
-                    model = self._replayed(done, _directory(stack))
+                    model = StoreUnderTest(self.spec, MemoryBackend, _directory(stack))
+                    _replay(model, done)
                     store.now = model.now = now
                 elif not isinstance(step, str):
                     done.append((now, step))
                     self._check_answer(store, model, step, history[:number])
             store.close()
             model.close()
-
-    def _replayed(self, done: Sequence[tuple[int, Call]], directory: str) -> StoreUnderTest:
-        store = StoreUnderTest(self.spec, MemoryBackend, directory)
-        self._replay(store, done)
-        return store
-
-    def _replay(self, store: StoreUnderTest, done: Sequence[tuple[int, Call]]) -> list[Any]:
-        answers = []
-        for store.now, call in done:
-            answers.append(_answer(store, call))
-        return answers
 
     def test_tasks_are_apart(self) -> None:
         """Two tasks of one process have stores of their own: nothing is kept in a class or a module."""
@@ -316,8 +295,7 @@ class StateStoreContract:
         """After a commit nothing waits, and the next commit writes nothing again."""
 
         def check(calls: Sequence[Call]) -> None:
-            with ExitStack() as stack:
-                store = StoreUnderTest(self.spec, MemoryBackend, _directory(stack))
+            with _opened(self.spec) as store:
                 for call in calls:
                     _answer(store, call)
                     waiting = store.store.unflushed()
@@ -330,7 +308,6 @@ class StateStoreContract:
                 store.store.flush()
                 again = store.uncommitted()
                 assert not again, f"after a commit flush has nothing to write, and wrote {shown(again)}"
-                store.close()
 
         self._try(st.lists(self.calls, min_size=8, max_size=20), check)
 
@@ -354,8 +331,7 @@ class StateStoreContract:
         """Tasks read a global store by the methods of its reading half: these write nothing."""
 
         def check(calls: Sequence[Call]) -> None:
-            with ExitStack() as stack:
-                store = StoreUnderTest(self.spec, MemoryBackend, _directory(stack))
+            with _opened(self.spec) as store:
                 half = type(store.store).reading_half
                 for call in calls:
                     store.store.flush()
@@ -365,7 +341,6 @@ class StateStoreContract:
                     if half is not None and hasattr(half, call[0]):
                         after = store.uncommitted()
                         assert after == before, f"{shown(call)} is of the reading half, and wrote {shown(after)}"
-                store.close()
 
         self._try(st.lists(self.calls, min_size=8, max_size=20), check)
 
@@ -378,8 +353,7 @@ class StateStoreContract:
         topic_rows = kind.topic_rows(self.spec.traits.fixed_options)
 
         def check(calls: Sequence[Call]) -> None:
-            with ExitStack() as stack:
-                store = self._replayed(list(enumerate(calls)), _directory(stack))
+            with _opened(self.spec, enumerate(calls)) as store:
                 store.commit()
                 for row in store.rows().items():
                     key, content, timestamp = topic_rows.record_of(*row)
@@ -387,7 +361,6 @@ class StateStoreContract:
                     assert back == row, f"the row {row} became the record {(key, content, timestamp)}, and that {back}"
                     gone = topic_rows.record_of(row[0], None)[0]
                     assert gone == key, f"a deleted row {row[0]!r} is of the record {key!r}, and has {gone!r}"
-                store.close()
 
         self._try(st.lists(self.calls, min_size=8, max_size=20), check)
 
@@ -401,8 +374,7 @@ class StateStoreContract:
         )
 
         def check(calls: Sequence[Call]) -> None:
-            with ExitStack() as stack:
-                store = self._replayed(list(enumerate(calls)), _directory(stack))
+            with _opened(self.spec, enumerate(calls)) as store:
                 store.commit()
                 for row, data in store.rows().items():
                     key = keys.key_of(row)
@@ -422,7 +394,6 @@ class StateStoreContract:
                     elif keys.merged is not None:
                         both = keys.merged(data, data)
                         assert type(both) is bytes, f"row_keys.merged returned {both!r} for row {row!r}: expected bytes"
-                store.close()
 
         self._try(st.lists(self.calls, min_size=8, max_size=20), check)
 
@@ -437,10 +408,8 @@ class StateStoreContract:
         for what in ("name", "backend", "logged", "traits"):
             found, expected = getattr(sent, what), getattr(self.spec, what)
             assert found == expected, f"{what} of a declared store is {found!r} after pickling, and was {expected!r}"
-        with ExitStack() as stack:
-            store = StoreUnderTest(sent, MemoryBackend, _directory(stack))
+        with _opened(sent) as store:
             assert store.store.name == self.spec.name, f"a store's name is that of its spec, not {store.store.name!r}"
-            store.close()
 
     def _try(self, histories: st.SearchStrategy[Any], check: Any, most: int = 1_000_000) -> None:
         @settings(
@@ -562,6 +531,22 @@ def _next(iterator: Iterator[Any], call: Call, count: int, calls: Sequence[Call]
         ) from error
 
 
+@contextmanager
+def _opened(spec: Any, calls: Iterable[tuple[int, Call]] = ()) -> Iterator[StoreUnderTest]:
+    """Open an empty store, make the calls, each at its time, and close it unless the block fails."""
+    with ExitStack() as stack:
+        store = StoreUnderTest(spec, MemoryBackend, _directory(stack))
+        _replay(store, calls)
+        yield store
+        store.close()
+
+
+def _replay(store: StoreUnderTest, calls: Iterable[tuple[int, Call]]) -> None:
+    """Make calls, each at its time."""
+    for store.now, call in calls:
+        _answer(store, call)
+
+
 def _directory(stack: ExitStack) -> str:
     """Return a name under which the memory backend keeps stores until the stack ends."""
     name = f"contract-{uuid4()}"
@@ -574,14 +559,12 @@ def _done(cargo: tuple[Any, Sequence[Sequence[Call]]]) -> list[tuple[list[Any], 
     spec, histories = cargo
     found = []
     for history in histories:
-        with ExitStack() as stack:
-            store = StoreUnderTest(spec, MemoryBackend, _directory(stack))
+        with _opened(spec) as store:
             answers = []
             for store.now, call in enumerate(history):
                 answers.append(_sendable(_answer(store, call)))
             store.commit()
             found.append((answers, store.rows()))
-            store.close()
     return found
 
 

@@ -1,4 +1,4 @@
-"""The tests that every command must pass; subclass `CommandContract` to run them over yours."""
+"""The tests that each of our commands must pass."""
 
 from __future__ import annotations
 
@@ -18,15 +18,7 @@ _NAME = "under-test"
 
 
 class CommandContract:
-    """The contract of a command of `penstock`, as tests; run them in a test class of yours.
-
-    >>> class TestDescribe(CommandContract):
-    ...     place = "penstock.plugins.operate.cli.describe:describe"
-    ...     accepted = (["--help"],)
-    ...     refused = {("no_such_module:program",): "no_such_module"}
-
-    Each test starts processes. Needs pytest (`pip install 'penstock-streams[testing]'`).
-    """
+    """The contract of a command of `penstock`, as tests, each of which starts processes."""
 
     place: ClassVar[str]
     """Where the command is, as its plugin names it: `package.module:attribute`."""

@@ -1,4 +1,4 @@
-"""The tests for settings of plugins, and for vocabularies; subclass `SettingContract` or `VocabularyContract`."""
+"""The tests that settings of plugins and our vocabularies must pass."""
 
 from __future__ import annotations
 
@@ -15,16 +15,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 
 
 class SettingContract:
-    """The contract of a plugin's setting, as tests; run them in a test class of yours.
-
-    >>> from penstock.settings.types import optional, whole_number
-    >>> class TestLimit(SettingContract):
-    ...     setting = Setting("acme.limit", optional(whole_number()), None, "The most records of a key.")
-    ...     accepted = {"5": 5, "none": None}
-    ...     refused = ("many", 0)
-
-    Needs pytest (`pip install 'penstock-streams[testing]'`).
-    """
+    """The contract of a plugin's setting, as tests."""
 
     setting: ClassVar[Setting[Any]]
     accepted: ClassVar[Mapping[str, Any]]
@@ -116,15 +107,7 @@ class SettingContract:
 
 
 class VocabularyContract:
-    """The contract of a vocabulary of settings, as tests; run them in a test class of yours.
-
-    >>> from penstock.plugins.operate.settings.kafka_streams import NAMES
-    >>> class TestKafkaStreams(VocabularyContract):
-    ...     vocabulary = NAMES
-    ...     translated = {("num.stream.threads", 4): ("parallelism", 4)}
-
-    Needs pytest (`pip install 'penstock-streams[testing]'`).
-    """
+    """The contract of a vocabulary of settings, as tests."""
 
     vocabulary: ClassVar[Vocabulary]
     translated: ClassVar[Mapping[tuple[str, Any], tuple[Key, Any] | None]] = {}

@@ -1,4 +1,4 @@
-"""The tests that every renderer must pass; subclass `RendererContract` to run them over yours."""
+"""The tests that each of our renderers must pass."""
 
 from __future__ import annotations
 
@@ -8,20 +8,12 @@ from html import unescape
 from typing import Any, ClassVar
 
 from penstock import Processor, Program, Topology, key_value_store
-
-from .expectations import shown
-from .other_process import run_elsewhere
+from penstock.plugins.testing.contracts.expectations import shown
+from penstock.plugins.testing.contracts.surroundings import run_elsewhere
 
 
 class RendererContract:
-    """The contract of a renderer, a function from a program to text, as tests; run them in a test class of yours.
-
-    >>> from penstock.plugins.describe.text import to_text
-    >>> class TestText(RendererContract):
-    ...     renderer = staticmethod(to_text)
-
-    Needs pytest (`pip install 'penstock-streams[testing]'`).
-    """
+    """The contract of a renderer, a function from a program to text, as tests."""
 
     renderer: Callable[[Program], str]
     """The renderer, as a `staticmethod`."""

@@ -1,4 +1,4 @@
-"""The tests that every engine must pass; subclass `EngineContract` to run them over yours."""
+"""The tests that each of our engines must pass."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ from penstock.plugins.engine.run.engine import Engine, StartedRun
 from penstock.plugins.engine.run.order import RunOrder, Trigger
 from penstock.plugins.engine.run.progress import RunProgress, RunSummary
 from penstock.plugins.engine.task.locations import open_log
-
-from .expectations import expect
+from penstock.plugins.testing.contracts.expectations import expect
 
 _Found = TypeVar("_Found")
 
@@ -87,14 +86,7 @@ def counting(processor: type[Processor] = _Count) -> Topology:
 
 
 class EngineContract:
-    """The contract of an engine, as tests; run them in a test class of yours.
-
-    >>> from penstock.plugins.engine.run.embedded import EmbeddedEngine
-    >>> class TestEmbedded(EngineContract):
-    ...     engine = EmbeddedEngine
-
-    Needs pytest (`pip install 'penstock-streams[testing]'`).
-    """
+    """The contract of an engine, as tests."""
 
     engine: ClassVar[type[Engine]]
     settings: ClassVar[Mapping[str, Any]] = {}

@@ -1,26 +1,189 @@
-"""The part of `ChangelogContract` about processes that are killed, and about files that are damaged, cut or lost."""
+"""The part of `ChangelogContract` about processes that race, are killed or find no room, and about damaged files."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
-from penstock import ChangelogError, DeltaChangelog
+from penstock import Changelog, ChangelogError, Commit, DeltaChangelog, TopicPartition
 from penstock.store import Changes
 
-from .changelog_children import Call, append_without_room, change_until_killed, is_current
-from .changelog_places import size_of
-from .changelog_tests import ChangelogTests, append_each, clean, commit_of, filled, restored
-from .child import Step, answer, chosen, places_in
-from .durability import expect_durable, on_disk
-from .expectations import expect
-from .histories import State, applied
+from .changelog_tests import ChangelogTests, append_each, clean, commit_of, entries_of, filled, restored, size_of
+from .child import (
+    Race,
+    Side,
+    Step,
+    act_as,
+    answer,
+    call_until_killed,
+    chosen,
+    outcome_of,
+    places_in,
+    thread_as,
+    without_room,
+)
+from .expectations import State, applied, expect, expect_durable, expect_no_error, on_disk
+
+Call = tuple[str, tuple[Any, ...]]
+"""A method of a changelog, and its arguments."""
+
+
+def is_current() -> bool:
+    """Say that no other process has the task: what a log answers that was not asked."""
+    return True
+
+
+def change_until_killed(
+    connection: Connection,
+    opener: Changelog,
+    location: str,
+    last: str | None,
+    calls: Sequence[Call],
+    place: Step | None,
+) -> None:
+    """Open the task as the engine does, make the calls, and kill this process at a step of the last one."""
+    log = opener(location, "application", "0_0")
+    if last is not None:
+        deque(log.restore(last, None).steps, 0)
+    call_until_killed(connection, log, calls, place)
+
+
+def append_without_room(connection: Connection, opener: Changelog, location: str, last: str, large: Any) -> None:
+    """Append a delta where files may not grow, then a small one; send what was raised."""
+    log = opener(location, "application", "0_0")
+    deque(log.restore(last, None).steps, 0)
+    with without_room():
+        outcome = outcome_of(partial(log.append, *large), ChangelogError, done="appended", with_message=True)
+    connection.send(outcome)
+    log.append(*connection.recv())
+    connection.send("appended")
+
+
+def act_when_told(connection: Connection, opener: Changelog, location: str, call: str) -> None:
+    """Act as a side of races until the connection ends."""
+    act_as(connection, _ChangelogSide(opener, location, {}), call, ChangelogError)
+
+
+class _ChangelogSide(Side):
+    """A side of races on a changelog; sides with the same `objects` share an object."""
+
+    def __init__(self, opener: Changelog, location: str, objects: dict[int, DeltaChangelog]) -> None:
+        self._opener = opener
+        self._location = location
+        self._objects = objects
+        self.afterwards = lambda: None
+
+    def begin(self, name: str, number: int) -> None:
+        """Open the changelog of another task; the first side writes three versions, and the second restores them."""
+        for earlier in self._objects.keys() - {number}:
+            self._objects.pop(earlier).close()
+        self._name = name
+        if number not in self._objects:
+            self._objects[number] = self._opener(self._location, "application", f"0_{number}")
+        self._log = self._objects[number]
+        if name == "one":
+            for at in range(3):
+                previous = f"{at - 1}-v" if at else None
+                self._log.append({"s": [(b"%d" % at, b"v")]}, previous, f"{at}-v", self._commit(previous or "0-v", at))
+        else:
+            self._restored()
+
+    def end(self) -> None:
+        while self._objects:
+            self._objects.popitem()[1].close()
+
+    def _commit(self, version: str, position: int) -> Commit:
+        return Commit({TopicPartition("in", 0): position}, version, b"state")
+
+    def _restored(self) -> dict[bytes, bytes | None]:
+        rows: dict[bytes, bytes | None] = {}
+        for changes, _ in self._log.restore("2-v", None).steps:
+            rows.update(changes.get("s", ()))
+        return rows
+
+    def appends(self) -> Callable[[], object]:
+        changes = {"s": [(self._name.encode(), b"appended")]}
+        return lambda: self._log.append(changes, "2-v", f"3-{self._name}", self._commit("2-v", 3))
+
+    def snapshots(self) -> Callable[[], object]:
+        rows = [("s", b"%d" % at, b"v") for at in range(3)]
+        return lambda: self._log.snapshot("2-v", iter(rows), self._commit("2-v", 3))
+
+    def cleans(self) -> Callable[[], object]:
+        """Clean when nothing is older than the grace period."""
+        now_ms = int(time.time() * 1000)
+        return lambda: self._log.clean("2-v", 1 << 30, now_ms, is_current)
+
+    def restores(self) -> Callable[[], object]:
+        return self._restored
+
+    def proves(self) -> Callable[[], object]:
+        return lambda: sorted(self._log.proven() - {"2-v"})
+
+    def destroys(self) -> Callable[[], object]:
+        return self._log.destroy
+
+
+_CASES = [
+    *((*calls, "another process") for calls in (
+        ("appends", "cleans"), ("cleans", "appends"), ("snapshots", "cleans"), ("cleans", "snapshots"),
+        ("appends", "appends"), ("appends", "snapshots"), ("snapshots", "appends"), ("snapshots", "snapshots"),
+        ("restores", "snapshots"), ("restores", "cleans"), ("proves", "appends"), ("proves", "snapshots"),
+        ("destroys", "appends"), ("appends", "destroys"),
+    )),
+    *((*calls, "another thread") for calls in (
+        ("appends", "snapshots"), ("snapshots", "appends"), ("appends", "cleans"), ("cleans", "appends"),
+    )),
+]  # fmt: skip
+"""What is stopped, what is done meanwhile, and by whom; `_ChangelogSide` has methods of these names."""
+
+
+class RaceTests(ChangelogTests):
+    """Two calls at once end as one after the other does, in one of the two orders, whatever comes between."""
+
+    races: ClassVar[int] = 12
+    """In how many places of a call another one is made, and also wherever it has freed a lock (0: none)."""
+
+    @pytest.mark.parametrize(("held", "other", "by"), _CASES, ids=lambda name: str(name).replace(" ", "-"))
+    def test_two_calls_at_once(self, tmp_path: Path, held: str, other: str, by: str) -> None:
+        """Another process is a zombie or a successor, and its grace period has just begun; a thread has the object."""
+        if not self.races:
+            pytest.skip("`races` of this suite is 0")
+        opener, location = type(self).changelog, self.location(tmp_path)
+        shared: dict[int, DeltaChangelog] = {}
+        with ExitStack() as stack:
+            if by == "another process":
+                work = opener, location, other
+                theirs = stack.enter_context(self.children().started(act_when_told, *work))
+            else:
+                theirs = stack.enter_context(thread_as(_ChangelogSide(opener, location, shared), other, ChangelogError))
+            ours = stack.enter_context(thread_as(_ChangelogSide(opener, location, shared), held, ChangelogError))
+            what = f"{by} did what {other!r} does beside what {held!r} does"
+            Race(ours, theirs, partial(self._look, location)).check(self.races, what, ChangelogError)
+
+    def _look(self, location: str, number: int) -> dict[str, Any]:
+        """Return what a new object finds."""
+        log = type(self).changelog(location, "application", f"0_{number}")
+        found: dict[str, Any] = {"proven": log.proven(), "beginnings": log.beginnings(), "kept": log.kept("2-v")}
+        for version in ("0-v", "2-v", "3-one", "3-two"):
+            try:
+                found[version] = restored(log, version, None, {})
+            except ChangelogError:
+                found[version] = "ChangelogError"
+        log.close()
+        return found
+
 
 _FLIPS = 40
 """In how many places a file is damaged."""
@@ -69,10 +232,8 @@ class DamageTests(ChangelogTests):
             last = "1-lost" if has_returned else "0-v"
             connection.send(({"s": [(b"b", b"2")]}, last, "2-v"))
             expect(answer(connection), "appended", f"{where}; the next one, for which there is room")
-        try:
+        with expect_no_error(f"{where} raised nothing, or breaks what follows"):
             state = restored(self.open(tmp_path), "2-v", None, {})
-        except ChangelogError as error:
-            raise AssertionError(f"{where} raised nothing, or breaks what follows: {error}") from error
         rows = {b"a": b"1", b"b": b"2"} | (dict(large[0]["s"]) if has_returned else {})
         expect(state, {"s": rows}, f"{where}, and one that followed")
 
@@ -135,11 +296,9 @@ class DamageTests(ChangelogTests):
             raise AssertionError(f"{where}: append must raise ChangelogError, and raised {error!r}") from error
         if left == (file.read_bytes() if file.exists() else None):
             return
-        try:
+        with expect_no_error(f"{where}: append returned, and what it appended is not there"):
             known = {"2-v": {"s": {b"key": b"2-v"}}}
             expect(restored(self.open(directory), "3-v", "2-v", known), {"s": {b"key": b"3-v"}}, where)
-        except ChangelogError as error:
-            raise AssertionError(f"{where}: append returned, and what it appended is not there: {error}") from error
 
     def _written(self, directory: Path) -> dict[str, State]:
         """Write a chain with a snapshot in its middle; return the state at each version."""
@@ -158,17 +317,14 @@ class DamageTests(ChangelogTests):
             state = applied(state, changes)
             known[version] = state
             if number == 3:
-                rows = [
-                    (store, key, value) for store, rows in sorted(state.items()) for key, value in sorted(rows.items())
-                ]
-                log.snapshot(version, iter(rows), commit_of(version, number))
+                log.snapshot(version, entries_of(state), commit_of(version, number))
             previous = version
         log.close()
         return known
 
     def _check_reset(self, directory: Path, where: str) -> None:
         """Destroy what is damaged, as `penstock reset` does, and begin anew."""
-        try:
+        with expect_no_error(f"{where}: destroy and a new chain must work"):
             log = self.open(directory)
             log.destroy()
             log.append({"s": [(b"key", b"new")]}, None, "0-new")
@@ -176,10 +332,6 @@ class DamageTests(ChangelogTests):
                 restored(self.open(directory), "0-new", None, {}), {"s": {b"key": b"new"}}, f"{where}: after destroy"
             )
             log.close()
-        except AssertionError:
-            raise
-        except Exception as error:
-            raise AssertionError(f"{where}: destroy and a new chain must work, and raised {error!r}") from error
 
     def _check_damaged(self, directory: Path, known: dict[str, State], where: str, names: Sequence[str]) -> bool:
         """Restore in several ways; return whether one was refused."""
@@ -204,21 +356,6 @@ class DamageTests(ChangelogTests):
         return refused
 
 
-def _flipped(data: bytes) -> Iterator[bytes]:
-    for place in _places(len(data)):
-        yield data[:place] + bytes([data[place] ^ (1 << place % 8)]) + data[place + 1 :]
-
-
-def _cut(data: bytes) -> Iterator[bytes]:
-    for place in _places(len(data))[::3]:
-        yield data[:place]
-
-
-def _ending_in_zeros(data: bytes) -> Iterator[bytes]:
-    for place in _places(len(data))[::3]:
-        yield data[:place] + bytes(len(data) - place)
-
-
 def _places(size: int) -> list[int]:
     """Return some places of a file: its beginning, its end, and some between."""
     edge = min(size, _FLIPS // 4)
@@ -226,11 +363,13 @@ def _places(size: int) -> list[int]:
     return sorted({*range(edge), *range(size - edge, size), *between})
 
 
-_DAMAGES: dict[str, Callable[[bytes], Iterator[bytes | None]]] = {
-    "a flipped bit": _flipped,
-    "a cut": _cut,
-    "zeros at the end": _ending_in_zeros,
-    "a lost file": lambda data: iter([None]),
+_DAMAGES: dict[str, Callable[[bytes], Iterable[bytes | None]]] = {
+    "a flipped bit": lambda data: (
+        data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :] for at in _places(len(data))
+    ),
+    "a cut": lambda data: (data[:at] for at in _places(len(data))[::3]),
+    "zeros at the end": lambda data: (data[:at] + bytes(len(data) - at) for at in _places(len(data))[::3]),
+    "a lost file": lambda data: [None],
 }
 
 
@@ -256,9 +395,9 @@ class _Killing:
             action = self._append(last)
             lost = action[1][2]
         elif self._action == "snapshot":
-            action = "snapshot", (last, self._entries(last), commit_of(str(last), self._number))
+            action = "snapshot", (last, list(entries_of(self._known[str(last)])), commit_of(str(last), self._number))
         elif self._action == "clean":
-            appends.append(("snapshot", (last, self._entries(last))))
+            appends.append(("snapshot", (last, list(entries_of(self._known[str(last)])))))
             action = "clean", (last, 0, 1 << 45, is_current)
         else:
             action = "destroy", ()
@@ -268,12 +407,8 @@ class _Killing:
         with self._children.started(change_until_killed, *work) as connection:
             expect(answer(connection), "ready", f"{where}: before it")
             places = places_in(connection, place, self._action)
-        try:
+        with expect_no_error(f"{where}: the next one must restore and append"):
             self._check(last, lost, where, was_killed=not places)
-        except AssertionError:
-            raise
-        except Exception as error:
-            raise AssertionError(f"{where}: the next one must restore and append, and raised {error!r}") from error
         return places
 
     def check_left(self) -> None:
@@ -295,7 +430,7 @@ class _Killing:
                 method, arguments = self._append(last)
                 getattr(log, method)(*arguments)
                 last = str(arguments[2])
-            log.snapshot(str(last), iter(self._entries(last)))
+            log.snapshot(str(last), entries_of(self._known[str(last)]))
             clean(log, str(last), days=(400, 500))
             log.close()
             found.append(size_of(directory)[0])
@@ -328,7 +463,7 @@ class _Killing:
             self._check_restored(last, f"{where}, and the next one has appended")
         assert last is not None, f"{where}: the next process has appended, and there is no version"
         if self._number % 3 == 0:
-            log.snapshot(last, iter(self._entries(last)))
+            log.snapshot(last, entries_of(self._known[str(last)]))
             self._check_restored(last, f"{where}, and the next one has written a snapshot")
         log.close()
         if self._action == "first append":
@@ -362,7 +497,3 @@ class _Killing:
         changes = {"s": sorted(changes["s"])}
         self._known[version] = applied(self._known[previous] if previous else {}, changes)
         return "append", (changes, previous, version, commit_of(previous or version, self._number))
-
-    def _entries(self, version: str | None) -> list[tuple[str, bytes, bytes]]:
-        state = self._known[str(version)]
-        return [(store, *row) for store, rows in sorted(state.items()) for row in sorted(rows.items())]
