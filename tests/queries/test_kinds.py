@@ -354,17 +354,21 @@ def test_queries_of_many_versions_leave_nothing_to_the_garbage_collector(asked: 
         for each in stores:
             assert list(entries_of(each, "a"))
 
-    ask("2")
-    gc.collect()
-    gc.disable()
-    try:
-        for value in "345":
-            ask(value)
-        gc.set_debug(gc.DEBUG_SAVEALL)
+    def left() -> Counter[str]:
         gc.collect()
-        left = Counter(type(each).__name__ for each in gc.garbage)
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
-    assert not left
+        gc.disable()
+        try:
+            for value in "345":
+                ask(value)
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            return Counter(type(each).__name__ for each in gc.garbage)
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+
+    ask("2")
+    # What another test had open may end in a thread meanwhile, once; what queries leave is there each time.
+    found = [left() for _ in range(3)]
+    assert not all(found), found
