@@ -25,8 +25,7 @@ from penstock.plugins.engine.task.loop.continuous_worker import ContinuousWorker
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop
 from penstock.plugins.engine.task.loop.upkeep import Upkeep
 from penstock.plugins.logs import memory
-from penstock.plugins.state.copies.log_history import LogHistory
-from penstock.plugins.state.copies.replica import Replica
+from penstock.plugins.state.copies.replica import LogHistory, Replica
 from penstock.plugins.state.transfer import changelog_move
 from penstock.plugins.testing.simulation.faults import by_code
 from penstock.program.layouts import Layouts

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from penstock.plugins.engine.program.saved_stores import SavedStore
     from penstock.plugins.engine.program.saved_tasks import SavedTask
     from penstock.plugins.spark.dataframe.checkpoint_state import Checkpoint
+    from penstock.plugins.state.copies.local_copies import Comparison
     from penstock.plugins.state.copies.replica import Replica
-    from penstock.plugins.state.copies.verification import Comparison
 
 _target = click.argument("target", metavar="MODULE:ATTR")
 _store = click.argument("store", metavar="STORE")
@@ -293,7 +293,7 @@ def verify(target: str, stores: tuple[str, ...], task: str | None, as_json: bool
     """
     from penstock.plugins.engine.program.saved_tasks import saved_tasks
     from penstock.plugins.engine.task.locations import state_directory
-    from penstock.plugins.state.copies.verification import compare
+    from penstock.plugins.state.copies.local_copies import compare
 
     application = find_application(target, **where)
     faults = 0

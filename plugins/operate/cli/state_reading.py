@@ -37,8 +37,7 @@ class StoreReading(ABC):
     """One store of an application. `count`: number of tasks of its sub-topology."""
 
     def __init__(self, application: Application, store: str, tasks: Collection[str], count: int) -> None:
-        from penstock.plugins.state.copies.contents import declared_store
-        from penstock.plugins.state.copies.store_text import StoreText
+        from penstock.plugins.state.copies.contents import StoreText, declared_store
 
         self._application = application
         self._number, self._store = declared_store(application, store)
