@@ -59,10 +59,7 @@ class WaitingStandbys(Companion):
                 self._leaving.result()
 
     def _leave(self) -> None:
-        """Leave the copies to the tasks, which are opened now; do not wait.
-
-        A copy may wait for the end of a transaction that only the opening of its task ends (`Standbys.close`).
-        """
+        """Leave the copies to the tasks; do not wait: a copy may need that its task is opened (`Standbys.close`)."""
         standbys, self._standbys = self._standbys, None
         log, self._log = self._log, None
         if standbys is None or log is None:

@@ -14,6 +14,7 @@ from penstock import (
     BytesSerde,
     Commit,
     ConfigError,
+    Log,
     PunctuationType,
     ReadOnlyKeyValueStore,
     ReadOnlyListStore,
@@ -25,12 +26,13 @@ from penstock import (
     StateStore,
     StoreBackend,
     StoreBuilder,
+    StoreError,
     StoreSpec,
     StrSerde,
     ValueAndTimestamp,
     ValueTimestampHeaders,
 )
-from penstock.plugins.engine.program.saved_tasks import SavedTask
+from penstock.plugins.engine.program.saved_tasks import SavedTask, saved_tasks
 from penstock.plugins.engine.task.local_state.store_context import TaskStoreContext
 from penstock.plugins.serdes.json_text import headers_to_json
 from penstock.program.serdes import SerdeLike, resolve_serde
@@ -66,10 +68,7 @@ of versions (-1: the latest); `clock` and `at` of timers. All times are in ms.
 
 
 def declared_store(application: Application, name: str) -> tuple[int, StoreBuilder]:
-    """Return a store of the program, and the number of its sub-topology.
-
-    Raises ConfigError for a store that the program does not name, or that has no changelog.
-    """
+    """Return a store in the changelog, and the number of its sub-topology. Raises ConfigError for another one."""
     stores = {each.name: (part.id, each) for part in application.program.subtopologies for each in part.stores}
     if name not in stores:
         advice = did_you_mean(name, stores) or f"it has: {', '.join(sorted(stores)) or 'none'}"
@@ -80,6 +79,37 @@ def declared_store(application: Application, name: str) -> tuple[int, StoreBuild
             "from a topic), so only its task can read it"
         )
     return stores[name]
+
+
+def tasks_with(application: Application, log: Log, store: str) -> Mapping[str, SavedTask]:
+    """Return the tasks that have a store, by id. Raises ConfigError if there are none, and as `declared_store`."""
+    number, _ = declared_store(application, store)
+    saved = {task: each for task, each in saved_tasks(application.id, log).items() if task.startswith(f"{number}_")}
+    if not saved:
+        raise ConfigError(
+            f"application {application.id!r} has saved no store {store!r} in the log "
+            f"{application.settings.shown('log')}: it has not run there since its last reset; check --log and "
+            "--data-dir"
+        )
+    return saved
+
+
+def last_commits(application: Application, log: Log, tasks: Iterable[SavedTask]) -> Mapping[str, Commit]:
+    """Return the last commits of tasks, looked at one right after the other. Raises StoreError if one has none."""
+    commits = {}
+    for task, commit in [(each.id, log.last_commit(application.id, each.id, each.partitions)) for each in tasks]:
+        if commit is None:
+            raise no_commit(application, task)
+        commits[task] = commit
+    return commits
+
+
+def no_commit(application: Application, task: str) -> StoreError:
+    """Return the error for a task that has not run."""
+    return StoreError(
+        f"task {task} of application {application.id!r} has no commit in the log "
+        f"{application.settings.shown('log')}: it has not run yet"
+    )
 
 
 def reading_serdes(application: Application, store: StoreBuilder) -> Mapping[str, Serde[Any]]:
@@ -93,10 +123,7 @@ def reading_serdes(application: Application, store: StoreBuilder) -> Mapping[str
 
 def key_serde(application: Application, store: StoreBuilder) -> Serde[Any]:
     """Return the serde of a store's keys, of the caller's own. Raises ConfigError for a store whose kind has none."""
-    serdes = reading_serdes(application, store)
-    if "key_serde" not in serdes:
-        raise ConfigError(f"store {store.name!r} is of a kind without a key serde: its keys cannot be read here")
-    return serdes["key_serde"]
+    return StoreText(application, store).key_serde
 
 
 class _ReadingContext(TaskStoreContext):
@@ -107,10 +134,7 @@ class _ReadingContext(TaskStoreContext):
 
 
 def open_store(application: Application, replica: Replica, store: StoreBuilder) -> StateStore:
-    """Return a store at the version of the replica, to be read until the replica's next `catch_up`; close it then.
-
-    Raises as `store_over`.
-    """
+    """Return a store at the version of the replica, to be read until its next `catch_up`. Raises as `store_over`."""
     kept, backend = replica.layout[store.name], replica.backend(store.name)
     return store_over(application, replica.saved, store, kept, backend, replica.commit)
 
@@ -126,8 +150,7 @@ def store_over(
 ) -> StateStore:
     """Return a store of a task, to be read, over a backend with its rows; close it afterwards.
 
-    Its clocks are those of the task at `commit`, or the wall clock `now_ms`, if that is later: what has expired by them
-    is not there. Raises ConfigError if the
+    Rows have expired by the clocks of the task at `commit`, or by `now_ms` if that is later. Raises ConfigError if the
     store was saved as one of another kind, and as `SavedTask.check_serdes`.
     """
     kind = store.kind if isinstance(store, StoreSpec) else "key_value"
@@ -160,7 +183,7 @@ def store_over(
 def entries_of(store: StateStore, key: Any, first: int = 0, last: int = LATEST) -> Iterator[Entry]:
     """Yield the entries of one key: windows that start, sessions that overlap, and versions valid, from first to last.
 
-    Of a versioned store these come with the latest first. Raises ConfigError for a kind of store that it cannot read.
+    Versions come with the latest first. Raises ConfigError for a kind of store that it cannot read.
     """
     if isinstance(store, ReadOnlyKeyValueStore):
         value = store.get(key)
@@ -189,8 +212,7 @@ def entries(
 ) -> Iterator[Entry]:
     """Yield all entries of start <= key <= end, in the order of the serialized keys; None is an open end.
 
-    Of windows those that start, of sessions those that overlap, of versions those valid, from `first` to `last`. Raises
-    ConfigError for timers with limits, and for kinds that it cannot read.
+    `first`, `last`: as `entries_of`. Raises ConfigError for timers with limits, and for kinds that it cannot read.
     """
     if isinstance(store, (ReadOnlyKeyValueStore, ReadOnlyListStore)):
         found: Any = store.range(start, end)
@@ -215,8 +237,8 @@ def entries(
 def changed_entries(store: StateStore, rows: Iterable[Row]) -> Iterator[tuple[bytes, Entry]]:
     """Yield changed rows of a window, session or versioned store with the key of the row and its entry.
 
-    The value is None where the entry was deleted, and `valid_to` of a version, because its row does not say it. A
-    version that is gone because of its age is left out. Raises ConfigError for another kind of store.
+    The value is None where the entry was deleted; so is `valid_to` of a version. Versions that have expired are left
+    out. Raises ConfigError for another kind of store.
     """
     if isinstance(store, VersionedStore):
         for row_key, data in rows:
@@ -285,10 +307,10 @@ class StoreText:
         return self._key(data, self.key_serde.from_json)
 
     def key_of_text(self, text: str) -> Any:
-        """Return the key that a text means: itself for the serdes str and bytes, and else JSON, in the text form.
+        """Return the key that a text means: itself for the serdes str and bytes, else JSON, in the text form.
 
-        Text that is not JSON is taken for a string. Bytes that are no text have the tag `!bytes`. Raises ConfigError
-        for text that does not fit the serde.
+        Text that is not JSON is a string. Bytes that are no text have the tag `!bytes`. Raises ConfigError if it does
+        not fit.
         """
         return self._key(text, self._of_text)
 

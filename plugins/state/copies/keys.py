@@ -23,8 +23,7 @@ class _OfThread(threading.local):
 class KeyTasks:
     """Finds the tasks of a sub-topology that read records with a key; any thread calls all methods.
 
-    By the serde of their topic and its partitioner: that of the program's sinks which write to the topic; for topics
-    from outside, the default partitioner.
+    By the serde of their topic and the partitioner of the program's sinks to it, or else the default partitioner.
     """
 
     def __init__(self, application: Application, subtopology: int) -> None:
@@ -56,10 +55,7 @@ class KeyTasks:
         return not calls and not may_wait(self._serde)
 
     def of(self, key: Any, count: int) -> list[str]:
-        """Return which of the `count` tasks read records with a key.
-
-        Raises ConfigError where the serde or the partitioner does not take the key.
-        """
+        """Return which of the `count` tasks read records with a key. Raises ConfigError if that is unknown."""
         source = self._source
         try:
             usual = self._serde.serialize(key)
@@ -73,9 +69,9 @@ class KeyTasks:
         return [f"{self._number}_{each}" for each in sorted(chosen)]
 
     def may_have(self, key: Any, count: int) -> list[str]:
-        """Return `of`, and for a windowed key also the task that has it if it was partitioned by key and window.
+        """Return `of`, and for a windowed key the task that has it if its writer partitioned it by key and window.
 
-        Earlier versions of penstock wrote windowed keys so, and so do clients that know no windows. Raises as `of`.
+        Earlier versions of penstock did so, and so do clients that know no windows.
         """
         names = self.of(key, count)
         if not self._serde.window_bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,18 +14,22 @@ from penstock.hooks import registry
 from penstock.plugins.engine.program.saved_tasks import SavedTask
 from penstock.plugins.engine.task.local_state.backends import OF_REPLICA
 from penstock.plugins.engine.task.locations import state_directory
+from penstock.store.kept_store import Layout
 
 from .replica import Replica
 
 _log = logging.getLogger("penstock.replicas")
+_MOST_TRIES = 100
+_FREEING = frozenset({"window", "session", "versioned", "timers"})
+"""The kinds that free rows on this machine which they do not delete in a changelog directory."""
 
 
 @dataclass(frozen=True)
 class LocalCopy:
-    """A copy of stores of a task, as one store backend has them.
+    """A copy of stores of a task in one store backend.
 
-    `kind`: "local state", "standby" (which its task has not opened since) or "replica". `version`: None while it is
-    restored. `entries`: about how many each store has. `bytes`: of the files in `directory`.
+    `kind`: "local state", "standby" (its task has not opened it since) or "replica". `version`: None while it is
+    restored. `entries`: about how many each store has. `bytes`: of its files.
     """
 
     kind: str
@@ -43,7 +47,7 @@ def replica_directory(application: Application, task: str, store: str) -> Path:
 def local_copies(application: Application, task: SavedTask) -> list[LocalCopy]:
     """Return the copies of a task's stores on this machine, without changing any.
 
-    Left out: those on a backend that only one process can open, while it is open, and those in the memory of others.
+    Left out: open ones on a backend for one process, and those in the memory of other processes.
     """
     root = state_directory(application.settings) / application.id
     first = "standby" if (root / task.id / OF_REPLICA).exists() else "local state"
@@ -53,18 +57,29 @@ def local_copies(application: Application, task: SavedTask) -> list[LocalCopy]:
         for store, kept in sorted(task.layouts.now.items())
         if kept.logged
     ]
-    found = []
-    for kind, directory, stores in places:
-        for backend in sorted({task.layouts.now[store].backend for store in stores}):
-            own = [store for store in stores if task.layouts.now[store].backend == backend]
-            numbers = [int(each.name) for each in (directory / backend).glob("*") if each.name.isdigit()]
-            copy = _copy(kind, backend, directory / backend / str(max(numbers)), own) if numbers else None
-            if copy is not None:
-                found.append(copy)
+    copies = [
+        _copy(kind, backend, _newest(directory / backend), own)
+        for kind, directory, stores in places
+        for backend, own in sorted(_by_backend(stores, task.layouts.now).items())
+    ]
+    return [each for each in copies if each is not None]
+
+
+def _by_backend(stores: Iterable[str], layout: Layout) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for store in stores:
+        found.setdefault(layout[store].backend, []).append(store)
     return found
 
 
-def _copy(kind: str, backend: str, directory: Path, stores: list[str]) -> LocalCopy | None:
+def _newest(directory: Path) -> Path | None:
+    numbers = [int(each.name) for each in directory.glob("*") if each.name.isdigit()]
+    return directory / str(max(numbers)) if numbers else None
+
+
+def _copy(kind: str, backend: str, directory: Path | None, stores: list[str]) -> LocalCopy | None:
+    if directory is None:
+        return None
     try:
         with closing(registry().load("store backend", backend)(directory, stores, read_only=True)) as opened:
             version = opened.version()
@@ -72,23 +87,18 @@ def _copy(kind: str, backend: str, directory: Path, stores: list[str]) -> LocalC
     except StoreError as error:
         _log.debug("%s: %s", directory, error)
         return None
-    size = sum(each.stat().st_size for each in directory.iterdir() if each.is_file())
     if version is None:
         return None
+    size = sum(each.stat().st_size for each in directory.iterdir() if each.is_file())
     return LocalCopy(kind, directory, version if is_version(version) else None, entries, size)
-
-
-_MOST_TRIES = 100
-_FREEING = frozenset({"window", "session", "versioned", "timers"})
-"""The kinds that free rows on this machine which they do not delete in a changelog directory."""
 
 
 @dataclass
 class Comparison:
     """The rows of a store in the local state and in the changelog, both at `version`.
 
-    `rows`: how many are the same. `freed`: how many the local state has freed, because they had expired. The others are
-    faults, by key (bytes): `differing` have another value, `missing` are not in the local state, `added` only there.
+    `rows` are the same; `freed` have expired, and the local state has freed them. Faults, by key (bytes): `differing`
+    have another value, `missing` are not in the local state, `added` only there.
     """
 
     task: str
@@ -107,11 +117,10 @@ class Comparison:
 
 
 def compare(application: Application, replica: Replica) -> list[Comparison]:
-    """Compare the stores of a replica with the local state of its task; bring the replica to the same version before.
+    """Bring a replica to the version of its task's local state, and compare all stores; the task may run meanwhile.
 
-    The local state is read in one transaction of its store backend, so the task may go on meanwhile. Raises StoreError
-    where this machine has no local state of the task, where a backend cannot be read beside its task, and where the
-    task commits too fast or its local state is old.
+    Raises StoreError where this machine has no local state of the task, where a backend cannot be read beside its task,
+    and where the task commits too fast or its local state is old.
     """
     for _ in range(_MOST_TRIES):
         replica.catch_up()
@@ -134,11 +143,8 @@ def compare(application: Application, replica: Replica) -> list[Comparison]:
 def _views(application: Application, replica: Replica, stack: ExitStack) -> dict[str, StoreView]:
     """Return the local state of each store of a replica, as it is now; `stack` closes it."""
     root = state_directory(application.settings) / application.id / replica.task
-    by_backend: dict[str, list[str]] = {}
-    for store, kept in replica.layout.items():
-        by_backend.setdefault(kept.backend, []).append(store)
     views: dict[str, StoreView] = {}
-    for name, stores in by_backend.items():
+    for name, stores in _by_backend(replica.layout, replica.layout).items():
         factory, directory = registry().load("store backend", name), _newest(root / name)
         if directory is None:
             raise StoreError(
@@ -155,11 +161,6 @@ def _views(application: Application, replica: Replica, stack: ExitStack) -> dict
         stack.callback(view.close)
         views.update(dict.fromkeys(stores, view))
     return views
-
-
-def _newest(directory: Path) -> Path | None:
-    numbers = [int(each.name) for each in directory.glob("*") if each.name.isdigit()]
-    return directory / str(max(numbers)) if numbers else None
 
 
 def _compared(result: Comparison, view: StoreView, replica: Replica) -> Comparison:
