@@ -218,14 +218,14 @@ PLANTED = {
     ),
     "a changelog that is moved back has what it had before": Planted(
         _IN_A_DIRECTORY,
-        (Change(changelog_move, "move_changelog", "if reaches(target, commit.version):", "if list(target.proven()):"),),
+        (Change(changelog_move, "move_changelog", "reaches(target, commit.version)", "list(target.proven())"),),
     ),
     "a task is opened in an earlier epoch": Planted(
         "counts, a store in the changelog and not, changelog in a directory",
         (Change(EpochCheck, "check", "if found != application.epoch:", "if False:"),),
     ),
     "a changelog that is moved again is not synced": Planted(
-        _IN_A_DIRECTORY, (Change(changelog_move, "move_changelog", "target.sync()", "pass"),)
+        _IN_A_DIRECTORY, (Change(changelog_move, "move_changelog", "target.sync()  #", "pass  #"),)
     ),
     "a replica shows what was not committed": Planted(
         "counts, with replicas, changelog topic:",
@@ -241,7 +241,7 @@ PLANTED = {
     ),
     "a replica shows a version while it is restored": Planted(
         "counts, with replicas, changelog directory:",
-        (Change(Replica, "version", "if found is not None and is_version(found)", "if found is not None"),),
+        (Change(Replica, "_found_version", "if found is not None and is_version(found)", "if found is not None"),),
     ),
     "a replica has a copy open that was destroyed": Planted(
         "counts, with replicas, changelog topic:",

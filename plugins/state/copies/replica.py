@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -38,11 +38,12 @@ from penstock.plugins.engine.task.lost_commits import NO_COMMIT
 from penstock.plugins.engine.task.older import check_commit
 from penstock.program.layouts import Layouts, id_of_version
 from penstock.settings.secret import HIDDEN
-from penstock.store import Change, Changes
-from penstock.store.backend import in_key_order
+from penstock.store import Changes
 from penstock.store.kept_store import Layout
 from penstock.support.names import did_you_mean
 from penstock.support.private_files import make_private_directory, write_private_text
+
+from .state_reader import Portion, Row
 
 _log = logging.getLogger("penstock.replicas")
 
@@ -55,16 +56,15 @@ _LOOK_SECONDS = 10.0
 class Replica:
     """A copy of the logged stores of one task in `directory`, a directory for this task alone.
 
-    It reads the task's commits and its changelog, by the code that restores a task. It takes no fence, and writes
-    nothing to the log or the changelog: the task does not notice it. `catch_up` brings it to the last commit; at any
-    time its content is that of one committed version, `version`, or it shows none. It continues where it was after
-    a restart of its process. From `application` it takes the id and the settings. Which stores the task has, it reads
-    from the log. `stores`: only these. It waits up to `lock_seconds` for another object that has the directory open.
+    It reads the task's commits and its changelog as a task that is restored does. It takes no fence and writes neither
+    log nor changelog: the task does not notice it. Its content is that of one committed version, `version`, or it shows
+    none. It continues where it was after a restart of its process. `application` gives the id and the settings; which
+    stores the task has, the log says. `stores`: only these. It waits up to `lock_seconds` for another user of the
+    directory.
 
-    One process has a directory open, and one thread calls all methods but those of `opening`.
-
-    Raises ConfigError for a task or a store that the application did not save, StoreError for a directory that cannot
-    be written or that another process has open, and LogError.
+    One process has a directory open, and one thread calls all methods but those of `opening`. Raises ConfigError for a
+    task or a store that the application did not save, StoreError for a directory that cannot be written or is in use,
+    and LogError.
     """
 
     def __init__(
@@ -128,14 +128,15 @@ class Replica:
         return self._layouts.now
 
     def backend(self, store: str) -> StoreBackend:
-        """Return the backend with the rows of a store, to be read until the next `catch_up`.
-
-        Raises ConfigError for a store that the replica does not have.
-        """
+        """Return the backend of a store, to be read until the next `catch_up`. Raises ConfigError if there is none."""
         if self._backends is None or store not in self.layout:
             advice = did_you_mean(store, self.layout) or f"it has: {', '.join(sorted(self.layout)) or 'none'}"
             raise ConfigError(f"{self._where}: it has no store {store!r}; {advice}")
         return self._backends.of(store)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield all rows by store and key, until the next `catch_up`."""
+        return ((store, key, value) for store in sorted(self.layout) for key, value in self.backend(store).range(store))
 
     def behind(self) -> int:
         """Return how many versions the task's last commit is ahead: 0 if none, and before the task's first commit."""
@@ -158,11 +159,10 @@ class Replica:
     def catch_up(self, between: Callable[[], None] = lambda: None, *, passes: int = _MOST_PASSES) -> bool:
         """Bring the copy to the task's last commit; return False if the task commits too fast: call it again.
 
-        True also where there is no commit; then the copy is empty. `between` is called after each portion, and may
-        wait. `passes`: how often it reads on because the task has committed meanwhile. Raises ChangelogError, naming
-        the file or the topic, when the history of the last commit is damaged,
-        StaleStoreError after `opening.end()`, StoreError when the disk is full, IncompatibleStateError, and LogError.
-        Afterwards the replica may be used as before.
+        Without a commit it is True, and the copy is empty. `between` is called after each portion, and may wait.
+        `passes`: how often it reads on because the task has committed meanwhile. Raises ChangelogError that names what
+        is damaged, StaleStoreError after `opening.end()`, StoreError when the disk is full, IncompatibleStateError, and
+        LogError; the replica may be used afterwards.
         """
         self.opening.begin()
         for _ in range(passes):
@@ -185,8 +185,8 @@ class Replica:
     def bring_to(self, commit: Commit) -> bool:
         """Bring the copy to a commit of the task; return False if later ones have made that impossible.
 
-        Raises as `catch_up`. With a changelog in a directory an earlier commit can be reached for a while; with one in
-        topics only the last one.
+        A changelog in a directory leads to an earlier commit for a while; one in topics only to the last. Raises as
+        `catch_up`.
         """
         self.opening.begin()
         self._follow_program(commit)
@@ -378,8 +378,6 @@ _BEHIND = "behind:"
 """How the name of a copy begins that has everything up to a version, and some of what came after it."""
 _PORTION_BYTES = 16 * 1024 * 1024
 """So much of what was read is in memory at most, before it is written to the copy."""
-_ROW_BYTES = 100
-"""What a row takes in memory beside its key and value."""
 
 
 class OvertakenError(Exception):
@@ -391,16 +389,15 @@ class _Kept(NamedTuple):
 
     have: str | None
     reached: str
-    rows: dict[str, dict[bytes, bytes | None]]
+    portion: Portion
 
 
 class LogHistory(TaskChangelog):
     """Brings copies to a version of a task that may commit meanwhile. A task reads its own topics behind its fence.
 
-    The topics have the records of all versions, one after the other, and the log compacts them at any time. So a copy
-    is at `target` only if the task has made no later commit by the time at which everything was read: `is_last` says
-    so. Otherwise `steps` raises OvertakenError, and the next `restore` reads on from there. What was read stays in
-    memory until then, and the copy as it is. If that gets too much, it is written, and the name of the copy begins with
+    The log compacts the topics at any time. So a copy is at `target` only if `is_last` says that the task has made no
+    later commit once everything was read. Otherwise `steps` raises OvertakenError, and the next `restore` reads on from
+    there; what was read waits in memory. What is too much for that is written, and the name of the copy begins with
     `_BEHIND`: it may be read on, and shows no version.
     """
 
@@ -415,39 +412,28 @@ class LogHistory(TaskChangelog):
         if kept is not None and kept.have == have:
             plan = self._below.restore(target, kept.reached)
             if plan.base is not None:
-                return Restore(have, self._steps(plan, target, have, kept.rows), plan.work)
+                return Restore(have, self._steps(plan, target, have, kept.portion), plan.work)
         plan = self._below.restore(target, known)
         base = None if plan.base is None else have
-        return Restore(base, self._steps(plan, target, base, {}), plan.work)
+        return Restore(base, self._steps(plan, target, base, Portion(_PORTION_BYTES)), plan.work)
 
-    def _steps(
-        self, plan: Restore, target: str, base: str | None, rows: dict[str, dict[bytes, bytes | None]]
-    ) -> Iterator[tuple[Changes, str]]:
+    def _steps(self, plan: Restore, target: str, base: str | None, portion: Portion) -> Iterator[tuple[Changes, str]]:
         on_the_way = f"{RESTORING}{target}" if base is None else f"{_BEHIND}{base.removeprefix(_BEHIND)}"
-        size, has_written = sum(_size(changed.items()) for changed in rows.values()), False
+        has_written = False
         for changes, _ in plan.steps:
-            for store, changed in changes.items():
-                rows.setdefault(store, {}).update(changed)
-                size += _size(changed)
-            if size >= _PORTION_BYTES:
-                yield _sorted(rows), on_the_way
-                rows, size, has_written = {}, 0, True
+            for store, rows in changes.items():
+                portion.add(store, rows)
+            if portion.is_full:
+                yield portion.take(), on_the_way
+                has_written = True
         if self._is_last(target):
-            yield _sorted(rows), target
+            yield portion.take(), target
             return
         if has_written:
-            yield _sorted(rows), f"{_BEHIND}{target}"
+            yield portion.take(), f"{_BEHIND}{target}"
         else:
-            self._kept = _Kept(base, target, rows)
+            self._kept = _Kept(base, target, portion)
         raise OvertakenError
 
     def close(self) -> None:
         self._below.close()
-
-
-def _size(rows: Iterable[Change]) -> int:
-    return sum(len(key) + len(value or b"") + _ROW_BYTES for key, value in rows)
-
-
-def _sorted(rows: dict[str, dict[bytes, bytes | None]]) -> Changes:
-    return {store: in_key_order(changed) for store, changed in rows.items()}

@@ -41,12 +41,11 @@ _DAY_MS = 24 * 60 * 60 * 1000
 class Backup:
     """A consistent set of commits of all tasks of an application, whose state is beside it.
 
-    `name`: begins with the time, so that names are in the order of time. `note`: of the program that ran last.
-    `commits` by task; None for a task without a commit. `in_transit`: the version of the records that waited
-    between the tasks, in repartition topics and `intermediate`, topics from outside that they write and read; None if
-    there are no such topics. `topic_ids`: of the topics that the tasks read. `outputs`: the ends of output topics at
-    that moment, where they are known, and of intermediate ones: what the application has written since lies behind
-    them. `starts`: where the topics began that tasks without a commit would have read from their start.
+    `name` begins with the time. `note`: of the program that ran last. `commits` by task; None for a task without one.
+    `in_transit`: the version of the records that waited between the tasks, in repartition topics and `intermediate`
+    ones, which the tasks write and read; None without such topics. `topic_ids`: of the topics that the tasks read.
+    `outputs`: the ends, where known, of output and intermediate topics. `starts`: where topics began that tasks without
+    a commit would have read from their start.
     """
 
     name: str
@@ -63,25 +62,28 @@ class Backup:
     @property
     def identity(self) -> str:
         """The incarnation of the application in its log."""
-        found: str = self.note["identity"]
-        return found
+        return str(self.note["identity"])
+
+    @property
+    def positions(self) -> Mapping[TopicPartition, int]:
+        """The positions of all commits."""
+        return {each: at for commit in self.commits.values() if commit for each, at in commit.positions.items()}
 
     @property
     def versions(self) -> Mapping[str, str]:
         """The version that it has in each folder: of each task with stores, and of the records in between."""
-        found = {
+        versions = {
             task: commit.version
             for task, commit in self.commits.items()
             if commit is not None and saved_layouts(self.note, task.partition("_")[0]).now
         }
-        return found if self.in_transit is None else {**found, IN_TRANSIT: self.in_transit}
+        return versions if self.in_transit is None else {**versions, IN_TRANSIT: self.in_transit}
 
 
 class Listed(NamedTuple):
     """The names of backups at one moment, the oldest first.
 
-    `unfinished`: those with a claim alone, which are being made or were cut short. `void`: entries whose claim was
-    deleted before they were written.
+    `unfinished`: with a claim alone: being made, or cut short. `void`: entries written after their claim was deleted.
     """
 
     made: list[str]
@@ -152,7 +154,7 @@ class Catalog:
         return self._read(f"{name or names[-1]}{_END}")
 
     def claimed(self, name: str) -> Backup:
-        """Return what an unfinished backup is to be. Raises StoreError if its claim is damaged."""
+        """Return an unfinished backup. Raises StoreError if its claim is damaged."""
         return self._read(f"{name}{_CLAIM}")
 
     def _read(self, file: str) -> Backup:
@@ -170,10 +172,7 @@ class Catalog:
             return opened.read()
 
     def write(self, backup: Backup) -> None:
-        """Write the entry of a backup, whose files are all there.
-
-        Raises ChangelogError if files of it, or the backup itself, were deleted meanwhile with old backups.
-        """
+        """Write the entry of a backup, whose files are there. Raises ChangelogError if a prune has deleted some."""
         self._write(backup, _CLAIM)  # a prune that looks for claims from now on leaves the files
         self._check_kept(backup)
         self._write(backup, _END)
@@ -235,10 +234,7 @@ class Catalog:
 
     @contextmanager
     def noting(self, files: Mapping[str, Collection[str]]) -> Iterator[None]:
-        """Note the files, by folder, that are deleted in the block. A process that dies in it leaves its note.
-
-        At the end notes that are a day older are deleted, too.
-        """
+        """Note the files, by folder, that are deleted in the block; a process that dies leaves its note for a day."""
         name = f"{_PRUNING}-{self._world.token(8)}"
         lines = sorted(f"{folder}/{file}" for folder, of_folder in files.items() for file in of_folder)
         with self._entries.explaining(f"write {name}"):
@@ -292,20 +288,20 @@ def _data(backup: Backup) -> dict[str, Any]:
         "application_id": backup.application_id,
         "made_at_ms": backup.made_at_ms,
         "note": backup.note,
-        "commits": {task: None if each is None else _commit_data(each) for task, each in backup.commits.items()},
+        "commits": {
+            task: commit
+            and {
+                "version": commit.version,
+                "positions": _offsets_data(commit.positions),
+                "engine_state": b64encode(commit.engine_state).decode(),
+            }
+            for task, commit in backup.commits.items()
+        },
         "in_transit": backup.in_transit,
         "topic_ids": dict(backup.topic_ids),
         "outputs": _offsets_data(backup.outputs),
         "starts": _offsets_data(backup.starts),
         "intermediate": sorted(backup.intermediate),
-    }
-
-
-def _commit_data(commit: Commit) -> dict[str, Any]:
-    return {
-        "version": commit.version,
-        "positions": _offsets_data(commit.positions),
-        "engine_state": b64encode(commit.engine_state).decode(),
     }
 
 
@@ -325,7 +321,10 @@ def _backup(data: dict[str, Any], where: str) -> Backup:
         data["application_id"],
         data["made_at_ms"],
         data["note"],
-        {task: None if each is None else _commit(each) for task, each in data["commits"].items()},
+        {
+            task: each and Commit(_offsets(each["positions"]), each["version"], b64decode(each["engine_state"]))
+            for task, each in data["commits"].items()
+        },
         data["in_transit"],
         data["topic_ids"],
         _offsets(data.get("outputs", [])),
@@ -334,20 +333,13 @@ def _backup(data: dict[str, Any], where: str) -> Backup:
     )
 
 
-def _commit(data: dict[str, Any]) -> Commit:
-    return Commit(_offsets(data["positions"]), data["version"], b64decode(data["engine_state"]))
-
-
 def prune(catalog: Catalog, keep: int, say: Callable[[str], object] = lambda text: None) -> list[str]:
     """Delete all backups of an application but the last `keep`; return the names of those that are gone.
 
-    Files that a kept backup needs stay, and so does what was written since the last of them: a backup may be under way.
-    Backups that were cut short are deleted, too, if they are older than the last one. Whenever it is killed, all kept
-    ones can be restored, and the next call deletes what is left. `say` gets a line for each folder in which files are
-    deleted.
-
-    Raises ConfigError as `check_keep`, and, before anything is deleted, StoreError or ChangelogError that names the
-    damaged entry or the missing file of a backup that is to be kept.
+    Files that a kept backup needs stay, and what was written since the last of them: a backup may be under way. Older
+    backups that were cut short are deleted, too. If it is killed, kept ones can be restored, and the next call deletes
+    what is left. `say` gets a line for each folder. Raises ConfigError as `check_keep`, and, before anything is
+    deleted, StoreError or ChangelogError for what is damaged of a kept backup.
     """
     check_keep(keep)
     before = catalog.listed()
@@ -402,10 +394,7 @@ def _kept(catalog: Catalog, listed: Listed, last: str, gone: list[str]) -> list[
 
 
 def _needless(catalog: Catalog, folders: Iterable[str], kept: Iterable[Backup], before_ms: int) -> dict[str, set[str]]:
-    """Return the files, by folder, that were not written since `before_ms`, and that none of the kept backups needs.
-
-    Other folders than `folders` are those of the kept backups.
-    """
+    """Return the old files, by folder (of `folders` and of kept backups), that none of the kept backups needs."""
     versions: dict[str, set[str]] = {folder: set() for folder in folders}
     for backup in kept:
         for folder, version in backup.versions.items():

@@ -55,11 +55,10 @@ def fill_store(
 ) -> int:
     """Fill an empty store, each row in the task of its key, or all in one `task`; return the number of rows.
 
-    `lease` is that of the application. `rows` is called twice, and returns the same: all of them are looked at before
-    the first one is written. The application need not have run before; then it begins at the positions of now, as
-    `offset_reset` says. Until the end it refuses to start; after a kill, repeat it. Raises ConfigError for a kind of
-    store that it cannot fill and for rows that have changed, IncompatibleStateError where the store has content, and
-    what the log, the changelog and the serdes raise.
+    `rows` is called twice, and returns the same: all are checked before the first is written. The application need not
+    have run; then it begins at the positions of now, as `offset_reset` says. Until the end it refuses to start; after a
+    kill, repeat it. Raises ConfigError for a kind that it cannot fill and for rows that have changed,
+    IncompatibleStateError where the store has content, and what the log, the changelog and the serdes raise.
     """
     number, builder = declared_store(application, store)
     kind = getattr(builder, "kind", "key_value")
@@ -104,10 +103,7 @@ class _Task(LastingTaskWorker):
         return self._state.stores[name]
 
     def begin_ttl(self, timestamp: int | None) -> None:
-        """Let what is put next expire a TTL after `timestamp` (ms), or after now in the time of the store.
-
-        Where that is stream time, and no record has been processed, it is the wall clock.
-        """
+        """Let what is put next expire a TTL after `timestamp` (ms); None: after now, by stream time or the clock."""
         assert self._state is not None
         now = self._stream_time if self._stream_time >= 0 else self._now
         self._state.set_clocks(now if timestamp is None else timestamp, self._now)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,17 +12,13 @@ from typing import Any
 from penstock import (
     Application,
     Commit,
-    DeltaChangelog,
     IncompatibleStateError,
     Log,
-    LogChangelog,
     PenstockError,
-    StoreBackend,
     TopicPartition,
     World,
     version_counter,
 )
-from penstock.changelog import version_name
 from penstock.plugins.engine.program.changelog_location import note_location
 from penstock.plugins.engine.program.checkpoint_files import delete_checkpoint
 from penstock.plugins.engine.program.committed import CommittedPartitions
@@ -35,13 +31,13 @@ from penstock.plugins.engine.program.saved_program import (
     write_note,
 )
 from penstock.plugins.engine.program.saved_tasks import saved_layouts, task_partitions
-from penstock.plugins.engine.task.locations import open_changelog, open_deltas
+from penstock.plugins.engine.task.locations import open_deltas
 from penstock.plugins.engine.task.older import check_note
 from penstock.plugins.engine.task.topic_ids import without_ids
+from penstock.plugins.state.copies.state_reader import Row, StateReader
 from penstock.program.layouts import id_of_version
-from penstock.store.backend import in_portions
 
-from ..changelog_move import restored
+from ..task_writer import task_writer
 from .backup import batches_of, partition_name
 from .catalog import IN_TRANSIT, Backup, Catalog, stores_of
 
@@ -80,9 +76,9 @@ def plan_restore(
 ) -> RestorePlan:
     """Return how `application` is restored from a backup in `location`, the last one or `name`; changes nothing.
 
-    `of`: the id of the application that was backed up, if it is another one. `other_topics`: topics that were made
-    again, or are in another log, have the same records at the same offsets. Raises ConfigError where there is no such
-    backup, IncompatibleStateError where the application has state or positions, or where the topics do not fit.
+    `of`: the id of the application that was backed up, if it is another one. `other_topics`: other topics have the same
+    records at the same offsets. Raises ConfigError where there is no such backup, IncompatibleStateError where the
+    application has state or positions, or where the topics do not fit.
     """
     plan = plan_check(application, log, location, name=name, of=of, other_topics=other_topics, world=world)
     is_repeated = (log.get_meta(application.id, RESTORING) or b"").startswith(RESTORE_MARK.encode())
@@ -149,7 +145,7 @@ def _renamed(backup: Backup, application: Application, world: World) -> Note:
 def restored_note(plan: RestorePlan, application_id: str, positions: Mapping[TopicPartition, int]) -> Note:
     """Return the note of the application, whose `positions` are others now in these partitions of the backup."""
     backup, names, note = plan.backup, names_under(plan.backup, application_id), deepcopy(plan.note)
-    read = {each: at for commit in backup.commits.values() if commit for each, at in commit.positions.items()}
+    read = backup.positions
     for parked in note.get("parked", {}).values():
         for topic, before in parked["positions"].items():
             each = [TopicPartition(topic, number) for number in range(len(before))]
@@ -166,10 +162,7 @@ def restored_note(plan: RestorePlan, application_id: str, positions: Mapping[Top
 
 
 def _check_topics(plan: RestorePlan, log: Log) -> None:
-    """Raise IncompatibleStateError if the topics that the tasks read from outside are not as they were.
-
-    Intermediate ones may have other records: those that waited there are in the backup.
-    """
+    """Raise IncompatibleStateError if the topics from outside are not as they were; intermediate ones may differ."""
     backup, topics = plan.backup, log.topics()
     internal = names_under(backup, "")
     between, same = {*internal, *backup.intermediate}, plan.same_topics(log)
@@ -187,8 +180,8 @@ def _check_topics(plan: RestorePlan, log: Log) -> None:
                 "records at the same offsets)"
             )
     if not wrong:
-        positions = {each: at for commit in backup.commits.values() if commit for each, at in commit.positions.items()}
-        positions = {each: at for each, at in {**positions, **backup.starts}.items() if each.topic not in between}
+        outside = {**backup.positions, **backup.starts}
+        positions = {each: at for each, at in outside.items() if each.topic not in between}
         starts, ends = log.start_offsets(list(positions)), log.end_offsets(list(positions))
         wrong = [
             f"{each} has offsets {starts[each]} to {ends[each]}, and the backup continues at {at}"
@@ -249,11 +242,10 @@ def restore_backup(
     world: World | None = None,
     say: Callable[[str], object] = lambda text: None,
 ) -> list[str]:
-    """Carry a plan out; return remarks. The caller holds the application's lease, and `check_lease` raises without it.
+    """Carry a plan out under the application's lease; return remarks.
 
     Until the end the application refuses to start. After an error, what was written is deleted; after a kill, the next
-    restore does that. Raises ChangelogError that names a damaged file of the backup, or the place that cannot be
-    written, and LogError.
+    restore does that. Raises ChangelogError that names a damaged file or a place that cannot be written, and LogError.
     """
     restoring = _Restoring(application, log, plan, world or World(), say)
     check_lease()
@@ -262,9 +254,9 @@ def restore_backup(
         if plan.is_repeated:
             restoring.clear()
         remark = delete_checkpoint(application.settings, application.id)
-        positions, commits = restoring.write(check_lease)
+        positions = restoring.write(check_lease)
         check_lease()
-        restoring.commit(positions, commits)
+        restoring.commit(positions)
     except PenstockError:
         with suppress(PenstockError):
             check_lease()
@@ -314,23 +306,27 @@ class _Restoring:
         self._log.delete_commits(self._application.id)
         self._log.put_meta(self._application.id, RESTORING, self.mark)
 
-    def write(self, check_lease: Callable[[], None]) -> tuple[Mapping[TopicPartition, int], Mapping[str, Commit]]:
-        """Write state and records; return where what waited begins now, by former names, and the commits."""
+    def write(self, check_lease: Callable[[], None]) -> Mapping[TopicPartition, int]:
+        """Write records and state, and commit that; return where what waited begins now, by former names."""
         self.remarks = list(_written_since(self._plan, self._log))
         positions = self._write_records()
         self._make_topics()
-        commits = {}
+        # A task without a commit has to begin there, too.
+        new = {each for each in positions.keys() - self._backup.positions.keys() if each.topic not in self._names}
+        if new:
+            self._log.set_positions(self._application.id, {each: positions[each] for each in new})
+            self._log.put_meta(self._application.id, RESTORING, self.mark)  # it was deleted with the commits
         for task, commit in self._backup.commits.items():
-            if commit is None:
-                continue
-            check_lease()
-            moved = {
-                TopicPartition(self._names.get(each.topic, each.topic), each.partition): positions.get(each, at)
-                for each, at in commit.positions.items()
-            }
-            commits[task] = self._write_state(task, replace(commit, positions=moved, engine_state=self._state(commit)))
-            self._say(f"task {task} is restored")
-        return positions, commits
+            if commit is not None:
+                check_lease()
+                moved = {self._here(each): positions.get(each, at) for each, at in commit.positions.items()}
+                self._write_state(task, replace(commit, positions=moved, engine_state=self._state(commit)))
+                self._say(f"task {task} is restored")
+        return positions
+
+    def _here(self, partition: TopicPartition) -> TopicPartition:
+        """Return a partition of the backup under the name of its topic here."""
+        return TopicPartition(self._names.get(partition.topic, partition.topic), partition.partition)
 
     def _state(self, commit: Commit) -> bytes:
         """Return an engine state with the names of this application's topics."""
@@ -346,7 +342,7 @@ class _Restoring:
         """Make the repartition topics; write the records that waited; return where these begin, by the former names."""
         counts = self._backup.note["fingerprint"]["partitions"]
         before = [TopicPartition(topic, number) for topic in self._names for number in range(counts[topic])]
-        now = {each: TopicPartition(self._names[each.topic], each.partition) for each in before}
+        now = {each: self._here(each) for each in before}
         topics = self._log.topics()
         for topic in self._names.values():
             if topic not in topics:
@@ -370,24 +366,18 @@ class _Restoring:
         return {each: ends[found] for each, found in now.items()}
 
     def _moved(self) -> Iterator[TopicPartition]:
-        """Yield the partitions of intermediate topics that are not read from where the backup continues.
-
-        What was written there since is produced again, so it is passed over.
-        """
+        """Yield partitions of intermediate topics whose records of later are passed over: they are produced again."""
         backup, same = self._backup, self._plan.same_topics(self._log)
-        read = {each: at for commit in backup.commits.values() if commit for each, at in commit.positions.items()}
-        positions = {each: at for each, at in {**backup.starts, **read}.items() if each.topic in backup.intermediate}
+        read = {**backup.starts, **backup.positions}
+        positions = {each: at for each, at in read.items() if each.topic in backup.intermediate}
         starts, ends = self._log.start_offsets(list(positions)), self._log.end_offsets(list(positions))
         for each, at in positions.items():
             if each.topic not in same or ends[each] != backup.outputs[each] or starts[each] > at:
                 yield each
 
     def _make_topics(self) -> None:
-        changelog, topics, program = (
-            self._application.settings.log_changelog,
-            self._log.topics(),
-            self._application.program,
-        )
+        changelog, topics = self._application.settings.log_changelog, self._log.topics()
+        program = self._application.program
         builders = {store.name: store for each in program.subtopologies for store in each.stores}
         for name, (store, tasks) in changelog_topics(self._plan, self._application).items():
             if name not in topics:
@@ -400,52 +390,28 @@ class _Restoring:
                 )
                 self._log.create_topic(name, tasks, config, internal=True)
 
-    def _write_state(self, task: str, commit: Commit) -> Commit:
-        """Write the state of a task to its changelog; return the commit that names the version there."""
-        application, stores = self._application, stores_of(self._backup.note, task)
-        if not stores:
-            return commit
-        layout = id_of_version(commit.version)
-        version = version_name(version_counter(commit.version), None, self._world.token) + (
-            "" if layout is None else f"_{layout}"
-        )
-        layouts = saved_layouts(self._backup.note, task.partition("_")[0])
-        every = {name: kept for name, kept in layouts.now.items() if kept.logged}
-        with (
-            closing(self._plan.catalog.changelog(task)) as kept,
-            restored(kept.restore(commit.version, None), stores) as backend,
-            closing(open_changelog(application.settings, application.id, task, self._log, every)) as changelog,
-        ):
-            changelog.world = self._world
-            if isinstance(changelog, LogChangelog):
-                commit = replace(commit, version=version + changelog.version_suffix(None))
-                self._append(changelog, backend, sorted(every))
-            elif isinstance(changelog, DeltaChangelog):
-                commit = replace(commit, version=version)
-                changelog.snapshot(version, ((store, *row) for store in stores for row in backend.range(store)), commit)
-        return commit
+    def _write_state(self, task: str, commit: Commit) -> None:
+        """Write the state of a task to its changelog, and commit it."""
+        note, partitions = self._plan.note, task_partitions(self._plan.note)[task]
+        layout, stores = saved_layouts(note, task.partition("_")[0]).now, stores_of(note, task)
+        own = [store for store, kept in layout.items() if kept.logged]
+        in_log = self._application.settings.log_changelog is not None
+        rows: Iterable[Row] = ()
+        with ExitStack() as stack:
+            writer = stack.enter_context(
+                task_writer(self._application, task, partitions, self._log, layout if stores else None, self._world)
+            )
+            if stores:
+                saved = stack.enter_context(closing(self._plan.catalog.changelog(task)))
+                state = stack.enter_context(StateReader(saved, commit.version, stores))
+                rows = (row for row in state.rows() if row[0] in own or not in_log)
+            writer.begin(rows, commit, version_counter(commit.version), id_of_version(commit.version))
 
-    def _append(self, changelog: LogChangelog, backend: StoreBackend, stores: Sequence[str]) -> None:
-        for store in stores:
-            for rows in in_portions(backend.range(store)):
-                for batch in changelog.records({store: rows}):
-                    self._log.append(batch)
-
-    def commit(self, positions: Mapping[TopicPartition, int], commits: Mapping[str, Commit]) -> None:
-        """Make the commits of all tasks, then the notes with which the application may start.
-
-        `positions`: where what waited begins, by former names; a task without a commit has to begin there, too.
-        """
+    def commit(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Write the notes with which the application may start. `positions`: as `write` returned them."""
         application, log = self._application, self._log
         note = restored_note(self._plan, application.id, positions)
-        committed = {each for commit in commits.values() for each in commit.positions}
-        begin = {each: at for each, at in positions.items() if each.topic not in self._names and each not in committed}
-        if begin:
-            log.set_positions(application.id, begin)
-        reads = task_partitions(note)
-        for task, commit in commits.items():
-            with closing(log.open_lasting_committer(application.id, task, reads[task])) as committer:
-                committer.commit(commit, [])
+        committed = {self._here(each) for each in self._backup.positions}
         identity = note["identity"]
         CommittedPartitions(log, application.id, identity).add(committed)
         if application.settings.log_changelog is None:
