@@ -49,13 +49,13 @@ STATE_PLANTED = {
         _RESHARDED, (Change(resharding, "_hidden", "if ends[each] != high[each]", "if False"),)
     ),
     "a resharding that is repeated takes other ends": Planted(
-        _RESHARDED, (Change(resharding, "_begin", "_noted_ends(plan, log, noted) or ", ""),)
+        _RESHARDED, (Change(resharding.Resharding, "__init__", "self._noted_ends(noted) or ", ""),)
     ),
     "a resharded application begins at the start of its topics": Planted(
         _RESHARDED,
         (
-            Change(resharding, "_starts", "if each not in ends", "if True"),
-            Change(resharding, "_starts", "if each in ends", "if False"),
+            Change(resharding.Resharding, "_starts", "if each not in ends", "if True"),
+            Change(resharding.Resharding, "_starts", "if each in ends", "if False"),
         ),
     ),
     "windows close before the records that wait": Planted(

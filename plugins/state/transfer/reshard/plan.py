@@ -39,11 +39,10 @@ from penstock.support.names import changelog_topic, did_you_mean
 class ReshardPlan:
     """How an application gets `partitions` partitions.
 
-    `id`: the application's own one; `stored`: where its log has it now. `before` is the application there, as its
-    program ran last, with `tasks` and `note`; `program` is that of the new layout, which reads `sources[OLD]` in place
-    of each topic OLD. `grown`: topics that have more partitions than when the application ran last, with the old
-    number. `dropped`: stores that start empty. `partitioners`: by topic, where records are not partitioned by Kafka's
-    hash of their key.
+    `id`: the application's own one; `stored`: where its log has it. `before` is the application there, with `tasks` and
+    `note`; `program` is that of the new layout, which reads `sources[OLD]` in place of each topic OLD. `grown`: topics
+    that have grown since the last run, with the old number. `dropped`: stores that start empty. `partitioners`: by
+    topic, if not Kafka's hash of the key.
     """
 
     id: str
@@ -75,10 +74,9 @@ def plan_reshard(
 ) -> ReshardPlan:
     """Return how an application that has run gets `partitions` partitions; changes nothing.
 
-    `sources`: by source topic, the one that will be read in its place; the program may name the old or the new ones.
-    Without it, the topics have grown. `partitioners`: by source topic, the function by which its writers choose the
-    partition of a record, if that is not Kafka's hash of the key; it gets a record with the key alone. Raises
-    ConfigError for arguments that fit no topic, TopologyError for topics that do not fit each other, and
+    `sources`: by source topic, the one read in its place (the program may name either); without it, the topics have
+    grown. `partitioners`: by source topic, its writers' partitioner, called with a record that has the key alone.
+    Raises ConfigError for arguments that fit no topic, TopologyError for topics that do not fit each other, and
     IncompatibleStateError, naming each store, for what cannot be resharded.
     """
     sources, partitioners = dict(sources or {}), dict(partitioners or {})
@@ -295,8 +293,8 @@ _CACHED = 1 << 16
 class StoreRoute:
     """Finds the partition of each row of one store.
 
-    The key of an entry, as the source's serde writes it, gives the partition, by the partitioner of the source's topic.
-    Where a store is reached from several sources, the first one counts that fits every row of the old layout.
+    It is that of the entry's key, as the source's serde writes it, by the partitioner of the source's topic. Of several
+    sources the first one counts that fits every row of the old layout.
     """
 
     def __init__(self, plan: ReshardPlan, subtopology: Subtopology, store: str) -> None:
@@ -315,17 +313,20 @@ class StoreRoute:
         self._candidates = candidates_of(plan, subtopology, _sources_of(subtopology, store))
         self._refused = ""
 
-    def check(self, task: str, partition: int, count: int, rows: Iterable[tuple[bytes, bytes]]) -> None:
+    def check(self, task: str, partition: int, count: int, rows: Iterable[bytes]) -> None:
         """Leave the candidates that find this partition of `count` for all rows of a task of the old layout.
 
         Raises IncompatibleStateError, naming a key, if none is left.
         """
-        for row, _ in rows:
+        for row in rows:
             raw = self._key_in(row)
             if raw is None:
                 continue
             for candidate in tuple(self._candidates):
-                reason = self._misfit(candidate, raw, partition, count)
+                try:
+                    reason = candidate.misfit(self._key(raw), partition, count)
+                except Exception as error:  # a serde of another package may raise anything
+                    reason = f"its serde raises {type(error).__name__}: {error}"
                 if reason:
                     self._candidates.remove(candidate)
                     self._refused = self._refused or f"task {task}, key {_shown(raw)}: {reason}"
@@ -336,13 +337,6 @@ class StoreRoute:
                 f"{self._where} is not divided by key: {self._refused}. If the writers of the topic choose partitions "
                 "by a function of their own, name it with --partitioner; --drop lets the store start empty"
             )
-
-    def _misfit(self, candidate: Candidate, raw: bytes, partition: int, count: int) -> str:
-        try:
-            key = self._key(raw)
-        except Exception as error:  # a serde of another package may raise anything
-            return f"its serde raises {type(error).__name__}: {error}"
-        return candidate.misfit(key, partition, count)
 
     def _key_in(self, row: bytes) -> bytes | None:
         try:
@@ -368,7 +362,7 @@ class StoreRoute:
         return key if self._record_key is None else self._record_key(key)
 
     def split(self, count: int) -> Callable[[bytes], int | None]:
-        """Return the function from a row's key to its partition of `count`; None for the store's own row.
+        """Return the function from a row to its partition of `count`; None for the store's own row.
 
         It raises IncompatibleStateError if the partitioner does.
         """
@@ -398,8 +392,8 @@ class StoreRoute:
 class Candidate:
     """The partitions of keys in the topic of one source.
 
-    `of_window`: the records of the topic have keys of windows; else the key of a window is that of its records.
-    `outside`: the sink of the writers of a topic from outside.
+    `of_window`: its records have keys of windows; else the key of a window is that of its records. `outside`: the sink
+    of writers from outside.
     """
 
     def __init__(
