@@ -193,7 +193,7 @@ class StoreReading(ABC):
 
     def tasks_of(self, key: Any) -> list[str]:
         """Return the tasks that read records with a key. Raises ConfigError, with the options that help."""
-        from penstock.plugins.state.copies.keys import KeyTasks
+        from penstock.plugins.state.copies.contents import KeyTasks
 
         try:
             return KeyTasks(self._application, self._number).may_have(key, self._count)

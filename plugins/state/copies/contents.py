@@ -1,8 +1,9 @@
-"""Stores as processors see them, read at the version of a copy, and the text form of their entries."""
+"""Stores as processors see them, read at a copy's version: their entries, the text form of these, and their tasks."""
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from copy import deepcopy
@@ -23,6 +24,7 @@ from penstock import (
     ReadOnlyWindowStore,
     Serde,
     SerdeError,
+    SinkNode,
     StateStore,
     StoreBackend,
     StoreBuilder,
@@ -31,10 +33,13 @@ from penstock import (
     StrSerde,
     ValueAndTimestamp,
     ValueTimestampHeaders,
+    default_partitioner,
 )
 from penstock.plugins.engine.program.saved_tasks import SavedTask, saved_tasks
 from penstock.plugins.engine.task.local_state.store_context import TaskStoreContext
 from penstock.plugins.serdes.json_text import headers_to_json
+from penstock.program.nodes import decorate
+from penstock.program.partitioning import partitions_of_key
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.store import Change as Row
 from penstock.store.kept_store import KeptStore
@@ -364,3 +369,92 @@ def _json_or_text(text: str) -> Any:
 
 def _no_json(constant: str) -> None:
     raise ValueError(f"JSON has no {constant}")
+
+
+class _OfThread(threading.local):
+    """A serde for each thread: one thread at a time uses one."""
+
+    def __init__(self, make: Callable[[], Serde[Any]]) -> None:
+        self.serde = make()
+
+
+class KeyTasks:
+    """Finds the tasks of a sub-topology that read records with a key; any thread calls all methods.
+
+    By the serde of their topic and the partitioner of the program's sinks to it, or else the default partitioner.
+    """
+
+    def __init__(self, application: Application, subtopology: int) -> None:
+        self._number = subtopology
+        self._source = application.program.subtopology(subtopology).sources[0]
+        source, settings, topics = self._source, application.settings, self._source.topics
+        # The schema of a key is that of its topic, not one of its own.
+        topic = decorate(application.id, topics[0], application.program.internal_topics) if topics else ""
+
+        def make() -> Serde[Any]:
+            given, default = deepcopy(source.key_serde), deepcopy(settings.key_serde)
+            made = resolve_serde(given, default, f"source {source.name!r}", settings.of_plugins)
+            return made.bind(topic, is_key=True)
+
+        self._of_thread = _OfThread(make)
+        sinks = [each for each in application.program.nodes.values() if isinstance(each, SinkNode)]
+        self._sinks = [each for each in sinks if each.topic in topics] or [
+            SinkNode("", topics[0] if topics else "", ())
+        ]
+
+    @property
+    def _serde(self) -> Serde[Any]:
+        return self._of_thread.serde
+
+    @property
+    def only_compute(self) -> bool:
+        """Whether to find a task only computes: no function of a user, and no serde that may wait, is called."""
+        calls = any(each.partitioner is not None or each.partition_by is not None for each in self._sinks)
+        return not calls and not may_wait(self._serde)
+
+    def of(self, key: Any, count: int) -> list[str]:
+        """Return which of the `count` tasks read records with a key. Raises ConfigError if that is unknown."""
+        source = self._source
+        try:
+            usual = self._serde.serialize(key)
+        except Exception as error:  # a serde of another package may raise anything
+            raise ConfigError(
+                f"source {source.name!r} has no records with key {key!r} ({error}), so it is unknown which task has it"
+            ) from error
+        chosen = set(self._chosen(key, count)) or {default_partitioner(usual, count)}
+        if any(not 0 <= each < count for each in chosen):
+            raise ConfigError(f"the partitioner of {key!r} chooses {sorted(chosen)} of {count} partitions")
+        return [f"{self._number}_{each}" for each in sorted(chosen)]
+
+    def may_have(self, key: Any, count: int) -> list[str]:
+        """Return `of`, and for a windowed key the task that has it if its writer partitioned it by key and window.
+
+        Earlier versions of penstock did so, and so do clients that know no windows.
+        """
+        names = self.of(key, count)
+        if not self._serde.window_bytes:
+            return names
+        return sorted({*names, f"{self._number}_{default_partitioner(self._serde.serialize(key), count)}"})
+
+    def _chosen(self, key: Any, count: int) -> Iterator[int]:
+        """Yield the partitions to which the program's sinks write records with a key, or else other writers."""
+        for node in self._sinks:
+            try:
+                yield from partitions_of_key(node, self._serde, str(node.topic), key, count)
+            except Exception as error:  # a user's function
+                raise ConfigError(
+                    f"the partitioner of sink {node.name!r} needs more than the key ({error!r}), so it is unknown "
+                    f"which task has {key!r}"
+                ) from error
+
+
+def may_wait(serde: Serde[Any]) -> bool:
+    """Return whether a serde may take long: it is of another package, runs code of a user, or asks a registry."""
+    parts = [each for each in getattr(serde, "__dict__", {}).values() if isinstance(each, Serde)]
+    place = type(serde).__module__
+    is_ours = place.startswith("penstock.") and not place.startswith(_WAITING)
+    return not is_ours or any(map(may_wait, parts))
+
+
+_WAITING = ("penstock.plugins.serdes.registry", "penstock.plugins.serdes.typed", "penstock.plugins.serdes.pickle")
+"""Modules of serdes that ask a registry, or call methods of a user's classes."""

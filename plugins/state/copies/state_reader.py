@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, closing
 
-from penstock import StoreBackend, TaskChangelog
+from penstock import Restore, StoreBackend, TaskChangelog
 from penstock.hooks import registry
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.store import Change, Changes
@@ -49,6 +49,14 @@ class StateReader:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
+
+
+def rows_of(plan: Restore) -> Iterator[tuple[str, bytes, bytes | None]]:
+    """Yield the changes of a plan row by row; the value of a deleted row is None."""
+    for changes, _ in plan.steps:
+        for store, rows in changes.items():
+            for key, value in rows:
+                yield store, key, value
 
 
 class Portion:

@@ -20,7 +20,7 @@ from penstock import (
     ValueTimestampHeaders,
 )
 from penstock.plugins.engine.program.saved_tasks import SavedTask
-from penstock.plugins.state.copies.keys import KeyTasks
+from penstock.plugins.state.copies.contents import KeyTasks
 from penstock.stores.rows.scan import Scan
 
 from .built_stores import BuiltStores

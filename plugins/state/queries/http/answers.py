@@ -14,8 +14,15 @@ from zlib import crc32
 
 from penstock import Serde, StateStore, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.plugins.engine.program.saved_tasks import SavedTask
-from penstock.plugins.state.copies.contents import KINDS_OF_TIMES, LATEST, Entry, StoreText, entries, entries_of
-from penstock.plugins.state.copies.keys import may_wait
+from penstock.plugins.state.copies.contents import (
+    KINDS_OF_TIMES,
+    LATEST,
+    Entry,
+    StoreText,
+    entries,
+    entries_of,
+    may_wait,
+)
 from penstock.program.serdes import resolve_serde
 from penstock.store.specs import declared_serdes
 

@@ -38,7 +38,7 @@ from penstock.plugins.engine.task.lost_commits import NO_COMMIT, ways_on
 from penstock.plugins.engine.task.pause_requests import LEAD_MS, LONGEST_MS, Pause, ask_for_pause
 from penstock.plugins.state.copies.local_copies import beside
 from penstock.plugins.state.copies.replica import Replica
-from penstock.plugins.state.copies.state_reader import StateReader
+from penstock.plugins.state.copies.state_reader import StateReader, rows_of
 
 from ..task_writer import TaskWriter
 from .catalog import IN_TRANSIT, Backup, Catalog, stays, stores_of
@@ -280,10 +280,7 @@ class _Making:
             with closing(self._deltas(task.id)) as source:
                 plan = _deltas_between(source, previous, commit.version)
                 if plan is not None:
-                    for changes, _ in plan.steps:
-                        for store, rows in changes.items():
-                            for key, value in rows:
-                                yield store, key, value
+                    yield from rows_of(plan)
                     return
         # Cleaned meanwhile, or damaged: the replica says which.
         replica, stores = self._brought(task, commit), stores_of(self._note, task.id)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, closing
 from itertools import islice
 from typing import Any
 
@@ -33,8 +33,7 @@ from penstock.plugins.engine.task.commit import PendingCommit
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.report import Phases
 from penstock.plugins.engine.task.task_worker import LastingTaskWorker
-from penstock.plugins.state.copies.contents import declared_store, entries
-from penstock.plugins.state.copies.keys import KeyTasks
+from penstock.plugins.state.copies.contents import KeyTasks, declared_store, entries
 
 _PORTION = 50_000
 _PUT_KINDS = ("key_value", "lru_map", "window", "session", "list")
@@ -70,8 +69,8 @@ def fill_store(
         drop_stores(application, log, lease, [store])
         log.put_meta(application.id, RESTORING, b"")
     prepared = prepare(application, log)
-    filling = _Filling(prepared, log, number, builder, task)
-    try:
+    with ExitStack() as stack:
+        filling = _Filling(prepared, log, number, builder, task, stack)
         count = filling.check(rows())
         lease.put_meta(application.id, RESTORING, mark)
         if (filled := filling.fill(rows(), lease.renew)) != count:
@@ -80,8 +79,6 @@ def fill_store(
                 f"{'was' if filled == 1 else 'were'} there: repeat the import with a file that nobody writes to"
             )
         log.put_meta(application.id, RESTORING, b"")
-    finally:
-        filling.close()
     return count
 
 
@@ -122,17 +119,18 @@ class _Task(LastingTaskWorker):
 
 
 class _Filling:
-    def __init__(self, prepared: Prepared, log: Log, number: int, store: StoreBuilder, only: str | None) -> None:
+    def __init__(
+        self, prepared: Prepared, log: Log, number: int, store: StoreBuilder, only: str | None, stack: ExitStack
+    ) -> None:
+        """Make the tasks, which `stack` closes."""
         self._application, self._store = prepared.application, store
-        self._resources = ProcessResources()
         self._tasks: dict[str, _Task] = {}
+        resources = stack.enter_context(closing(ProcessResources()))
         for task, partitions in prepared.assignment.tasks.items():
             if task.subtopology == number:
                 count = len(prepared.assignment.tasks)
-                self._tasks[str(task)] = _Task(
-                    self._application, TaskId(*task), partitions, log, resources=self._resources, task_count=count
-                )
-
+                own = _Task(self._application, TaskId(*task), partitions, log, resources=resources, task_count=count)
+                self._tasks[str(task)] = stack.enter_context(closing(own))
         if only is not None and only not in self._tasks:
             raise ConfigError(f"task {only}: store {store.name!r} is in the tasks {', '.join(self._tasks)}")
         self._only = only
@@ -166,8 +164,7 @@ class _Filling:
 
     def fill(self, rows: Iterable[Row], check_lease: Callable[[], None]) -> int:
         """Put all rows, and commit after each portion; return their number."""
-        waiting: Iterator[Row] = iter(rows)
-        count = 0
+        waiting, count = iter(rows), 0
         while portion := list(islice(waiting, _PORTION)):
             count += len(portion)
             check_lease()
@@ -181,12 +178,6 @@ class _Filling:
             for task in sorted(used):
                 self._tasks[task].commit_stores()
         return count
-
-    def close(self) -> None:
-        for task in self._tasks.values():
-            with closing(task):
-                pass
-        self._resources.close()
 
 
 def _item(row: Row, store: StoreBuilder) -> Any:

@@ -34,7 +34,7 @@ from penstock.plugins.engine.program.saved_tasks import saved_layouts, task_part
 from penstock.plugins.engine.task.locations import open_deltas
 from penstock.plugins.engine.task.older import check_note
 from penstock.plugins.engine.task.topic_ids import without_ids
-from penstock.plugins.state.copies.state_reader import Row, StateReader
+from penstock.plugins.state.copies.state_reader import Row, StateReader, rows_of
 from penstock.program.layouts import id_of_version
 
 from ..task_writer import task_writer
@@ -354,13 +354,8 @@ class _Restoring:
         if self._backup.in_transit is not None:
             named = {partition_name(each): found for each, found in now.items()}
             with closing(self._plan.catalog.changelog(IN_TRANSIT)) as kept:
-                rows = (
-                    (name, key, value or b"")
-                    for changes, _ in kept.restore(self._backup.in_transit, None).steps
-                    for name, found in changes.items()
-                    if name in named
-                    for key, value in found
-                )
+                plan = kept.restore(self._backup.in_transit, None)
+                rows = ((name, key, value or b"") for name, key, value in rows_of(plan) if name in named)
                 for batch in batches_of(rows, named):
                     self._log.append(batch)
         return {each: ends[found] for each, found in now.items()}

@@ -46,6 +46,7 @@ from penstock.plugins.engine.task.locations import making_state_directory, open_
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import LastingTaskWorker
 from penstock.plugins.engine.task.topic_ids import without_ids
+from penstock.plugins.state.copies.state_reader import rows_of
 from penstock.program.layouts import Layouts
 from penstock.support.names import changelog_topic
 
@@ -421,15 +422,13 @@ class Resharding:
         changelog = open_changelog(application.settings, application.id, str(task), self._log, layouts.now)
         changelog.world, found = self._world, 0
         with closing(changelog):
-            for changes, _ in changelog.restore(commit.version, None).steps:
-                for store, rows in changes.items():
-                    for row, data in rows:
-                        found += 1
-                        if split.get(task.partition, store, row) != data:
-                            raise ChangelogError(
-                                f"{where}, store {store!r}: its changelog has another row {row[:40]!r} than was "
-                                "written: the new layout is not used; run this again"
-                            )
+            for store, row, data in rows_of(changelog.restore(commit.version, None)):
+                found += 1
+                if split.get(task.partition, store, row) != data:
+                    raise ChangelogError(
+                        f"{where}, store {store!r}: its changelog has another row {row[:40]!r} than was written: the "
+                        "new layout is not used; run this again"
+                    )
         if found != (count := sum(1 for _ in split.rows(task.partition))):
             raise ChangelogError(
                 f"{where}: its changelog has {found} rows, and {count} were written: the new layout is not used; run "
