@@ -28,7 +28,6 @@ from .output import count, data_output, note, reader_may_leave
 if TYPE_CHECKING:
     from penstock import Application, Commit, Log
     from penstock.plugins.spark.dataframe.checkpoint_state import Checkpoint
-    from penstock.plugins.state.copies.arrow_columns import ArrowColumns
 
 _PORTION = 20_000
 
@@ -108,7 +107,9 @@ def _parquet(reading: StoreReading, file: Any) -> Any:
     with needed("Parquet"):
         from pyarrow import parquet
 
-    arrow = reading.arrow_columns()
+    from penstock.plugins.state.copies.arrow_columns import ArrowColumns
+
+    arrow = ArrowColumns(reading.application, reading.store)
     with parquet.ParquetWriter(file, arrow.schema, compression="zstd") as writer:
         while True:
             portion, task, version = yield
@@ -164,31 +165,27 @@ class StoreReading(ABC):
     def __init__(self, application: Application, store: str, tasks: Collection[str], count: int) -> None:
         from penstock.plugins.state.copies.contents import StoreText, declared_store
 
-        self._application = application
-        self._number, self._store = declared_store(application, store)
-        self.text = StoreText(application, self._store)
+        self.application = application
+        self._number, self.store = declared_store(application, store)
+        self.text = StoreText(application, self.store)
         """The text form of its entries."""
         self._tasks = tasks
         self._count = count
-
-    def key(self, text: str) -> Any:
-        """Return the key that a text means. Raises ConfigError."""
-        return self.text.key_of_text(text)
 
     def check_times(self, first: int, last: int) -> None:
         """Raise ConfigError for limits of time that the entries of the store do not have."""
         from penstock.plugins.state.copies.contents import KINDS_OF_TIMES, LATEST
 
-        kind = getattr(self._store, "kind", "key_value")
+        kind = getattr(self.store, "kind", "key_value")
         if (first, last) != (0, LATEST) and kind not in KINDS_OF_TIMES:
             raise ConfigError(
-                f"--from, --to: store {self._store.name!r} is of the kind {kind!r}, whose entries have no times"
+                f"--from, --to: store {self.store.name!r} is of the kind {kind!r}, whose entries have no times"
             )
 
     def tasks(self, task: str | None) -> list[str]:
         """Return all tasks with the store, or the one. Raises ConfigError for one that has not got it."""
         if task is not None and task not in self._tasks:
-            raise ConfigError(f"--task {task}: store {self._store.name!r} is in the tasks {', '.join(self._tasks)}")
+            raise ConfigError(f"--task {task}: store {self.store.name!r} is in the tasks {', '.join(self._tasks)}")
         return [task] if task is not None else list(self._tasks)
 
     def tasks_of(self, key: Any) -> list[str]:
@@ -196,15 +193,9 @@ class StoreReading(ABC):
         from penstock.plugins.state.copies.contents import KeyTasks
 
         try:
-            return KeyTasks(self._application, self._number).may_have(key, self._count)
+            return KeyTasks(self.application, self._number).may_have(key, self._count)
         except ConfigError as error:
             raise ConfigError(f"{error}: name it with --task, or add --all-tasks") from error
-
-    def arrow_columns(self) -> ArrowColumns:
-        """Return how the entries of the store are columns. Raises ConfigError for one that has none."""
-        from penstock.plugins.state.copies.arrow_columns import ArrowColumns
-
-        return ArrowColumns(self._application, self._store)
 
     @abstractmethod
     def commits(self, tasks: Sequence[str]) -> Mapping[str, Any]:
@@ -228,7 +219,7 @@ class _OnLog(StoreReading):
     def commits(self, tasks: Sequence[str]) -> Mapping[str, Commit]:
         from penstock.plugins.state.copies.contents import last_commits
 
-        return last_commits(self._application, self._log, [self._saved[task] for task in tasks])
+        return last_commits(self.application, self._log, [self._saved[task] for task in tasks])
 
     @contextmanager
     def open(self, task: str, commit: Commit | None = None) -> Iterator[tuple[Any, str]]:
@@ -237,14 +228,14 @@ class _OnLog(StoreReading):
         from penstock.plugins.state.copies.local_copies import replica_directory
         from penstock.plugins.state.copies.replica import Replica
 
-        directory = replica_directory(self._application, task, self._store.name)
-        with Replica(self._application, task, self._log, directory, stores=[self._store.name]) as replica:
+        directory = replica_directory(self.application, task, self.store.name)
+        with Replica(self.application, task, self._log, directory, stores=[self.store.name]) as replica:
             if commit is None or not replica.bring_to(commit):
                 for _ in iter(lambda: replica.catch_up(), True):
                     note(f"task {task} commits faster than its records can be read; trying again")
             if replica.version is None:
-                raise no_commit(self._application, task)
-            with closing(open_store(self._application, replica, self._store)) as opened:
+                raise no_commit(self.application, task)
+            with closing(open_store(self.application, replica, self.store)) as opened:
                 yield opened, replica.version
 
 
@@ -269,6 +260,6 @@ class _InCheckpoint(StoreReading):
             raise StoreError(f"task {task} has no commit in checkpoint {self._place}: it has had no row yet")
         with (
             TemporaryDirectory("state") as directory,
-            open_at(self._application, self._store.name, task, self._query, found, directory / "task") as opened,
+            open_at(self.application, self.store.name, task, self._query, found, directory / "task") as opened,
         ):
             yield opened, found.version
