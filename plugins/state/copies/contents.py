@@ -192,24 +192,19 @@ def entries_of(store: StateStore, key: Any, first: int = 0, last: int = LATEST) 
     """
     if isinstance(store, ReadOnlyKeyValueStore):
         value = store.get(key)
-        found: Any = iter([] if value is None else [(key, value)])
-    elif isinstance(store, ReadOnlyWindowStore):
-        found = store.fetch_range(key, key, first, last)
+        yield from _shown([] if value is None else [(key, value)], False)
+    elif isinstance(store, ReadOnlyListStore):
+        yield from _shown([(key, value) for value in store.get(key)], False)
     elif isinstance(store, ReadOnlySessionStore):
-        found = store.find_sessions(key, first, last)
+        yield from _shown(store.find_sessions(key, first, last), True)
     elif isinstance(store, ReadOnlyVersionedKeyValueStore):
         with store.get(key, first, last) as versions:
             for _, each in versions:
                 yield {"key": key, "value": each.value, "timestamp": each.timestamp, "valid_to": each.valid_to}
-        return
-    elif isinstance(store, ReadOnlyListStore):
-        found = [(key, value) for value in store.get(key)]
     elif isinstance(store, TimerStore):
         yield from (each for each in entries(store) if each["key"] == key)
-        return
     else:
-        raise _unknown(store)
-    yield from _shown(found, isinstance(store, (ReadOnlyWindowStore, ReadOnlySessionStore)))
+        yield from entries(store, key, key, first, last)
 
 
 def entries(
