@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import Application, Commit, ConfigError, StateStore, StoreError
-from penstock.plugins.engine.program.saved_program import saved_tasks
 from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.shipping import pack
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.plugins.state.copies.arrow_columns import ArrowColumns
-from penstock.plugins.state.copies.contents import LATEST, columns, declared_store, open_store
+from penstock.plugins.state.copies.contents import LATEST, columns, declared_store, last_commits, open_store, tasks_with
 from penstock.plugins.state.copies.replica import Replica
 from penstock.support.packages import needed
 
@@ -69,7 +68,7 @@ def read_state(
     application.
     Semantics: Spark's own state data source (`spark.read.format("statestore")`).
     """
-    number, builder = declared_store(application, store)
+    _, builder = declared_store(application, store)
     place: _Log | _Checkpoint
     if checkpoint is not None:
         found = read_checkpoint(spark, str(checkpoint), batch)
@@ -78,7 +77,7 @@ def read_state(
     elif batch is not None:
         raise ConfigError("read_state: `batch` is one of a query of `transform`: give its checkpoint, too")
     else:
-        application, place = _in_the_log(application, store, number, tasks)
+        application, place = _in_the_log(application, store, tasks)
     directory = str(Path(application.settings.data_dir).expanduser().absolute())
     cargo = pack((application.with_settings(data_dir=directory), store, place))
     schema = from_arrow_schema(_plain_schema(ArrowColumns(application, builder).schema))
@@ -86,34 +85,20 @@ def read_state(
     return numbers.mapInArrow(_Reader(cargo, first, last), schema)
 
 
-def _in_the_log(
-    application: Application, store: str, number: int, tasks: Sequence[str] | None
-) -> tuple[Application, _Log]:
+def _in_the_log(application: Application, store: str, tasks: Sequence[str] | None) -> tuple[Application, _Log]:
     if application.settings.log.startswith("memory"):
         raise ConfigError("read_state: executors cannot read a log in the memory of this process: use local: or kafka:")
     with closing(open_log(application.settings)) as log:
         stored = stored_application(application, log)
-        known = {task: each for task, each in saved_tasks(stored.id, log).items() if task.startswith(f"{number}_")}
-        if not known:
-            raise ConfigError(
-                f"application {stored.id!r} has saved no store {store!r} in the log {stored.settings.shown('log')}"
-            )
-        commits = [
-            (task, log.last_commit(stored.id, task, known[task].partitions)) for task in _chosen(store, known, tasks)
-        ]
-    return stored, _Log([(task, _committed(stored, task, commit)) for task, commit in commits])
+        saved = tasks_with(stored, log, store)
+        commits = last_commits(stored, log, [saved[task] for task in _chosen(store, saved, tasks)])
+    return stored, _Log([*commits.items()])
 
 
 def _chosen(store: str, known: Collection[str], tasks: Sequence[str] | None) -> list[str]:
     if wrong := sorted({*(tasks or ())} - set(known)):
         raise ConfigError(f"read_state: store {store!r} is in the tasks {', '.join(known)}, not {', '.join(wrong)}")
     return list(known if tasks is None else tasks)
-
-
-def _committed(application: Application, task: str, commit: Commit | None) -> Commit:
-    if commit is None:
-        raise StoreError(f"task {task} of application {application.id!r} has no commit in the log: it has not run yet")
-    return commit
 
 
 @dataclass(frozen=True)

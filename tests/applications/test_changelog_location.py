@@ -136,14 +136,14 @@ def test_secrets_are_not_noted(world: World, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_large_state_is_moved_as_it_is(world: World, tmp_path: Path) -> None:
     """Deletions, snapshots and more than one store; stores that the program does not name any more go with the
     others."""
-    from penstock.plugins.state.transfer.changelog_move import restored
+    from penstock.plugins.state.copies.state_reader import StateReader
 
     log = DirectoryChangelog(str(tmp_path / "any"), "shop", "0_0", chunk_bytes=100)
     log.append({"a": [(b"k%03d" % n, b"old") for n in range(300)], "b": [(b"x", b"1")]}, None, "0-v")
     log.snapshot("0-v", (("a", b"k%03d" % n, b"old") for n in range(300)))
     log.append({"a": [(b"k000", None), (b"k001", b"new")], "gone": [(b"\xff", b"")]}, "0-v", "1-v")
     stores = ["a", "b", "gone"]
-    with restored(log.restore("1-v", None), stores) as backend:
-        found = [(store, *row) for store in stores for row in backend.range(store)]
+    with StateReader(log, "1-v", stores) as state:
+        found = list(state.rows())
     assert found[:2] == [("a", b"k001", b"new"), ("a", b"k002", b"old")] and len(found) == 300
     assert found[-1] == ("gone", b"\xff", b"")

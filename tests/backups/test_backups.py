@@ -24,7 +24,14 @@ from penstock import (
 )
 from penstock.plugins.engine.program.reset import plan_reset, reset, to_earliest
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.state.transfer.backups import Catalog, back_up, plan_restore, prune, restore_backup
+from penstock.plugins.state.transfer.backups import (
+    Catalog,
+    back_up,
+    plan_restore,
+    prune,
+    restore_backup,
+    restoring,
+)
 from penstock.plugins.testing.contracts.expectations import run_histories
 from penstock.record import TopicPartition
 
@@ -241,6 +248,37 @@ def test_a_topic_for_retries(named: tuple[str, ...], attempts: int, tmp_path: Pa
         again.finish()
     assert again.content(tmp_path / "after")["counts"] == {"a": attempts}
     again.close()
+
+
+def test_a_restore_is_noted_after_it_set_positions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task without a commit begins in the topic for retries behind what was written there since the backup."""
+    topology = Topology().add_source("in", "words", "retries", **TEXT)
+    store = key_value_store("counts", key_serde="str", value_serde="int")
+    topology.add_processor("count", CountAttempts, "in", stores=[store]).add_sink("again", "retries", "count", **TEXT)
+    application, copy = (
+        Application(name, topology, log="memory:x", data_dir=str(tmp_path / name), intermediate_topics=("retries",))
+        for name in ("app", "copy")
+    )
+    tasks = Tasks(application, MemoryLog())
+    send(tasks.log, [(key, "0") for key in "abcdef"])
+    tasks.process("0_0")
+    back_up(application, tasks.log, str(tmp_path / "backups"))
+    tasks.finish()
+    tasks.close()
+    plan = plan_restore(copy, tasks.log, str(tmp_path / "backups"), of="app")
+
+    def killed(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(restoring._Restoring, "_write_state", killed)
+        restore_backup(copy, tasks.log, plan)
+    waiting = TopicPartition("retries", 1)
+    assert tasks.log.committed("copy", [waiting])[waiting]
+    repeated = plan_restore(copy, tasks.log, str(tmp_path / "backups"), of="app")
+    assert repeated.is_repeated
+    restore_backup(copy, tasks.log, repeated)
+    assert tasks.log.committed("copy", [waiting])[waiting]
 
 
 def test_in_an_object_store(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ import pytest
 
 from penstock import ChangelogError, ConfigError, StoreError, World
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.state.transfer.backups import Catalog, back_up, backup, plan_restore, prune, verify_backup
+from penstock.plugins.state.transfer import task_writer
+from penstock.plugins.state.transfer.backups import Catalog, back_up, plan_restore, prune, verify_backup
 from penstock.world import LocalFiles, WrittenFile
 
 from .counting import Tasks, counting, send
@@ -233,7 +234,7 @@ def test_a_backup_that_is_killed_after_a_prune_in_its_middle(tmp_path: Path, lat
 @pytest.mark.parametrize("later", [1, 100])
 def test_a_backup_in_the_middle_of_a_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: int) -> None:
     """Both follow on the same one, and the first is killed: the other stays whole."""
-    monkeypatch.setattr(backup, "_PORTION_BYTES", 1)
+    monkeypatch.setattr(task_writer, "_DELTA_BYTES", 1)
     made = Backups(tmp_path, "directory:changes?chunk_bytes=1")  # each delta is a step
     made.make("uv")
     for at in count():

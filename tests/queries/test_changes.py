@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from penstock import ConfigError, StoreUnavailableError, ValueAndTimestamp, VersionedRecord, Windowed
 from penstock.client import AsyncClient, Client, Entry, QueryError
 from penstock.plugins.changelogs import topic
-from penstock.plugins.state.copies import log_history
+from penstock.plugins.state.copies import replica
 from penstock.plugins.state.copies.contents import LATEST
 from penstock.plugins.state.queries import changes_feed
 from penstock.plugins.state.queries import stores as in_process
@@ -278,7 +278,7 @@ def test_a_reader_gets_beyond_a_version_of_many_parts(
     """It was cut within the version, each time, and began with it again without end."""
     monkeypatch.setattr(changes_feed, "MOST_WAITING_BYTES", 1_000)
     monkeypatch.setattr(topic, "_FETCHED_BYTES", 500)
-    monkeypatch.setattr(log_history, "_PORTION_BYTES", 3_000)
+    monkeypatch.setattr(replica, "_PORTION_BYTES", 3_000)
     asked.writer.commit([("a", "0")])
     store = asked.here.store("plain")
     with store.changes() as changes:

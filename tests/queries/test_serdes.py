@@ -38,7 +38,7 @@ from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.serdes.registry.avro import AvroSerde
-from penstock.plugins.state.copies.store_text import StoreText
+from penstock.plugins.state.copies.contents import StoreText
 from penstock.program.serdes import make_serde
 from penstock.queries import Queries
 from penstock.serdes import of

@@ -13,8 +13,7 @@ from penstock import Application, ChangelogError, Topology, key_value_store, win
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.engine.program.stored_id import read_stored
 from penstock.plugins.logs.memory import MemoryLog, _MemoryCommitter
-from penstock.plugins.state.transfer.reshard import accept
-from penstock.plugins.state.transfer.reshard.writing import NewTask
+from penstock.plugins.state.transfer.reshard import accept, resharding
 
 from .programs import Count
 from .runs import lease, new_log, outputs, produce, resharded, run, settings
@@ -132,13 +131,13 @@ def test_a_kill_while_the_old_layout_is_deleted(tmp_path: Path, kills: Kills) ->
 
 
 def test_a_process_that_was_frozen_finds_its_layout_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, write = new_log({"in": 2, "new": 3, "out": 1}), NewTask.write
+    log, write = new_log({"in": 2, "new": 3, "out": 1}), resharding.write_task
 
-    def written(task: NewTask, *given: Any) -> None:
-        write(task, *given)
-        log.delete_commits(task._application.id)  # as the next process does
+    def written(application: Application, *given: Any) -> None:
+        write(application, *given)
+        log.delete_commits(application.id)  # as the next process does
 
-    monkeypatch.setattr(NewTask, "write", written)
+    monkeypatch.setattr(resharding, "write_task", written)
     produce(log, "in", rows(0, 3))
     run(counting(tmp_path, "directory:changes", "in"), log)
     with pytest.raises(ChangelogError, match="task 0_0: the commit that was written is gone: another process"):

@@ -22,8 +22,7 @@ from penstock.plugins.engine.task.logged_task import LoggedTask
 from penstock.plugins.engine.task.loop.continuous_worker import ContinuousWorker, Upkeep
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop
 from penstock.plugins.logs import memory
-from penstock.plugins.state.copies.log_history import LogHistory
-from penstock.plugins.state.copies.replica import Replica
+from penstock.plugins.state.copies.replica import LogHistory, Replica
 from penstock.plugins.state.transfer import changelog_move
 from penstock.plugins.testing.simulation.faults import by_code
 from penstock.program.layouts import Layouts
@@ -216,14 +215,14 @@ PLANTED = {
     ),
     "a changelog that is moved back has what it had before": Planted(
         _IN_A_DIRECTORY,
-        (Change(changelog_move, "move_changelog", "if reaches(target, commit.version):", "if list(target.proven()):"),),
+        (Change(changelog_move, "move_changelog", "reaches(target, commit.version)", "list(target.proven())"),),
     ),
     "a task is opened in an earlier epoch": Planted(
         "counts, a store in the changelog and not, changelog in a directory",
         (Change(EpochCheck, "check", "if found != application.epoch:", "if False:"),),
     ),
     "a changelog that is moved again is not synced": Planted(
-        _IN_A_DIRECTORY, (Change(changelog_move, "move_changelog", "target.sync()", "pass"),)
+        _IN_A_DIRECTORY, (Change(changelog_move, "move_changelog", "target.sync()  #", "pass  #"),)
     ),
     "a replica shows what was not committed": Planted(
         "counts, with replicas, changelog topic:",

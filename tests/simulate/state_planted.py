@@ -5,11 +5,10 @@ from __future__ import annotations
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.engine.task.loop.continuous_worker import ContinuousWorker
 from penstock.plugins.logs.memory import _MemoryLease
-from penstock.plugins.state.transfer.backups.backup import _Making
+from penstock.plugins.state.transfer.backups.backup import Cuts, _Making
 from penstock.plugins.state.transfer.backups.catalog import Catalog
-from penstock.plugins.state.transfer.backups.cut import Cuts
 from penstock.plugins.state.transfer.backups.restoring import _Restoring
-from penstock.plugins.state.transfer.reshard import draining, resharding
+from penstock.plugins.state.transfer.reshard import resharding
 from penstock.task.visits import Visits
 
 from .planted import Change, Planted
@@ -47,16 +46,16 @@ STATE_PLANTED = {
         _RESHARDED, (Change(_MemoryLease, "put_meta", "self.renew()", "pass"),)
     ),
     "a resharding overlooks records that are on their way": Planted(
-        _RESHARDED, (Change(draining, "_hidden", "if ends[each] != high[each]", "if False"),)
+        _RESHARDED, (Change(resharding, "_hidden", "if ends[each] != high[each]", "if False"),)
     ),
     "a resharding that is repeated takes other ends": Planted(
-        _RESHARDED, (Change(resharding, "_begin", "_noted_ends(plan, log, noted) or ", ""),)
+        _RESHARDED, (Change(resharding.Resharding, "__init__", "self._noted_ends(noted) or ", ""),)
     ),
     "a resharded application begins at the start of its topics": Planted(
         _RESHARDED,
         (
-            Change(resharding, "_starts", "if each not in ends", "if True"),
-            Change(resharding, "_starts", "if each in ends", "if False"),
+            Change(resharding.Resharding, "_starts", "if each not in ends", "if True"),
+            Change(resharding.Resharding, "_starts", "if each in ends", "if False"),
         ),
     ),
     "windows close before the records that wait": Planted(

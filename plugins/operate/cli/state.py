@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock import ConfigError, StoreError
+from penstock import ConfigError, StoreError, version_counter
 
-from .command import Group
+from .command import Group, verb
 from .options import (
     application_options,
     check_batch,
@@ -20,19 +19,17 @@ from .options import (
     open_application,
 )
 from .output import count, note, print_json, print_table, print_text
-from .state_backup import backup, backups, collect, restore
-from .state_export import export
+from .state_backup import backup, backups, restore
+from .state_export import export, reading_store
 from .state_import import import_store
-from .state_reading import reading_store
 from .stores import accept, drop, state_of
 
 if TYPE_CHECKING:
-    from penstock import Application, Log
+    from penstock import Application
     from penstock.plugins.engine.program.check import SavedStore
     from penstock.plugins.engine.program.saved_program import SavedTask
     from penstock.plugins.spark.dataframe.checkpoint_state import Checkpoint
-    from penstock.plugins.state.copies.replica import Replica
-    from penstock.plugins.state.copies.verification import Comparison
+    from penstock.plugins.state.copies.local_copies import Comparison
 
 _target = click.argument("target", metavar="MODULE:ATTR")
 _store = click.argument("store", metavar="STORE")
@@ -104,7 +101,8 @@ def _of_log(application: Application) -> list[dict[str, Any]]:
             rows += _listed(application, task, task.id, None if commit is None else commit.version)
         saved = {each.name: each for each in saved_stores(application.id, log)}
     without_task = saved.keys() - {row["store"] for row in rows}
-    rows += [{**_NO_TASK, "store": name, **_NO_COPY} for name in sorted(without_task)]
+    no_task = {"task": None, "kind": None, "version": None}
+    rows += [{**no_task, "store": name, **_NO_COPY} for name in sorted(without_task)]
     return [{**row, **_of_saved(saved[row["store"]])} for row in rows if row["store"] in saved]
 
 
@@ -118,7 +116,6 @@ def _of_checkpoint(application: Application, found: Checkpoint) -> list[dict[str
     ]
 
 
-_NO_TASK = {"task": None, "kind": None, "version": None}
 _NO_COPY = {"copy": None, "directory": None, "entries": None, "behind": None, "bytes": None}
 
 
@@ -138,7 +135,6 @@ def _listed(application: Application, task: SavedTask, name: str, at: str | None
 
     `name`: of the task in the rows. `at`: its committed version.
     """
-    from penstock import version_counter
     from penstock.plugins.state.copies.local_copies import local_copies
 
     version = None if at is None else version_counter(at)
@@ -163,7 +159,6 @@ def _listed(application: Application, task: SavedTask, name: str, at: str | None
 
 def _behind(version: str, last: str) -> int | None:
     """Return how many versions a copy is behind the last one; None if it is from before a reset or restore."""
-    from penstock import version_counter
     from penstock.changelog import may_precede
 
     if may_precede(version, last):
@@ -212,7 +207,7 @@ def get(
     application = find_application(target, **where)
     with reading_store(application, store, checkpoint, batch) as reading:
         reading.check_times(first, last)
-        wanted = reading.key(key)
+        wanted = reading.text.key_of_text(key)
         tasks = reading.tasks(task) if task is not None or all_tasks else reading.tasks_of(wanted)
         found = 0
         for each in tasks:
@@ -262,7 +257,7 @@ def range(
     application = find_application(target, **where)
     with reading_store(application, store, checkpoint, batch) as reading:
         reading.check_times(first, last)
-        low, high = (None if each is None else reading.key(each) for each in (start, end))
+        low, high = (None if each is None else reading.text.key_of_text(each) for each in (start, end))
         for each in reading.tasks(task):
             with reading.open(each) as (opened, version):
                 found = entries(opened, low, high, first, last)
@@ -292,7 +287,9 @@ def verify(target: str, stores: tuple[str, ...], task: str | None, as_json: bool
     """
     from penstock.plugins.engine.program.saved_program import saved_tasks
     from penstock.plugins.engine.task.locations import Places
-    from penstock.plugins.state.copies.verification import compare
+    from penstock.plugins.engine.task.temporary import TemporaryDirectory
+    from penstock.plugins.state.copies.local_copies import compare
+    from penstock.plugins.state.copies.replica import Replica
 
     application = find_application(target, **where)
     faults = 0
@@ -310,7 +307,11 @@ def verify(target: str, stores: tuple[str, ...], task: str | None, as_json: bool
                 "tasks run, with the same state_dir"
             )
         for each in here:
-            with _verified(application, log, each, stores) as replica:
+            # Temporary: each comparison reads the changelog from its beginning.
+            with (
+                TemporaryDirectory("verify") as directory,
+                Replica(application, each, log, directory / "task", stores=stores or None) as replica,
+            ):
                 for found in compare(application, replica):
                     faults += not found.is_same
                     _show_comparison(found, as_json)
@@ -319,19 +320,6 @@ def verify(target: str, stores: tuple[str, ...], task: str | None, as_json: bool
             f"{count(faults, 'store')} of {application.id!r} differ from the changelog: stop the application, delete "
             f"the directories of these tasks under {root}, and start it: it restores them"
         )
-
-
-@contextmanager
-def _verified(application: Application, log: Log, task: str, stores: tuple[str, ...]) -> Iterator[Replica]:
-    """Open a replica in a temporary directory: each comparison reads the changelog from its beginning."""
-    from penstock.plugins.engine.task.temporary import TemporaryDirectory
-    from penstock.plugins.state.copies.replica import Replica
-
-    with (
-        TemporaryDirectory("verify") as directory,
-        Replica(application, task, log, directory / "task", stores=stores or None) as replica,
-    ):
-        yield replica
 
 
 def _show_comparison(found: Comparison, as_json: bool) -> None:
@@ -347,6 +335,66 @@ def _show_comparison(found: Comparison, as_json: bool) -> None:
     print_text(
         f"{found.task}  {found.store}: {count(found.rows, 'row')} the same{freed}; {', '.join(parts) or 'no faults'}"
     )
+
+
+# ---------------------------------------------------------------- gc
+
+
+@verb(
+    ("What none of two queries uses", "penstock state gc clicks:application --checkpoint checkpoint --checkpoint s3://bucket/checkpoint"),
+    ("Delete it", "penstock state gc clicks:application --checkpoint checkpoint --yes"),
+    name="gc",
+)  # fmt: skip
+@click.option(
+    "--checkpoint",
+    "checkpoints",
+    metavar="LOCATION",
+    multiple=True,
+    required=True,
+    help="A checkpoint whose state stays: of each query that runs, or is to be started again. Repeatable.",
+)
+@click.option("--yes", "-y", is_flag=True, help="Delete what is listed.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON list of objects.")
+@application_options
+def collect(target: str, checkpoints: tuple[str, ...], yes: bool, as_json: bool, **where: Any) -> None:
+    """List what queries of `transform` of MODULE:ATTR have left, and delete it with --yes.
+
+    These are folders of the local state on this machine and of the changelog that none of the named checkpoints uses.
+    Folders of `penstock run` are never listed. A query that runs on this machine keeps its folders, whether named or
+    not.
+    """
+    from penstock.plugins.engine.program.ended_queries import delete_folders, ended_queries, query_of
+
+    application = find_application(target, **where)
+    queries = {query_of(each) for each in checkpoints}
+    folders = ended_queries(application, queries)
+    deleted = set(delete_folders(application, folders) if yes else ())
+    used = {each.query for each in folders if each.is_used or (yes and each not in deleted)}
+    rows = [
+        {
+            "kind": each.kind,
+            "query": each.query,
+            "task": each.task,
+            "bytes": each.bytes,
+            "state": "used" if each.query in used else "deleted" if yes else "ended",
+            "folder": each.place,
+        }
+        for each in folders
+    ]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        cells = [list({**row, "bytes": f"{row['bytes']:,}"}.values()) for row in rows]
+        print_table(list(rows[0]), cells, numbers=["bytes"])
+    for query in sorted(used):
+        note(f"query {query} runs on this machine, and keeps its folders")
+    if not folders:
+        note(f"{application.id}: no ended query has left anything")
+    elif yes:
+        size = sum(each.bytes for each in deleted)
+        note(f"{application.id}: {count(len(deleted), 'folder')} deleted, {count(size, 'byte')}")
+    else:
+        note("nothing is deleted; --yes deletes the folders of ended queries")
 
 
 for _command in (export, import_store, backup, backups, restore, drop, accept, collect):

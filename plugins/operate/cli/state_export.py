@@ -1,12 +1,13 @@
-"""The verb `state export`: all entries of a store as JSON lines or Parquet."""
+"""The verb `state export`, and StoreReading: one store, read from a log or from a query's checkpoint."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,9 +15,20 @@ from penstock import ConfigError, StoreError
 from penstock.support.packages import needed
 
 from .command import verb
-from .options import application_options, checkpoint_options, find_application
+from .options import (
+    application_options,
+    check_batch,
+    checkpoint_options,
+    find_application,
+    find_checkpoint,
+    open_application,
+)
 from .output import count, data_output, note, reader_may_leave
-from .state_reading import StoreReading, reading_store
+
+if TYPE_CHECKING:
+    from penstock import Application, Commit, Log
+    from penstock.plugins.spark.dataframe.checkpoint_state import Checkpoint
+    from penstock.plugins.state.copies.contents import KeyTasks
 
 _PORTION = 20_000
 
@@ -96,7 +108,9 @@ def _parquet(reading: StoreReading, file: Any) -> Any:
     with needed("Parquet"):
         from pyarrow import parquet
 
-    arrow = reading.arrow_columns()
+    from penstock.plugins.state.copies.arrow_columns import ArrowColumns
+
+    arrow = ArrowColumns(reading.application, reading.store)
     with parquet.ParquetWriter(file, arrow.schema, compression="zstd") as writer:
         while True:
             portion, task, version = yield
@@ -131,3 +145,130 @@ def _written(output: Path | None, form: str) -> Iterator[Any]:
             aside.unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(f"{output}: {error.strerror or error}; choose another file with --output") from error
+
+
+@contextmanager
+def reading_store(
+    application: Application, store: str, checkpoint: str | None, batch: int | None
+) -> Iterator[StoreReading]:
+    """Return a store to be read in the block: on the application's log, or as of a batch of a checkpoint."""
+    check_batch(checkpoint, batch)
+    if checkpoint is None:
+        with open_application(application) as (application, log):
+            yield _OnLog(application, log, store)
+    else:
+        yield _InCheckpoint(application, find_checkpoint(checkpoint, batch), store)
+
+
+class StoreReading(ABC):
+    """One store of an application. `count`: number of tasks of its sub-topology."""
+
+    def __init__(self, application: Application, store: str, tasks: Collection[str], count: int) -> None:
+        from penstock.plugins.state.copies.contents import StoreText, declared_store
+
+        self.application = application
+        self._number, self.store = declared_store(application, store)
+        self.text = StoreText(application, self.store)
+        """The text form of its entries."""
+        self._tasks = tasks
+        self._count = count
+
+    def check_times(self, first: int, last: int) -> None:
+        """Raise ConfigError for limits of time that the entries of the store do not have."""
+        from penstock.plugins.state.copies.contents import KINDS_OF_TIMES, LATEST
+
+        kind = getattr(self.store, "kind", "key_value")
+        if (first, last) != (0, LATEST) and kind not in KINDS_OF_TIMES:
+            raise ConfigError(
+                f"--from, --to: store {self.store.name!r} is of the kind {kind!r}, whose entries have no times"
+            )
+
+    def tasks(self, task: str | None) -> list[str]:
+        """Return all tasks with the store, or the one. Raises ConfigError for one that has not got it."""
+        if task is not None and task not in self._tasks:
+            raise ConfigError(f"--task {task}: store {self.store.name!r} is in the tasks {', '.join(self._tasks)}")
+        return [task] if task is not None else list(self._tasks)
+
+    def tasks_of(self, key: Any) -> list[str]:
+        """Return the tasks that read records with a key. Raises ConfigError, with the options that help."""
+        from penstock.plugins.state.copies.contents import KeyTasks
+
+        try:
+            key_tasks = KeyTasks(self.application, self._number, self.store.name)
+            return key_tasks.may_have(key, self._division(key_tasks))
+        except ConfigError as error:
+            raise ConfigError(f"{error}: name it with --task, or add --all-tasks") from error
+
+    def _division(self, key_tasks: KeyTasks) -> int:
+        """Return among how many tasks the keys of the store are divided."""
+        return self._count
+
+    @abstractmethod
+    def commits(self, tasks: Sequence[str]) -> Mapping[str, Any]:
+        """Return the last commits of tasks, looked at one right after the other. Raises StoreError if one has none."""
+
+    @abstractmethod
+    def open(self, task: str, commit: Any = None) -> AbstractContextManager[tuple[Any, str]]:
+        """Bring a copy of the store to one of `commits`, or the task's last one; return the store and its version."""
+
+
+class _OnLog(StoreReading):
+    """Reads replicas of the tasks, which stay under `state_dir`."""
+
+    def __init__(self, application: Application, log: Log, store: str) -> None:
+        from penstock.plugins.state.copies.contents import tasks_with
+
+        self._log = log
+        self._saved = tasks_with(application, log, store)
+        super().__init__(application, store, self._saved, len(self._saved))
+
+    def _division(self, key_tasks: KeyTasks) -> int:
+        return key_tasks.count_of(self._saved)
+
+    def commits(self, tasks: Sequence[str]) -> Mapping[str, Commit]:
+        from penstock.plugins.state.copies.contents import last_commits
+
+        return last_commits(self.application, self._log, [self._saved[task] for task in tasks])
+
+    @contextmanager
+    def open(self, task: str, commit: Commit | None = None) -> Iterator[tuple[Any, str]]:
+        """Bring a replica there: to a later commit if the changelog does not lead to this one any more."""
+        from penstock.plugins.engine.task.locations import Places
+        from penstock.plugins.state.copies.contents import no_commit, open_store
+        from penstock.plugins.state.copies.replica import Replica
+
+        directory = Places.of(self.application).replica(self.store.name, task)
+        with Replica(self.application, task, self._log, directory, stores=[self.store.name]) as replica:
+            if commit is None or not replica.bring_to(commit):
+                for _ in iter(lambda: replica.catch_up(), True):
+                    note(f"task {task} commits faster than its records can be read; trying again")
+            if replica.version is None:
+                raise no_commit(self.application, task)
+            with closing(open_store(self.application, replica, self.store)) as opened:
+                yield opened, replica.version
+
+
+class _InCheckpoint(StoreReading):
+    """Restores the state of the tasks from the changelog, into temporary directories."""
+
+    def __init__(self, application: Application, found: Checkpoint, store: str) -> None:
+        self._place, self._query = found.place, found.query
+        self._commits = found.commits_of(application, store)
+        super().__init__(application, store, self._commits, found.partitions)
+
+    def commits(self, tasks: Sequence[str]) -> Mapping[str, Any]:
+        return {task: self._commits[task] for task in tasks}
+
+    @contextmanager
+    def open(self, task: str, commit: Any = None) -> Iterator[tuple[Any, str]]:
+        from penstock.plugins.engine.task.temporary import TemporaryDirectory
+        from penstock.plugins.spark.dataframe.checkpoint_state import open_at
+
+        found = self._commits.get(task)
+        if found is None:
+            raise StoreError(f"task {task} has no commit in checkpoint {self._place}: it has had no row yet")
+        with (
+            TemporaryDirectory("state") as directory,
+            open_at(self.application, self.store.name, task, self._query, found, directory / "task") as opened,
+        ):
+            yield opened, found.version

@@ -42,11 +42,11 @@ _TIMES = {
 
 
 class ArrowColumns:
-    """How the entries of one store are columns: `schema`, and `batch`, which makes a batch of `contents.columns`.
+    """The entries of one store as columns of Arrow: their `schema`, and `batch`.
 
-    The columns are `task`, `version`, `key`, times in ms (int64) as the kind of store has them, `value`, and
-    `timestamp` and `headers` where values have them; timers have `task`, `version`, `key`, `clock` and `at`. Raises
-    ConfigError for a kind of store that has no such columns, and MissingPackageError if pyarrow is missing.
+    `task`, `version`, `key`, times in ms (int64) as the kind has them, `value`, and `timestamp` and `headers` where
+    values have them; timers: `task`, `version`, `key`, `clock`, `at`. Raises ConfigError for a kind without columns,
+    MissingPackageError without pyarrow.
     """
 
     def __init__(self, application: Application, store: StoreBuilder) -> None:
@@ -158,8 +158,7 @@ _SIMPLE = {"string": "string", "integer": "int64", "number": "float64", "boolean
 def arrow_type(schema: Schema) -> pyarrow.DataType | None:
     """Return the type of Arrow for the values of a JSON schema: objects with fields, lists and simple values.
 
-    None for a schema that has others: objects with any keys, or with fields that are not declared, values of several
-    types, a type in itself, and a field that may be absent or null, which are two values and one null.
+    None for objects with other fields, values of several types, recursive types, and fields that may be absent or null.
     """
     return _type(schema, schema.get("$defs", {}), ())
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from penstock import Application, Log, World
+from penstock import Application, World
 from penstock.plugins.engine.host.reports import SlotPlan
 from penstock.plugins.engine.host.slot_engine import HostCompanion, HostInfo
 from penstock.plugins.engine.program.stored_id import stored_application
@@ -29,8 +29,8 @@ class WaitingStandbys(Companion):
 
     def __init__(self, run: RunView) -> None:
         super().__init__(run)
-        self._log: Log | None = None
         self._standbys: Standbys | None = None
+        self._open = ExitStack()
         self._leaving: Future[None] | None = None
 
     def wait(self) -> None:
@@ -39,8 +39,10 @@ class WaitingStandbys(Companion):
         if self._standbys is None and self.run.has_tasks_here and NUM_STANDBY_REPLICAS.of(application.settings):
             from .standbys import Standbys  # few runs need it
 
-            self._log = open_log(application.settings)
-            self._standbys = Standbys(stored_application(application, self._log), self._log)
+            with ExitStack() as stack:
+                log = stack.enter_context(closing(open_log(application.settings)))
+                self._standbys = stack.enter_context(closing(Standbys(stored_application(application, log), log)))
+                self._open = stack.pop_all()
             _log.info("application %r: keeping copies of its tasks' state while it waits", application.id)
 
     def beside(self, running: OpenApplication) -> AbstractContextManager[object]:
@@ -58,20 +60,14 @@ class WaitingStandbys(Companion):
                 self._leaving.result()
 
     def _leave(self) -> None:
-        """Leave the copies to the tasks, which are opened now; do not wait.
-
-        A copy may wait for the end of a transaction that only the opening of its task ends (`Standbys.close`).
-        """
+        """Leave the copies to the tasks; do not wait: a copy may need that its task is opened (`Standbys.close`)."""
         standbys, self._standbys = self._standbys, None
-        log, self._log = self._log, None
-        if standbys is None or log is None:
-            if log is not None:
-                log.close()
+        if standbys is None:
             return
         for each in standbys.status():
             _log.info("standby of task %s: %s, at version %s", each.task, each.state, each.version)
         thread = World().threads(1, "penstock-leaving")
-        self._leaving = thread.submit(_close, standbys, log)
+        self._leaving = thread.submit(self._open.close)
         thread.shutdown(wait=False)
 
 
@@ -82,7 +78,7 @@ class HostStandbys(HostCompanion):
         self._application = application
         self._world = host.world
         self._standbys: Standbys | None = None
-        self._log: Log | None = None
+        self._open = ExitStack()
 
     def take(self, plan: SlotPlan) -> None:
         if self._standbys is not None:
@@ -91,18 +87,9 @@ class HostStandbys(HostCompanion):
             from .standbys import Standbys  # few plans name any
 
             # Not the tasks' log: its readers are tuned for them.
-            self._log = open_log(self._application.settings)
-            self._standbys = Standbys(self._application, self._log, plan.standbys, world=self._world)
+            log = self._open.enter_context(closing(open_log(self._application.settings)))
+            standbys = Standbys(self._application, log, plan.standbys, world=self._world)
+            self._standbys = self._open.enter_context(closing(standbys))
 
     def close(self) -> None:
-        if self._standbys is not None:
-            self._standbys.close()
-        if self._log is not None:
-            self._log.close()
-
-
-def _close(standbys: Standbys, log: Log) -> None:
-    try:
-        standbys.close()
-    finally:
-        log.close()
+        self._open.close()

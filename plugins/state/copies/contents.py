@@ -1,18 +1,22 @@
-"""Typed reading of a replica's stores: the stores as processors see them, at the replica's version."""
+"""Stores as processors see them, read at a copy's version: their entries, the text form of these, and their tasks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, nullcontext
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
 from copy import deepcopy
+from functools import cache
 from itertools import islice
 from typing import Any
 
 from penstock import (
     Application,
+    BytesSerde,
     Commit,
     ConfigError,
+    Log,
     PunctuationType,
     ReadOnlyKeyValueStore,
     ReadOnlyListStore,
@@ -20,16 +24,26 @@ from penstock import (
     ReadOnlyVersionedKeyValueStore,
     ReadOnlyWindowStore,
     Serde,
+    SerdeError,
+    SinkNode,
+    SourceNode,
     StateStore,
     StoreBackend,
     StoreBuilder,
+    StoreError,
     StoreSpec,
+    StrSerde,
+    TopicPartition,
     ValueAndTimestamp,
     ValueTimestampHeaders,
     VersionedRecord,
+    default_partitioner,
 )
-from penstock.plugins.engine.program.saved_program import SavedTask
+from penstock.plugins.engine.program.saved_program import SavedTask, saved_tasks
 from penstock.plugins.engine.task.local_state.store_context import TaskStoreContext
+from penstock.plugins.serdes.json_text import headers_to_json
+from penstock.program.nodes import decorate, reads
+from penstock.program.partitioning import partitions_of_key
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.store import Change as Row
 from penstock.store.kept_store import KeptStore
@@ -44,6 +58,7 @@ from penstock.stores.kinds.versioned import VersionedStore
 from penstock.stores.kinds.window import BucketWindowStore
 from penstock.support.names import did_you_mean, index_name
 from penstock.support.repeats import Repeats
+from penstock.support.text_form import NoTextForm, to_json
 
 from .replica import Replica
 
@@ -62,10 +77,7 @@ of versions (-1: the latest); `clock` and `at` of timers. All times are in ms.
 
 
 def declared_store(application: Application, name: str) -> tuple[int, StoreBuilder]:
-    """Return a store of the program, and the number of its sub-topology.
-
-    Raises ConfigError for a store that the program does not name, or that has no changelog.
-    """
+    """Return a store in the changelog, and the number of its sub-topology. Raises ConfigError for another one."""
     stores = {each.name: (part.id, each) for part in application.program.subtopologies for each in part.stores}
     if name not in stores:
         advice = did_you_mean(name, stores) or f"it has: {', '.join(sorted(stores)) or 'none'}"
@@ -76,6 +88,37 @@ def declared_store(application: Application, name: str) -> tuple[int, StoreBuild
             "from a topic), so only its task can read it"
         )
     return stores[name]
+
+
+def tasks_with(application: Application, log: Log, store: str) -> Mapping[str, SavedTask]:
+    """Return the tasks that have a store, by id. Raises ConfigError if there are none, and as `declared_store`."""
+    number, _ = declared_store(application, store)
+    saved = {task: each for task, each in saved_tasks(application.id, log).items() if task.startswith(f"{number}_")}
+    if not saved:
+        raise ConfigError(
+            f"application {application.id!r} has saved no store {store!r} in the log "
+            f"{application.settings.shown('log')}: it has not run there since its last reset; check --log and "
+            "--data-dir"
+        )
+    return saved
+
+
+def last_commits(application: Application, log: Log, tasks: Iterable[SavedTask]) -> Mapping[str, Commit]:
+    """Return the last commits of tasks, looked at one right after the other. Raises StoreError if one has none."""
+    commits = {}
+    for task, commit in [(each.id, log.last_commit(application.id, each.id, each.partitions)) for each in tasks]:
+        if commit is None:
+            raise no_commit(application, task)
+        commits[task] = commit
+    return commits
+
+
+def no_commit(application: Application, task: str) -> StoreError:
+    """Return the error for a task that has not run."""
+    return StoreError(
+        f"task {task} of application {application.id!r} has no commit in the log "
+        f"{application.settings.shown('log')}: it has not run yet"
+    )
 
 
 def reading_serdes(application: Application, store: StoreBuilder) -> Mapping[str, Serde[Any]]:
@@ -89,10 +132,7 @@ def reading_serdes(application: Application, store: StoreBuilder) -> Mapping[str
 
 def key_serde(application: Application, store: StoreBuilder) -> Serde[Any]:
     """Return the serde of a store's keys, of the caller's own. Raises ConfigError for a store whose kind has none."""
-    serdes = reading_serdes(application, store)
-    if "key_serde" not in serdes:
-        raise ConfigError(f"store {store.name!r} is of a kind without a key serde: its keys cannot be read here")
-    return serdes["key_serde"]
+    return StoreText(application, store).key_serde
 
 
 class _ReadingContext(TaskStoreContext):
@@ -103,10 +143,7 @@ class _ReadingContext(TaskStoreContext):
 
 
 def open_store(application: Application, replica: Replica, store: StoreBuilder) -> StateStore:
-    """Return a store at the version of the replica, to be read until the replica's next `catch_up`; close it then.
-
-    Raises as `store_over`.
-    """
+    """Return a store at the version of the replica, to be read until its next `catch_up`. Raises as `store_over`."""
     kept, backend = replica.layout[store.name], replica.backend(store.name)
     return store_over(application, replica.saved, store, kept, backend, replica.commit)
 
@@ -122,8 +159,7 @@ def store_over(
 ) -> StateStore:
     """Return a store of a task, to be read, over a backend with its rows; close it afterwards.
 
-    Its clocks are those of the task at `commit`, or the wall clock `now_ms`, if that is later: what has expired by them
-    is not there. Raises ConfigError if the
+    Rows have expired by the clocks of the task at `commit`, or by `now_ms` if that is later. Raises ConfigError if the
     store was saved as one of another kind, and as `SavedTask.check_serdes`.
     """
     kind = store.kind if isinstance(store, StoreSpec) else "key_value"
@@ -156,28 +192,23 @@ def store_over(
 def entries_of(store: StateStore, key: Any, first: int = 0, last: int = LATEST) -> Iterator[Entry]:
     """Yield the entries of one key: windows that start, sessions that overlap, and versions valid, from first to last.
 
-    Of a versioned store these come with the latest first. Raises ConfigError for a kind of store that it cannot read.
+    Versions come with the latest first. Raises ConfigError for a kind of store that it cannot read.
     """
     if isinstance(store, ReadOnlyKeyValueStore):
         value = store.get(key)
-        found: Any = iter([] if value is None else [(key, value)])
-    elif isinstance(store, ReadOnlyWindowStore):
-        found = store.fetch_range(key, key, first, last)
+        yield from _shown([] if value is None else [(key, value)], False)
+    elif isinstance(store, ReadOnlyListStore):
+        yield from _shown([(key, value) for value in store.get(key)], False)
     elif isinstance(store, ReadOnlySessionStore):
-        found = store.find_sessions(key, first, last)
+        yield from _shown(store.find_sessions(key, first, last), True)
     elif isinstance(store, ReadOnlyVersionedKeyValueStore):
         with store.get(key, first, last) as versions:
             for _, each in versions:
                 yield version_entry(key, each)
-        return
-    elif isinstance(store, ReadOnlyListStore):
-        found = [(key, value) for value in store.get(key)]
     elif isinstance(store, TimerStore):
         yield from (each for each in entries(store) if each["key"] == key)
-        return
     else:
-        raise _unknown(store)
-    yield from _shown(found, isinstance(store, (ReadOnlyWindowStore, ReadOnlySessionStore)))
+        yield from entries(store, key, key, first, last)
 
 
 def version_entry(key: Any, version: VersionedRecord) -> Entry:
@@ -190,8 +221,7 @@ def entries(
 ) -> Iterator[Entry]:
     """Yield all entries of start <= key <= end, in the order of the serialized keys; None is an open end.
 
-    Of windows those that start, of sessions those that overlap, of versions those valid, from `first` to `last`. Raises
-    ConfigError for timers with limits, and for kinds that it cannot read.
+    `first`, `last`: as `entries_of`. Raises ConfigError for timers with limits, and for kinds that it cannot read.
     """
     if isinstance(store, (ReadOnlyKeyValueStore, ReadOnlyListStore)):
         found: Any = store.range(start, end)
@@ -216,8 +246,8 @@ def entries(
 def changed_entries(store: StateStore, rows: Iterable[Row]) -> Iterator[tuple[bytes, Entry]]:
     """Yield changed rows of a window, session or versioned store with the key of the row and its entry.
 
-    The value is None where the entry was deleted, and `valid_to` of a version, because its row does not say it. A
-    version that is gone because of its age is left out. Raises ConfigError for another kind of store.
+    The value is None where the entry was deleted; so is `valid_to` of a version. Versions that have expired are left
+    out. Raises ConfigError for another kind of store.
     """
     if isinstance(store, VersionedStore):
         for row_key, data in rows:
@@ -264,3 +294,256 @@ def _shown(found: Any, is_windowed: bool) -> Iterator[Entry]:
             else:
                 entry["value"] = value
             yield entry
+
+
+class StoreText:
+    """Keys and entries of a store as JSON data; one thread at a time uses it, and its serdes are its own."""
+
+    def __init__(self, application: Application, store: StoreBuilder) -> None:
+        self._name = store.name
+        serdes = reading_serdes(application, store)
+        self._serdes = {name.removesuffix("_serde"): serde for name, serde in serdes.items()}
+
+    @property
+    def key_serde(self) -> Serde[Any]:
+        """The serde of the keys. Raises ConfigError for a store whose kind has none."""
+        if "key" not in self._serdes:
+            raise ConfigError(f"store {self._name!r} is of a kind without a key serde: its keys cannot be read here")
+        return self._serdes["key"]
+
+    def key_of_json(self, data: Any) -> Any:
+        """Return the key that has this text form. Raises ConfigError if it fits not."""
+        return self._key(data, self.key_serde.from_json)
+
+    def key_of_text(self, text: str) -> Any:
+        """Return the key that a text means: itself for the serdes str and bytes, else JSON, in the text form.
+
+        Text that is not JSON is a string. Bytes that are no text have the tag `!bytes`. Raises ConfigError if it does
+        not fit.
+        """
+        return self._key(text, self._of_text)
+
+    def _of_text(self, text: str) -> Any:
+        serde = self.key_serde
+        if isinstance(serde, StrSerde):
+            return serde.deserialize(text.encode())
+        data = _json_or_text(text)
+        if isinstance(serde, BytesSerde) and not (isinstance(data, dict) and data.keys() == {"!bytes"}):
+            return serde.deserialize(text.encode())
+        return serde.from_json(data)
+
+    def _key(self, given: Any, read: Callable[[Any], Any]) -> Any:
+        kind = type(self.key_serde).__name__
+        try:
+            if (key := read(given)) is not None:
+                return key
+            raise SerdeError("no key is null")
+        except Exception as error:  # a serde of another package may raise anything
+            shown = repr(given)
+            shown = shown if len(shown) <= 100 else shown[:100] + "..."
+            raise ConfigError(
+                f"key {shown} does not fit the key serde {kind} of store {self._name!r}: {error}"
+            ) from error
+
+    def entry(self, entry: Entry) -> dict[str, Any]:
+        """Return an entry as JSON data. Raises NoTextForm."""
+        return {name: self._part(name, value) for name, value in entry.items()}
+
+    def columns(self, columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+        """Return the columns of entries as JSON data. Raises NoTextForm."""
+        return {name: [self._part(name, value) for value in column] for name, column in columns.items()}
+
+    def _part(self, name: str, value: Any) -> Any:
+        if name not in ("key", "value"):
+            return headers_to_json(value) if name == "headers" else value
+        if value is None:
+            return None
+        try:
+            return self._serdes[name].to_json(value) if name in self._serdes else to_json(value)
+        except NoTextForm as error:
+            raise NoTextForm(f"store {self._name!r}, {name}: {error}") from error
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_json)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _no_json(constant: str) -> None:
+    raise ValueError(f"JSON has no {constant}")
+
+
+class _OfThread(threading.local):
+    """A serde for each thread: one thread at a time uses one."""
+
+    def __init__(self, make: Callable[[], Serde[Any]]) -> None:
+        self.serde = make()
+
+
+class _SourceKeys:
+    """How the keys of the topics of one source are partitioned.
+
+    By the serde of the source and the partitioner of the program's sinks that write to its topics; for topics from
+    outside, by the default partitioner.
+    """
+
+    def __init__(self, application: Application, source: SourceNode) -> None:
+        settings, topics = application.settings, source.topics
+        self.source = source
+        # The schema of a key is that of its topic, not one of its own.
+        topic = decorate(application.id, topics[0], application.program.internal_topics) if topics else ""
+
+        def make() -> Serde[Any]:
+            given, default = deepcopy(source.key_serde), deepcopy(settings.key_serde)
+            made = resolve_serde(given, default, f"source {source.name!r}", settings.of_plugins)
+            return made.bind(topic, is_key=True)
+
+        self._of_thread = _OfThread(make)
+        sinks = [each for each in application.program.nodes.values() if isinstance(each, SinkNode)]
+        own = [each for each in sinks if each.topic in topics]
+        self._sinks = own or [SinkNode("", topics[0] if topics else "", ())]
+        self.is_default = not own and not may_wait(self.serde)
+        """Whether another source from outside with an equal serde has the same partitions."""
+
+    @property
+    def serde(self) -> Serde[Any]:
+        """The serde, for this thread."""
+        return self._of_thread.serde
+
+    @property
+    def only_compute(self) -> bool:
+        """Whether to find a partition only computes."""
+        calls = any(each.partitioner is not None or each.partition_by is not None for each in self._sinks)
+        return not calls and not may_wait(self.serde)
+
+    def partitions(self, key: Any, count: int) -> list[int]:
+        """Return the partitions, of `count`, of the records with a key. Raises ConfigError as `KeyTasks.of`."""
+        source = self.source
+        try:
+            usual = self.serde.serialize(key)
+        except Exception as error:  # a serde of another package may raise anything
+            raise ConfigError(
+                f"source {source.name!r} has no records with key {key!r} ({error}), so it is unknown which task has it"
+            ) from error
+        chosen = set(self._chosen(key, count)) or {default_partitioner(usual, count)}
+        if any(not 0 <= each < count for each in chosen):
+            raise ConfigError(f"the partitioner of {key!r} chooses {sorted(chosen)} of {count} partitions")
+        return sorted(chosen)
+
+    def _chosen(self, key: Any, count: int) -> Iterator[int]:
+        """Yield the partitions to which the program's sinks write records with a key, or else other writers."""
+        for node in self._sinks:
+            try:
+                yield from partitions_of_key(node, self.serde, str(node.topic), key, count)
+            except Exception as error:  # a user's function
+                raise ConfigError(
+                    f"the partitioner of sink {node.name!r} needs more than the key ({error!r}), so it is unknown "
+                    f"which task has {key!r}"
+                ) from error
+
+
+class KeyTasks:
+    """Finds the tasks that read records with a key; any thread calls all methods.
+
+    `store`: of the topics whose records reach this store; None, or a store that no source feeds: of all topics that the
+    sub-topology reads.
+    """
+
+    def __init__(self, application: Application, subtopology: int, store: str | None = None) -> None:
+        self._application, self._number = application, subtopology
+        self._counted: tuple[Mapping[str, SavedTask], int] | None = None
+        part = application.program.subtopology(subtopology)
+        feeding = {} if store is None else application.program.sources_of_stores(part)
+        names = feeding.get(store or "", set())
+        self._sources: list[_SourceKeys] = []
+        for source in [each for each in part.sources if each.name in names] or part.sources:
+            made = _SourceKeys(application, source)
+            alike = (each for each in self._sources if each.is_default and each.source.key_serde == source.key_serde)
+            if not made.is_default or next(alike, None) is None:
+                self._sources.append(made)
+
+    @property
+    def only_compute(self) -> bool:
+        """Whether to find a task only computes: no function of a user, and no serde that may wait, is called."""
+        return all(each.only_compute for each in self._sources)
+
+    def count(self, tasks: Collection[Collection[TopicPartition]]) -> int:
+        """Return among how many tasks keys are divided: how many partitions the topics have.
+
+        `tasks`: the partitions that each task of the sub-topology reads. Other topics of it may have more.
+        """
+        application, known = self._application, self._sources
+
+        @cache
+        def is_ours(topic: str) -> bool:
+            internal = application.program.internal_topics
+            return any(reads(each.source, topic, application.id, internal) for each in known)
+
+        own = sum(any(is_ours(each.topic) for each in partitions) for partitions in tasks)
+        return own or len(tasks)
+
+    def count_of(self, tasks: Mapping[str, SavedTask]) -> int:
+        """Return `count` for saved tasks; it is kept for the next call with the same object."""
+        found = self._counted
+        if found is None or found[0] is not tasks:
+            found = self._counted = (tasks, self.count([each.partitions for each in tasks.values()]))
+        return found[1]
+
+    def of(self, key: Any, count: int) -> list[str]:
+        """Return which of `count` tasks read records with a key.
+
+        Raises ConfigError where the serde or the partitioner does not take the key, and where several sources have it
+        in different tasks.
+        """
+        found = list(dict.fromkeys(tuple(each) for each in self._partitions(key, count)))
+        if len(found) > 1:
+            names = " and ".join(repr(each.source.name) for each in self._sources)
+            raise ConfigError(f"sources {names} have records with key {key!r} in different tasks")
+        return self._names(found[0])
+
+    def _partitions(self, key: Any, count: int) -> list[list[int]]:
+        """Return the partitions of a key by each source whose serde takes it. Raises ConfigError if none does."""
+        if len(self._sources) == 1:
+            return [self._sources[0].partitions(key, count)]
+        found: list[list[int]] = []
+        refused: ConfigError | None = None
+        for each in self._sources:
+            try:
+                found.append(each.partitions(key, count))
+            except ConfigError as error:
+                refused = refused or error
+        if not found and refused is not None:
+            raise refused
+        return found
+
+    def _names(self, partitions: Iterable[int]) -> list[str]:
+        return [f"{self._number}_{each}" for each in partitions]
+
+    def may_have(self, key: Any, count: int) -> list[str]:
+        """Return the tasks of all sources, and for a windowed key those that have it by key and window.
+
+        Clients that know no windows write windowed keys so. Raises ConfigError
+        where no serde takes the key, or a partitioner does not.
+        """
+        found = {each: None for chosen in self._partitions(key, count) for each in chosen}
+        windowed = [each.serde for each in self._sources if each.serde.window_bytes]
+        if not windowed:
+            return self._names(found)
+        for serde in windowed:
+            with suppress(Exception):  # of a source that has no such key
+                found[default_partitioner(serde.serialize(key), count)] = None
+        return self._names(sorted(found))
+
+
+def may_wait(serde: Serde[Any]) -> bool:
+    """Return whether a serde may take long: it is of another package, runs code of a user, or asks a registry."""
+    parts = [each for each in getattr(serde, "__dict__", {}).values() if isinstance(each, Serde)]
+    place = type(serde).__module__
+    is_ours = place.startswith("penstock.") and not place.startswith(_WAITING)
+    return not is_ours or any(map(may_wait, parts))
+
+
+_WAITING = ("penstock.plugins.serdes.registry", "penstock.plugins.serdes.typed", "penstock.plugins.serdes.pickle")
+"""Modules of serdes that ask a registry, or call methods of a user's classes."""

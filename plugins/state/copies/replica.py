@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock import (
     Application,
@@ -17,12 +18,14 @@ from penstock import (
     IncompatibleStateError,
     Log,
     LogChangelog,
+    Restore,
     StoreBackend,
+    TaskChangelog,
     UnknownTopicError,
     World,
     version_counter,
 )
-from penstock.changelog import is_version
+from penstock.changelog import RESTORING, is_version
 from penstock.plugins.engine.program.changelog_location import shown_location
 from penstock.plugins.engine.program.committed import has_lost_commit
 from penstock.plugins.engine.program.saved_program import SavedTask, saved_tasks
@@ -33,11 +36,12 @@ from penstock.plugins.engine.task.locations import making_state_directory, open_
 from penstock.plugins.engine.task.refusals import NO_COMMIT
 from penstock.program.layouts import Layouts, id_of_version
 from penstock.settings.secret import HIDDEN
+from penstock.store import Changes
 from penstock.store.kept_store import Layout
 from penstock.support.names import did_you_mean
 from penstock.support.private_files import make_private_directory, write_private_text
 
-from .log_history import LogHistory, OvertakenError
+from .state_reader import Portion, Row
 
 _log = logging.getLogger("penstock.replicas")
 
@@ -50,16 +54,15 @@ _LOOK_SECONDS = 10.0
 class Replica:
     """A copy of the logged stores of one task in `directory`, a directory for this task alone.
 
-    It reads the task's commits and its changelog, by the code that restores a task. It takes no fence, and writes
-    nothing to the log or the changelog: the task does not notice it. `catch_up` brings it to the last commit; at any
-    time its content is that of one committed version, `version`, or it shows none. It continues where it was after
-    a restart of its process. From `application` it takes the id and the settings. Which stores the task has, it reads
-    from the log. `stores`: only these. It waits up to `lock_seconds` for another object that has the directory open.
+    It reads the task's commits and its changelog as a task that is restored does. It takes no fence and writes neither
+    log nor changelog: the task does not notice it. Its content is that of one committed version, `version`, or it shows
+    none. It continues where it was after a restart of its process. `application` gives the id and the settings; which
+    stores the task has, the log says. `stores`: only these. It waits up to `lock_seconds` for another user of the
+    directory.
 
-    One process has a directory open, and one thread calls all methods but those of `opening`.
-
-    Raises ConfigError for a task or a store that the application did not save, StoreError for a directory that cannot
-    be written or that another process has open, and LogError.
+    One process has a directory open, and one thread calls all methods but those of `opening`. Raises ConfigError for a
+    task or a store that the application did not save, StoreError for a directory that cannot be written or is in use,
+    and LogError.
     """
 
     def __init__(
@@ -123,14 +126,15 @@ class Replica:
         return self._layouts.now
 
     def backend(self, store: str) -> StoreBackend:
-        """Return the backend with the rows of a store, to be read until the next `catch_up`.
-
-        Raises ConfigError for a store that the replica does not have.
-        """
+        """Return the backend of a store, to be read until the next `catch_up`. Raises ConfigError if there is none."""
         if self._backends is None or store not in self.layout:
             advice = did_you_mean(store, self.layout) or f"it has: {', '.join(sorted(self.layout)) or 'none'}"
             raise ConfigError(f"{self._where}: it has no store {store!r}; {advice}")
         return self._backends.of(store)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield all rows by store and key, until the next `catch_up`."""
+        return ((store, key, value) for store in sorted(self.layout) for key, value in self.backend(store).range(store))
 
     def behind(self) -> int:
         """Return how many versions the task's last commit is ahead: 0 if none, and before the task's first commit."""
@@ -153,11 +157,10 @@ class Replica:
     def catch_up(self, between: Callable[[], None] = lambda: None, *, passes: int = _MOST_PASSES) -> bool:
         """Bring the copy to the task's last commit; return False if the task commits too fast: call it again.
 
-        True also where there is no commit; then the copy is empty. `between` is called after each portion, and may
-        wait. `passes`: how often it reads on because the task has committed meanwhile. Raises ChangelogError, naming
-        the file or the topic, when the history of the last commit is damaged,
-        StaleStoreError after `opening.end()`, StoreError when the disk is full, IncompatibleStateError, and LogError.
-        Afterwards the replica may be used as before.
+        Without a commit it is True, and the copy is empty. `between` is called after each portion, and may wait.
+        `passes`: how often it reads on because the task has committed meanwhile. Raises ChangelogError that names what
+        is damaged, StaleStoreError after `opening.end()`, StoreError when the disk is full, IncompatibleStateError, and
+        LogError; the replica may be used afterwards.
         """
         self.opening.begin(self._world.seconds())
         for _ in range(passes):
@@ -180,8 +183,8 @@ class Replica:
     def bring_to(self, commit: Commit) -> bool:
         """Bring the copy to a commit of the task; return False if later ones have made that impossible.
 
-        Raises as `catch_up`. With a changelog in a directory an earlier commit can be reached for a while; with one in
-        topics only the last one.
+        A changelog in a directory leads to an earlier commit for a while; one in topics only to the last. Raises as
+        `catch_up`.
         """
         self.opening.begin(self._world.seconds())
         self._follow_program(commit)
@@ -366,3 +369,68 @@ class Replica:
         self._restored, backends, self._backends = self.restored, self._backends, None
         if backends is not None:
             backends.close()
+
+
+_BEHIND = "behind:"
+"""How the name of a copy begins that has everything up to a version, and some of what came after it."""
+_PORTION_BYTES = 16 * 1024 * 1024
+"""So much of what was read is in memory at most, before it is written to the copy."""
+
+
+class OvertakenError(Exception):
+    """The task has committed while its changelog was read: read on to that commit."""
+
+
+class _Kept(NamedTuple):
+    """Rows that a copy at `have` lacks to be at `reached` or later; they were read, and are not written."""
+
+    have: str | None
+    reached: str
+    portion: Portion
+
+
+class LogHistory(TaskChangelog):
+    """Brings copies to a version of a task that may commit meanwhile. A task reads its own topics behind its fence.
+
+    The log compacts the topics at any time. So a copy is at `target` only if `is_last` says that the task has made no
+    later commit once everything was read. Otherwise `steps` raises OvertakenError, and the next `restore` reads on from
+    there; what was read waits in memory. What is too much for that is written, and the name of the copy begins with
+    `_BEHIND`: it may be read on, and shows no version.
+    """
+
+    def __init__(self, below: LogChangelog, is_last: Callable[[str], bool]) -> None:
+        self._below = below
+        self._is_last = is_last
+        self._kept: _Kept | None = None
+
+    def restore(self, target: str, have: str | None) -> Restore:
+        kept, self._kept = self._kept, None
+        known = None if have is None else have.removeprefix(_BEHIND)
+        if kept is not None and kept.have == have:
+            plan = self._below.restore(target, kept.reached)
+            if plan.base is not None:
+                return Restore(have, self._steps(plan, target, have, kept.portion), plan.work)
+        plan = self._below.restore(target, known)
+        base = None if plan.base is None else have
+        return Restore(base, self._steps(plan, target, base, Portion(_PORTION_BYTES)), plan.work)
+
+    def _steps(self, plan: Restore, target: str, base: str | None, portion: Portion) -> Iterator[tuple[Changes, str]]:
+        on_the_way = f"{RESTORING}{target}" if base is None else f"{_BEHIND}{base.removeprefix(_BEHIND)}"
+        has_written = False
+        for changes, _ in plan.steps:
+            for store, rows in changes.items():
+                portion.add(store, rows)
+            if portion.is_full:
+                yield portion.take(), on_the_way
+                has_written = True
+        if self._is_last(target):
+            yield portion.take(), target
+            return
+        if has_written:
+            yield portion.take(), f"{_BEHIND}{target}"
+        else:
+            self._kept = _Kept(base, target, portion)
+        raise OvertakenError
+
+    def close(self) -> None:
+        self._below.close()

@@ -48,10 +48,9 @@ RESTORING, FOLLOWING, TAKEN, FAILED = "restoring", "following", "taken", "failed
 class StandbyStatus:
     """A task's copy on this machine.
 
-    `state`: "restoring" until it first was at the task's last commit, then "following"; "taken" while the task itself
-    has the directory; "failed", with `error`, until a later try succeeds. `version`: the committed version that the
-    copy has. `behind`: how many versions the last commit was ahead when the copy's turn began. `current_seconds`: how
-    long ago the copy was at the last commit. `restored`: entries that were written to it.
+    `state`: "restoring" until it first was at the last commit, then "following"; "taken" while the task has the
+    directory; "failed", with `error`, until a try succeeds. `behind`: versions to the last commit when its turn began.
+    `current_seconds`: since it was at the last commit. `restored`: entries that were written to it.
     """
 
     task: str
@@ -66,9 +65,9 @@ class StandbyStatus:
 class Standbys:
     """Keeps copies of all tasks of an application, or of `tasks`, in its local state, until `close`.
 
-    A task that is opened on this machine uses its copy where it is, and restores what is missing. It comes first: the
-    copy is left to it, and taken up again after the task has left. From `application` they take the id and settings.
-    The work is done in a few threads, in portions. Errors are logged, and what failed is tried again.
+    A task that is opened on this machine takes its copy over, and restores what is missing; the copy is taken up again
+    after the task has left. `application` gives the id and the settings. A few threads do the work, in portions. Errors
+    are logged, and what failed is tried again.
     """
 
     def __init__(
@@ -101,10 +100,10 @@ class Standbys:
         return self._has_looked and all(each.state in (FOLLOWING, TAKEN) for each in list(self._copies.values()))
 
     def close(self) -> None:
-        """End, and leave the copies to the tasks; a portion that has begun is written first. Idempotent.
+        """End, and leave the copies to the tasks, after the portions that have begun. Idempotent.
 
-        A copy may wait for the end of a transaction that a killed process left open, which the opening of its task
-        ends: who opens tasks here must not wait for this.
+        A copy may wait for a transaction that only the opening of its task ends: who opens tasks here must not wait for
+        this.
         """
         self._has_ended = True
         self._ticker.close()

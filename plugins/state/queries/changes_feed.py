@@ -40,7 +40,7 @@ from penstock.plugins.state.copies.contents import (
     key_serde,
     store_over,
 )
-from penstock.plugins.state.copies.log_history import LogHistory, OvertakenError
+from penstock.plugins.state.copies.replica import LogHistory, OvertakenError
 from penstock.store import Change as Row
 from penstock.store import Changes
 from penstock.stores.memory import MemoryBackend

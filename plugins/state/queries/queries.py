@@ -23,8 +23,7 @@ from penstock import (
 )
 from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.engine.task.locations import GLOBAL, Places, open_log
-from penstock.plugins.state.copies.contents import declared_store
-from penstock.plugins.state.copies.keys import KeyTasks
+from penstock.plugins.state.copies.contents import KeyTasks, declared_store
 from penstock.support.names import did_you_mean
 
 from .active_server import active_server

@@ -21,8 +21,7 @@ from penstock import (
     ValueTimestampHeaders,
 )
 from penstock.plugins.engine.program.saved_program import SavedTask
-from penstock.plugins.state.copies.contents import store_over
-from penstock.plugins.state.copies.keys import KeyTasks
+from penstock.plugins.state.copies.contents import KeyTasks, store_over
 from penstock.stores.rows.scan import Scan
 
 from .changes_feed import ChangesFeed

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 
-from penstock import (
-    Application,
-    ConfigError,
-    IncompatibleStateError,
-    Log,
-    Restore,
-    Settings,
-    StoreBackend,
-    StoreBackendFactory,
-    World,
-)
-from penstock.hooks import registry
+from penstock import ConfigError, IncompatibleStateError, Log, World
 from penstock.plugins.engine.program.changelog_location import (
     committed_state,
     note_location,
@@ -28,8 +17,10 @@ from penstock.plugins.engine.program.changelog_location import (
 from penstock.plugins.engine.program.preparation import Prepared
 from penstock.plugins.engine.task.epoch import begin_epoch
 from penstock.plugins.engine.task.locations import open_deltas
-from penstock.plugins.engine.task.temporary import TemporaryDirectory
+from penstock.plugins.state.copies.state_reader import StateReader
 from penstock.settings.secret import hide
+
+from .task_writer import TaskWriter
 
 
 @dataclass(frozen=True)
@@ -50,14 +41,12 @@ def move_changelog(
 ) -> Moved:
     """Copy the committed state of every task from the changelog `source` (NAME:LOCATION) to the one in the settings.
 
-    The caller holds the application's lease. A task's state appears as a whole, and a state that is in the new place is
-    not copied again, so a move that was killed can be repeated. Nothing is deleted but what the new place has, from
-    before a reset, of tasks without a commit. `on_task` is called with each task that was copied. `world`: the
-    changelogs' files; None: the machine's. Raises ConfigError when `source` is not a changelog of the same kind,
-    ChangelogError when it lacks a state, too, and IncompatibleStateError when there are `gone_stores`, which would stay
-    behind.
+    The caller holds the application's lease. A state appears as a whole, and is copied once, so a move that was killed
+    can be repeated. It deletes what the new place has of tasks without a commit, from before a reset. `on_task` is
+    called with each task that was copied. Raises ConfigError when `source` is not a changelog of the same kind,
+    ChangelogError when it lacks a state, and IncompatibleStateError for `gone_stores`, which would stay behind.
     """
-    application, assignment = prepared.application, prepared.assignment
+    application, assignment, world = prepared.application, prepared.assignment, world or World()
     name = application.settings.changelog.partition(":")[0]
     from_settings = replace(application.settings, changelog=source)
     if source.partition(":")[0] != name or application.settings.log_changelog is not None:
@@ -78,49 +67,23 @@ def move_changelog(
     for task in stateful_tasks(application, assignment):
         check_lease()
         commit = committed_state(application, assignment, log, task)
-        if commit is None:
-            if task not in lost:
-                _forget_earlier_life(from_settings, application, str(task), world)
-            continue
-        with closing(open_deltas(application.settings, application.id, str(task), world)) as target:
-            if reaches(target, commit.version):
+        with (
+            closing(open_deltas(from_settings, application.id, str(task), world)) as origin,
+            closing(open_deltas(application.settings, application.id, str(task), world)) as target,
+        ):
+            if commit is None:
+                # A start would take what is left from before a reset for the state of a commit that the log has lost.
+                if task not in lost and target.proven() and not origin.proven():
+                    target.destroy()
+                    target.sync()
+            elif reaches(target, commit.version):
                 target.sync()  # a move that was killed may not have come to that
                 there.append(str(task))
-                continue
-            with closing(open_deltas(from_settings, application.id, str(task), world)) as origin:
-                plan = origin.restore(commit.version, None)
-                stores = stores_of(application, task)
-                with restored(plan, stores) as backend:
-                    rows = ((store, *row) for store in stores for row in backend.range(store))
-                    target.snapshot(commit.version, rows, commit)
-            target.restore(commit.version, None)
-        copied.append(str(task))
-        on_task(str(task))
+            else:
+                with StateReader(origin, commit.version, stores_of(application, task)) as state:
+                    TaskWriter(target, world).write(state.rows(), commit)
+                copied.append(str(task))
+                on_task(str(task))
     check_lease()
     note_location(application, log, prepared.identity)
     return Moved(tuple(copied), tuple(there))
-
-
-def _forget_earlier_life(from_settings: Settings, application: Application, task: str, world: World | None) -> None:
-    """Delete what the new place has of a task that has no commit: the place was left before the application was reset.
-
-    A start would take it for the state of a commit that the log has lost. What the present place proves stays.
-    """
-    with (
-        closing(open_deltas(from_settings, application.id, task, world)) as origin,
-        closing(open_deltas(application.settings, application.id, task, world)) as target,
-    ):
-        if target.proven() and not origin.proven():
-            target.destroy()
-            target.sync()
-
-
-@contextmanager
-def restored(plan: Restore, stores: Sequence[str]) -> Iterator[StoreBackend]:
-    """Restore a state on disk, because it need not fit into memory; the block gets the backend with its rows."""
-    factory: StoreBackendFactory = registry().load("store backend", "lmdb")
-    with TemporaryDirectory("restored") as directory, closing(factory(directory, stores)) as backend:
-        for changes, version in plan.steps:
-            known = {store: rows for store, rows in changes.items() if store in stores}
-            backend.write(known, backend.version(), version)
-        yield backend

@@ -26,7 +26,7 @@ from penstock.plugins.engine.task.positions import InputPartitions
 from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.state.copies import Replica
 from penstock.plugins.state.transfer import changelog_move
-from penstock.plugins.state.transfer.backups import backup, pruning
+from penstock.plugins.state.transfer.backups import backup, catalog
 from penstock.plugins.state.transfer.reshard import resharding
 
 from .history import COPY_FAULTS, DELAYED, DISK_FAULTS, LOG_FAULTS, OVERTAKEN, Fault
@@ -180,7 +180,7 @@ _METHODS: dict[str, tuple[tuple[Any, str], ...]] = {
     "reset": ((reset, "reset"),),
     "move of the changelog": ((changelog_move, "move_changelog"),),
     "backup": ((backup, "back_up"),),
-    "prune": ((pruning, "prune"),),
+    "prune": ((catalog, "prune"),),
     "reshard": ((resharding, "reshard"), (resharding, "accept"), (resharding, "undo")),
     "planning and closing": ((Faults, "_overtake"),),  # an act in the middle of another one
 }

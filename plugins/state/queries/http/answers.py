@@ -14,9 +14,16 @@ from zlib import crc32
 
 from penstock import Serde, StateStore, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.plugins.engine.program.saved_program import SavedTask
-from penstock.plugins.state.copies.contents import KINDS_OF_TIMES, LATEST, Entry, entries, entries_of, version_entry
-from penstock.plugins.state.copies.keys import may_wait
-from penstock.plugins.state.copies.store_text import StoreText
+from penstock.plugins.state.copies.contents import (
+    KINDS_OF_TIMES,
+    LATEST,
+    Entry,
+    StoreText,
+    entries,
+    entries_of,
+    may_wait,
+    version_entry,
+)
 from penstock.program.serdes import resolve_serde
 from penstock.store.specs import declared_serdes
 

@@ -1,11 +1,9 @@
 """Backups of the state of all tasks and the way back from them, and the first content of stores."""
 
 from .backup import back_up
-from .catalog import Backup, Catalog
+from .catalog import Backup, Catalog, check_keep, prune
 from .first_content import fill_store
-from .pruning import check_keep, prune
-from .restore_plan import RestorePlan, plan_check, plan_restore, verify_backup
-from .restoring import restore_backup
+from .restoring import RestorePlan, plan_check, plan_restore, restore_backup, verify_backup
 
 __all__ = [
     "Backup",

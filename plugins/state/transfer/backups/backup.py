@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from struct import Struct
+
+from msgpack import packb, unpackb
 
 from penstock import (
     Application,
@@ -16,10 +19,11 @@ from penstock import (
     IncompatibleStateError,
     Log,
     OffsetOutOfRangeError,
+    OutputBatch,
+    Restore,
     StoreError,
     TopicPartition,
     World,
-    version_counter,
 )
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.changelogs.storage import absolute
@@ -28,6 +32,7 @@ from penstock.plugins.engine.program.committed import has_lost_commit
 from penstock.plugins.engine.program.lag import offset_resets
 from penstock.plugins.engine.program.preparation import resolve as resolve_tasks
 from penstock.plugins.engine.program.saved_program import (
+    ProgramNote,
     SavedTask,
     is_same_program,
     read_note,
@@ -36,20 +41,16 @@ from penstock.plugins.engine.program.saved_program import (
     task_partitions,
 )
 from penstock.plugins.engine.task.locations import Places, open_deltas, resolve
+from penstock.plugins.engine.task.own_topics import LEAD_MS, LONGEST_MS, Pause, ask_for_pause
 from penstock.plugins.engine.task.refusals import NO_COMMIT, ways_on
+from penstock.plugins.state.copies.local_copies import beside
 from penstock.plugins.state.copies.replica import Replica
-from penstock.plugins.state.copies.verification import beside
-from penstock.store import Change, Changes
-from penstock.store.backend import in_key_order
+from penstock.plugins.state.copies.state_reader import StateReader, rows_of
 
-from ..changelog_move import restored
+from ..task_writer import TaskWriter
 from .catalog import IN_TRANSIT, Backup, Catalog, stays, stores_of
-from .cut import Cut, Cuts
 
-_PORTION_BYTES = 16 * 1024 * 1024
-_ROW_BYTES = 100
 _MOST_TRIES = 20
-_Row = tuple[str, bytes, bytes | None]
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,12 @@ def back_up(
     world: World | None = None,
     say: Callable[[str], object] = lambda text: None,
 ) -> Written:
-    """Write a backup of the state of all tasks to `location`, and return what was written.
+    """Write a backup of the state of all tasks to `location`, beside the application if it runs.
 
-    The application may run. The backup counts once all of it is there. `patience_seconds`: how long to look for a
-    moment at which no task commits, where tasks are connected by topics; its tasks are asked to rest for that, where it
-    does not come by itself. `say` gets a line for each task. `named`: the id under which the backups are kept, if the
-    log has the application under another one since it was resharded. `whole`: write all state again, for instance
-    because an earlier file is damaged.
+    It counts once all of it is there. `patience_seconds`: how long to look for a moment without a commit, where tasks
+    are connected by topics; they are asked to rest for it. `say` gets a line for each task. `named`: the id under which
+    the backups are kept, if the application was resharded. `whole`: write all state again, e.g. because an earlier file
+    is damaged.
 
     Raises ConfigError for an application that has saved nothing, IncompatibleStateError if the log has lost commits,
     ChangelogError that names the place, StoreError if the tasks commit too fast, and LogError.
@@ -126,9 +126,7 @@ class _Making:
         outputs = {*application.program.sink_topics()} - self._intermediate
         self._cuts = Cuts(application.id, self._note, self._intermediate, outputs, log, world, self._follow)
         self._replicas: dict[str, Replica] = {}
-        self._noted: Mapping[str, set[str]] = {}
-        """The files, by task, that a process which is pruning may delete; if it died or is frozen, at any time."""
-        self._how: dict[str, list[str]] = {"whole": [], "new": [], "unchanged": []}
+        self._stack = ExitStack()
 
     def _last_backup(self) -> Backup | None:
         """Return the last backup that can be read, whose files the next one continues if it is of this incarnation."""
@@ -140,16 +138,15 @@ class _Making:
         return None
 
     def run(self, patience_seconds: float) -> Written:
-        with ExitStack() as stack:
-            stack.enter_context(closing(self._cuts))
+        with closing(self._cuts), self._stack:
             for task in self._tasks.values():
                 if not self._has_way(task):
-                    stack.enter_context(self._replica(task)).catch_up()
+                    self._replica(task).catch_up()
                     self._say(f"task {task.id} is copied to this machine")
             for _ in range(_MOST_TRIES):
                 cut = self._cuts.make(patience_seconds)
                 try:
-                    return self._written(cut, stack)
+                    return self._written(cut)
                 except (_OvertakenError, OffsetOutOfRangeError):
                     continue
         raise StoreError(
@@ -161,7 +158,7 @@ class _Making:
         for replica in self._replicas.values():
             replica.catch_up(passes=1)
 
-    def _written(self, cut: Cut, stack: ExitStack) -> Written:
+    def _written(self, cut: Cut) -> Written:
         version, commits = None, dict(cut.commits)
         for task in self._tasks.values():
             commit, replica = commits[task.id], self._replicas.get(task.id)
@@ -170,19 +167,19 @@ class _Making:
             if not self._cuts.between and replica.catch_up() and replica.commit is not None:
                 commits[task.id] = replica.commit  # no other task depends on which one it is
             else:
-                self._brought(task, commit, stack)
+                self._brought(task, commit)
         starts = self._starts(commits)
         if self._cuts.between:
             # Before the state is written: tasks delete these records once they have processed them.
             version = f"{0:012d}-{self._world.token(8)}"
             with closing(self._catalog.changelog(IN_TRANSIT)) as records:
                 records.snapshot(version, self._cuts.in_transit(cut, starts))
-        self._how = {"whole": [], "new": [], "unchanged": []}
-        self._noted = self._catalog.noted()
+        written: dict[str, list[str]] = {"whole": [], "new": [], "unchanged": []}
+        noted = self._catalog.noted()
         for task in self._tasks.values():
             commit = commits[task.id]
             if commit is not None:
-                self._how[self._write(task, commit, stack)].append(task.id)
+                written[self._write(task, commit, noted.get(task.id, set()))].append(task.id)
         if not is_same_program(read_note(self._application.id, self._log), self._note):
             raise IncompatibleStateError(
                 f"application {self._application.id!r} was started with another program, or reset, meanwhile: make the "
@@ -203,12 +200,12 @@ class _Making:
             name, self._application.id, now, self._note, commits, version, ids, outputs, starts, self._intermediate
         )
         self._catalog.write(backup)
-        return Written(backup, **{how: tuple(tasks) for how, tasks in self._how.items()})
+        return Written(backup, **{how: tuple(tasks) for how, tasks in written.items()})
 
     def _starts(self, commits: Mapping[str, Commit | None]) -> Mapping[TopicPartition, int]:
-        """Return where the topics from outside begin that tasks without a commit read from their start.
+        """Return where topics from outside begin that tasks without a commit read from their start.
 
-        Raises _OvertakenError if one of these tasks has committed since: what it has read may be deleted already.
+        Raises _OvertakenError if one has committed since: what it has read may be deleted already.
         """
         if all(commits.values()):
             return {}
@@ -248,133 +245,254 @@ class _Making:
         if before is None or self._application.settings.log_changelog is not None:
             return False
         with closing(self._deltas(task.id)) as source:
-            return _leads(source, before, commit.version)
+            return _deltas_between(source, before, commit.version) is not None
 
     def _deltas(self, task: str) -> DeltaChangelog:
-        source = open_deltas(self._application.settings, self._application.id, task)
-        source.world, source.beside_writer = self._world, True
+        source = open_deltas(self._application.settings, self._application.id, task, self._world)
+        source.beside_writer = True
         return source
 
-    def _write(self, task: SavedTask, commit: Commit, stack: ExitStack) -> str:
-        """Bring the backup of a task to a commit; return how."""
-        noted = self._noted.get(task.id, set())
+    def _write(self, task: SavedTask, commit: Commit, noted: set[str]) -> str:
+        """Bring the backup of a task to a commit; return how.
+
+        `noted`: its files that a process which is pruning may delete; if it died or is frozen, at any time.
+        """
         with closing(self._catalog.changelog(task.id)) as target:
             if not self._whole and stays(target, commit.version, noted):
                 target.sync()  # a process that did not come to that may have written it
                 return "unchanged"
-            before = self._previous(task.id)
+            writer, previous = TaskWriter(target, self._world), self._previous(task.id)
             # A delta from a version to itself would lead nowhere: what is there of it is damaged, or was not read.
-            is_later = before != commit.version
-            if before is not None and is_later and _builds_on(target, before, noted):
-                if self._append_deltas(task, commit, before, target):
-                    return "new"
-                replica = self._brought(task, commit, stack)
-                stores = stores_of(self._note, task.id)
-                _append(_differing(replica, stores, target, before), before, commit, target, self._world)
-                how = "new"
+            if (
+                previous is not None
+                and previous != commit.version
+                and stays(target, previous, noted)
+                and reaches(target, previous)
+                and not target.wants_snapshot()
+            ):
+                with closing(self._changes(task, commit, previous, target)) as changes:
+                    writer.append(changes, previous, commit)
+                how, text = "new", "what is new"
             else:
-                replica = self._brought(task, commit, stack)
-                target.snapshot(commit.version, _rows(replica), commit)
-                how = "whole"
-            if not reaches(target, commit.version):
-                raise ChangelogError(f"{self._catalog.where}: what was written of task {task.id} is not there")
-            self._say(f"task {task.id}: {'all of its state' if how == 'whole' else 'what is new'} is written")
+                writer.write(self._brought(task, commit).rows(), commit)
+                how, text = "whole", "all of its state"
+            self._say(f"task {task.id}: {text} is written")
             return how
 
-    def _append_deltas(self, task: SavedTask, commit: Commit, before: str, target: DirectoryChangelog) -> bool:
-        """Append the deltas since the last backup; return False if the changelog does not have all of them."""
-        if self._application.settings.log_changelog is not None:
-            return False
-        with closing(self._deltas(task.id)) as source:
-            try:
-                plan = source.restore(commit.version, before)
-            except ChangelogError:
-                return False  # cleaned meanwhile, or damaged: the replica says which
-            if plan.base != before:
-                return False
-            at = before
-            for changes, version in _portions(plan.steps):
-                is_last = version == commit.version
-                # A name of its own: a file is named after its first delta, and another backup may follow on the same.
-                reached = version if is_last else f"{version_counter(version):012d}-{self._world.token(8)}"
-                target.append(changes, at, reached, commit if is_last else None)
-                at = reached
-        return at == commit.version
+    def _changes(
+        self, task: SavedTask, commit: Commit, previous: str, target: DirectoryChangelog
+    ) -> Generator[tuple[str, bytes, bytes | None], None, None]:
+        """Yield the rows that have changed since the last backup; None for those that were deleted."""
+        if self._application.settings.log_changelog is None:
+            with closing(self._deltas(task.id)) as source:
+                plan = _deltas_between(source, previous, commit.version)
+                if plan is not None:
+                    yield from rows_of(plan)
+                    return
+        # Cleaned meanwhile, or damaged: the replica says which.
+        replica, stores = self._brought(task, commit), stores_of(self._note, task.id)
+        with StateReader(target, previous, stores) as last:
+            for store in stores:
+                now = replica.backend(store).range(store) if store in replica.layout else iter(())
+                for key, value, new in beside(last.range(store), now):
+                    if value != new:
+                        yield store, key, new
 
     def _replica(self, task: SavedTask) -> Replica:
-        found = self._replicas.get(task.id)
-        if found is None:
+        if task.id not in self._replicas:
             directory = Places.of(self._application).backup(task.id)
-            found = Replica(self._application, task.id, self._log, directory, world=self._world)
-            self._replicas[task.id] = found
-        return found
+            replica = Replica(self._application, task.id, self._log, directory, world=self._world)
+            self._replicas[task.id] = self._stack.enter_context(replica)
+        return self._replicas[task.id]
 
-    def _brought(self, task: SavedTask, commit: Commit, stack: ExitStack) -> Replica:
-        is_new = task.id not in self._replicas
+    def _brought(self, task: SavedTask, commit: Commit) -> Replica:
         replica = self._replica(task)
-        if is_new:
-            stack.enter_context(replica)
         if not replica.bring_to(commit):
             replica.catch_up()  # if it is damage and not haste, this says so
             raise _OvertakenError
         return replica
 
 
-def _leads(changelog: DeltaChangelog, have: str, target: str) -> bool:
+def _deltas_between(changelog: DeltaChangelog, previous: str, version: str) -> Restore | None:
+    """Return the deltas from one version to another; None if the changelog does not have all of them."""
     try:
-        return changelog.restore(target, have).base == have
+        plan = changelog.restore(version, previous)
     except ChangelogError:
-        return False
+        return None
+    return plan if plan.base == previous else None
 
 
-def _builds_on(target: DirectoryChangelog, before: str, noted: set[str]) -> bool:
-    """Return whether a delta after the version `before` is better than the whole state."""
-    return reaches(target, before) and stays(target, before, noted) and not target.wants_snapshot()
+_THREADS = 8
+_FETCHED_BYTES = 4 * 1024 * 1024
+_OFFSET = Struct(">Q")
+_LOOK_SECONDS = 0.02
+_ALONE_SECONDS = 1.0
+"""How long a moment without a commit is waited for before a pause is asked for."""
+_SHORTEST_PAUSE_MS = 500
+_PORTION = 10_000
 
 
-def _rows(replica: Replica) -> Iterator[tuple[str, bytes, bytes]]:
-    for store in sorted(replica.layout):
-        for key, value in replica.backend(store).range(store):
-            yield store, key, value
+@dataclass(frozen=True)
+class Cut:
+    """The last commit of each task, None where there is none, and the stable ends of the topics between them.
+
+    They all held at one moment, if there are such topics. `outputs`: the ends of output topics then, where nobody
+    wrote.
+    """
+
+    commits: Mapping[str, Commit | None]
+    ends: Mapping[TopicPartition, int]
+    outputs: Mapping[TopicPartition, int]
 
 
-# ---------------------------------------------------------------- what is new
+class Cuts:
+    """Makes cuts of an application while it runs; `note` is of the program that ran last.
+
+    `intermediate`: topics from outside through which its tasks are connected. `outputs`: the others that it writes.
+    `follow` is called while a pause is waited for, so that little is to be read in it.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        note: ProgramNote,
+        intermediate: Collection[str],
+        outputs: Collection[str],
+        log: Log,
+        world: World,
+        follow: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._application_id = application_id
+        self._log = log
+        self._world = world
+        self._follow = follow
+        self._reads = task_partitions(note)
+        self._internal = repartition_topics(application_id, note)
+        between = self._internal | {*intermediate}
+        self.between = [each for read in self._reads.values() for each in read if each.topic in between]
+        """The partitions of repartition topics and intermediate topics."""
+        there = log.topics()
+        self._outputs = [
+            TopicPartition(topic, number)
+            for topic in sorted(set(outputs) & set(there))
+            for number in range(there[topic].partitions)
+        ]
+        self._has_made, self._pause_ms = False, 0
+        self._threads = world.threads(_THREADS, "backup-cut")
+
+    def close(self) -> None:
+        """Release the threads."""
+        self._threads.shutdown()
+
+    def make(self, patience_seconds: float) -> Cut:
+        """Return a cut. Raises StoreError if there is no moment for one within the time.
+
+        Where topics connect tasks, that is a moment without a commit or an open transaction. After a second, or if an
+        earlier cut was of no use, all tasks are asked to rest for half a second; then for twice as long.
+        """
+        deadline = self._world.seconds() + patience_seconds
+        if not self._has_made:
+            self._has_made = True
+            found = self._look_for(min(_ALONE_SECONDS, patience_seconds))
+            if found is not None:
+                return found
+        while self._world.seconds() < deadline:
+            self._pause_ms = max(_SHORTEST_PAUSE_MS, min(2 * self._pause_ms, LONGEST_MS))
+            begins = self._world.seconds() + LEAD_MS / 1000
+            from_ms = self._world.clock.now_ms() + LEAD_MS
+            ask_for_pause(self._log, self._application_id, Pause(from_ms, from_ms + self._pause_ms))
+            while self._world.seconds() < begins:
+                self._follow()
+                self._world.sleep(_LOOK_SECONDS)
+            found = self._look_for(self._pause_ms / 1000)
+            if found is not None:
+                return found
+        asked = f", not even in pauses of up to {self._pause_ms / 1000:g} s that its tasks were asked for"
+        raise StoreError(
+            f"application {self._application_id!r}: there was no moment without a commit or an open transaction"
+            f"{asked if self._pause_ms else ''}, and only then is it known what the commits of its tasks have written: "
+            "give it more time (--patience), let the clocks of its machines agree, or stop the application for the "
+            "backup; nothing was written"
+        )
+
+    def _look_for(self, seconds: float) -> Cut | None:
+        """Return a cut of a moment within so many seconds, None if there is none."""
+        until = self._world.seconds() + seconds
+        while True:
+            before = self._commits()
+            partitions = [*self.between, *self._outputs]
+            ends = self._log.end_offsets(partitions)
+            open_ends = self._log.end_offsets(partitions, stable=False)
+            # If nothing was committed between the two looks, and no transaction was open, the ends are of that moment.
+            is_one = before == self._commits() and all(ends[each] == open_ends[each] for each in self.between)
+            if is_one or not self.between:
+                settled = [each for each in self._outputs if is_one and ends[each] == open_ends[each]]
+                return Cut(before, {each: ends[each] for each in self.between}, {each: ends[each] for each in settled})
+            if self._world.seconds() > until:
+                return None
+            self._world.sleep(_LOOK_SECONDS)
+
+    def _commits(self) -> Mapping[str, Commit | None]:
+        found = {
+            task: self._threads.submit(self._log.last_commit, self._application_id, task, read)
+            for task, read in self._reads.items()
+        }
+        self._world.wait(list(found.values()))
+        return {task: commit.result() for task, commit in found.items()}
+
+    def in_transit(self, cut: Cut, begin: Mapping[TopicPartition, int]) -> Iterator[tuple[str, bytes, bytes]]:
+        """Yield the records that waited between the tasks: the partition's name, the offset and the record.
+
+        `begin`: where tasks without a commit read topics from outside, if not from the end. Raises
+        OffsetOutOfRangeError if a task has processed them meanwhile, and they are deleted.
+        """
+        read = {each: at for commit in cut.commits.values() if commit for each, at in commit.positions.items()}
+        starts = self._log.start_offsets([each for each in self.between if each.topic in self._internal])
+        positions = {**starts, **begin, **read}
+        for each in sorted(self.between, key=partition_name):
+            if each not in positions:
+                continue
+            first = positions[each]
+            yield from _records(self._log, each, first, cut.ends[each])
+            if first < cut.ends[each] and self._log.start_offsets([each])[each] > first:
+                raise OffsetOutOfRangeError(f"{each}: records from {first} on were processed and deleted meanwhile")
 
 
-def _portions(steps: Iterable[tuple[Changes, str]]) -> Iterator[tuple[Changes, str]]:
-    """Yield steps, several small ones as one."""
-    merged: dict[str, dict[bytes, bytes | None]] = {}
-    size, version = 0, ""
-    for changes, version in steps:
-        for store, rows in changes.items():
-            merged.setdefault(store, {}).update(rows)
-            size += sum(len(key) + len(value or b"") + _ROW_BYTES for key, value in rows)
-        if size >= _PORTION_BYTES:
-            yield {store: in_key_order(changed) for store, changed in merged.items()}, version
-            merged, size, version = {}, 0, ""
-    if version:
-        yield {store: in_key_order(changed) for store, changed in merged.items()}, version
+def partition_name(partition: TopicPartition) -> str:
+    """Return the name under which a partition's records are kept."""
+    return f"{partition.topic}:{partition.partition}"
 
 
-def _differing(replica: Replica, stores: list[str], target: DirectoryChangelog, before: str) -> Iterator[_Row]:
-    """Yield the rows of a replica that are not as in the last backup; None for those that it no longer has."""
-    with restored(target.restore(before, None), stores) as kept:
-        for store in stores:
-            now = replica.backend(store).range(store) if store in replica.layout else iter(())
-            for key, was, found in beside(kept.range(store), now):
-                if was != found:
-                    yield store, key, found
+def _records(log: Log, partition: TopicPartition, at: int, end: int) -> Iterator[tuple[str, bytes, bytes]]:
+    name = partition_name(partition)
+    while at < end:
+        batches = log.fetch(partition, at, end, _FETCHED_BYTES)
+        for batch in batches:
+            headers = batch.headers or [()] * len(batch)
+            for row in zip(batch.offsets, batch.keys, batch.values, batch.timestamps, headers, strict=True):
+                yield name, _OFFSET.pack(row[0]), packb(row[1:])
+        at = batches[-1].next_offset if batches else end
 
 
-def _append(rows: Iterator[_Row], before: str, commit: Commit, target: DirectoryChangelog, world: World) -> None:
-    """Append rows in portions, each under a counter of its own between the two versions, as far as there are some."""
-    at, counter, size = before, version_counter(before) + 1, 0
-    changes: dict[str, list[Change]] = {}
-    for store, key, value in rows:
-        if size >= _PORTION_BYTES and counter < version_counter(commit.version):
-            reached = f"{counter:012d}-{world.token(8)}"
-            target.append(changes, at, reached)
-            at, counter, size, changes = reached, counter + 1, 0, {}
-        changes.setdefault(store, []).append((key, value))
-        size += len(key) + len(value or b"") + _ROW_BYTES
-    target.append(changes, at, commit.version, commit)
+def batches_of(rows: Iterator[tuple[str, bytes, bytes]], names: Mapping[str, TopicPartition]) -> Iterator[OutputBatch]:
+    """Yield the records that `Cuts.in_transit` kept, for the partitions that `names` gives by their kept names."""
+    partition: TopicPartition | None = None
+    found: list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]] = []
+    for name, _, data in rows:
+        if found and (names[name] != partition or len(found) >= _PORTION):
+            assert partition is not None
+            yield _batch(partition, found)
+            found = []
+        partition = names[name]
+        found.append(unpackb(data))
+    if partition is not None and found:
+        yield _batch(partition, found)
+
+
+def _batch(
+    partition: TopicPartition, rows: list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]]
+) -> OutputBatch:
+    keys, values, timestamps, headers = map(list, zip(*rows, strict=True))
+    made = [tuple((name, value) for name, value in each) for each in headers]
+    targets = [(partition.partition,)] * len(rows)
+    return OutputBatch(partition.topic, keys, values, timestamps, made if any(made) else None, list(targets))

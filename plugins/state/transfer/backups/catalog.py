@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from penstock import ChangelogError, Commit, ConfigError, StoreError, TopicPartition, World
+from penstock import ChangelogError, Commit, ConfigError, PenstockError, StoreError, TopicPartition, World
 from penstock.plugins.changelogs.directory import DirectoryChangelog, location_and_options
 from penstock.plugins.changelogs.storage import TEMPORARY, Storage, absolute, open_storage
 from penstock.plugins.engine.program.saved_program import ProgramNote, saved_layouts
@@ -40,12 +40,11 @@ _DAY_MS = 24 * 60 * 60 * 1000
 class Backup:
     """A consistent set of commits of all tasks of an application, whose state is beside it.
 
-    `name`: begins with the time, so that names are in the order of time. `note`: of the program that ran last.
-    `commits` by task; None for a task without a commit. `in_transit`: the version of the records that waited
-    between the tasks, in repartition topics and `intermediate`, topics from outside that they write and read; None if
-    there are no such topics. `topic_ids`: of the topics that the tasks read. `outputs`: the ends of output topics at
-    that moment, where they are known, and of intermediate ones: what the application has written since lies behind
-    them. `starts`: where the topics began that tasks without a commit would have read from their start.
+    `name` begins with the time. `note`: of the program that ran last. `commits` by task; None for a task without one.
+    `in_transit`: the version of the records that waited between the tasks, in repartition topics and `intermediate`
+    ones, which the tasks write and read; None without such topics. `topic_ids`: of the topics that the tasks read.
+    `outputs`: the ends, where known, of output and intermediate topics. `starts`: where topics began that tasks without
+    a commit would have read from their start.
     """
 
     name: str
@@ -62,25 +61,28 @@ class Backup:
     @property
     def identity(self) -> str:
         """The incarnation of the application in its log."""
-        found: str = self.note["identity"]
-        return found
+        return str(self.note["identity"])
+
+    @property
+    def positions(self) -> Mapping[TopicPartition, int]:
+        """The positions of all commits."""
+        return {each: at for commit in self.commits.values() if commit for each, at in commit.positions.items()}
 
     @property
     def versions(self) -> Mapping[str, str]:
         """The version that it has in each folder: of each task with stores, and of the records in between."""
-        found = {
+        versions = {
             task: commit.version
             for task, commit in self.commits.items()
             if commit is not None and saved_layouts(self.note, task.partition("_")[0]).now
         }
-        return found if self.in_transit is None else {**found, IN_TRANSIT: self.in_transit}
+        return versions if self.in_transit is None else {**versions, IN_TRANSIT: self.in_transit}
 
 
 class Listed(NamedTuple):
     """The names of backups at one moment, the oldest first.
 
-    `unfinished`: those with a claim alone, which are being made or were cut short. `void`: entries whose claim was
-    deleted before they were written.
+    `unfinished`: with a claim alone: being made, or cut short. `void`: entries written after their claim was deleted.
     """
 
     made: list[str]
@@ -151,7 +153,7 @@ class Catalog:
         return self._read(f"{name or names[-1]}{_END}")
 
     def claimed(self, name: str) -> Backup:
-        """Return what an unfinished backup is to be. Raises StoreError if its claim is damaged."""
+        """Return an unfinished backup. Raises StoreError if its claim is damaged."""
         return self._read(f"{name}{_CLAIM}")
 
     def _read(self, file: str) -> Backup:
@@ -169,10 +171,7 @@ class Catalog:
             return opened.read()
 
     def write(self, backup: Backup) -> None:
-        """Write the entry of a backup, whose files are all there.
-
-        Raises ChangelogError if files of it, or the backup itself, were deleted meanwhile with old backups.
-        """
+        """Write the entry of a backup, whose files are there. Raises ChangelogError if a prune has deleted some."""
         self._write(backup, _CLAIM)  # a prune that looks for claims from now on leaves the files
         self._check_kept(backup)
         self._write(backup, _END)
@@ -234,10 +233,7 @@ class Catalog:
 
     @contextmanager
     def noting(self, files: Mapping[str, Collection[str]]) -> Iterator[None]:
-        """Note the files, by folder, that are deleted in the block. A process that dies in it leaves its note.
-
-        At the end notes that are a day older are deleted, too.
-        """
+        """Note the files, by folder, that are deleted in the block; a process that dies leaves its note for a day."""
         name = f"{_PRUNING}-{self._world.token(8)}"
         lines = sorted(f"{folder}/{file}" for folder, of_folder in files.items() for file in of_folder)
         with self._entries.explaining(f"write {name}"):
@@ -291,20 +287,20 @@ def _data(backup: Backup) -> dict[str, Any]:
         "application_id": backup.application_id,
         "made_at_ms": backup.made_at_ms,
         "note": backup.note,
-        "commits": {task: None if each is None else _commit_data(each) for task, each in backup.commits.items()},
+        "commits": {
+            task: commit
+            and {
+                "version": commit.version,
+                "positions": _offsets_data(commit.positions),
+                "engine_state": b64encode(commit.engine_state).decode(),
+            }
+            for task, commit in backup.commits.items()
+        },
         "in_transit": backup.in_transit,
         "topic_ids": dict(backup.topic_ids),
         "outputs": _offsets_data(backup.outputs),
         "starts": _offsets_data(backup.starts),
         "intermediate": sorted(backup.intermediate),
-    }
-
-
-def _commit_data(commit: Commit) -> dict[str, Any]:
-    return {
-        "version": commit.version,
-        "positions": _offsets_data(commit.positions),
-        "engine_state": b64encode(commit.engine_state).decode(),
     }
 
 
@@ -324,7 +320,10 @@ def _backup(data: dict[str, Any], where: str) -> Backup:
         data["application_id"],
         data["made_at_ms"],
         data["note"],
-        {task: None if each is None else _commit(each) for task, each in data["commits"].items()},
+        {
+            task: each and Commit(_offsets(each["positions"]), each["version"], b64decode(each["engine_state"]))
+            for task, each in data["commits"].items()
+        },
         data["in_transit"],
         data["topic_ids"],
         _offsets(data.get("outputs", [])),
@@ -333,5 +332,74 @@ def _backup(data: dict[str, Any], where: str) -> Backup:
     )
 
 
-def _commit(data: dict[str, Any]) -> Commit:
-    return Commit(_offsets(data["positions"]), data["version"], b64decode(data["engine_state"]))
+def prune(catalog: Catalog, keep: int, say: Callable[[str], object] = lambda text: None) -> list[str]:
+    """Delete all backups of an application but the last `keep`; return the names of those that are gone.
+
+    Files that a kept backup needs stay, and what was written since the last of them: a backup may be under way. Older
+    backups that were cut short are deleted, too. If it is killed, kept ones can be restored, and the next call deletes
+    what is left. `say` gets a line for each folder. Raises ConfigError as `check_keep`, and, before anything is
+    deleted, StoreError or ChangelogError for what is damaged of a kept backup.
+    """
+    check_keep(keep)
+    before = catalog.listed()
+    if not before.made:
+        return []
+    last, gone = before.made[-1], before.made[:-keep]
+    folders = {*catalog.noted(), *(folder for name in gone for folder in _folders(catalog, name))}
+    before_ms = catalog.written_ms(last)
+    needless = _needless(catalog, folders, _kept(catalog, before, last, gone), before_ms)
+    # First the note, then another look at claims: a process that makes a backup does it the other way round.
+    with catalog.noting(needless):
+        now = catalog.listed()
+        # Twice: a look while names are added may miss one that is older than another one that it finds.
+        void = set(before.void) & set(now.void)
+        later = _needless(catalog, folders, _kept(catalog, now, last, gone), before_ms)
+        for name in (*gone, *_cut_short(now, last), *void):
+            # Entries before files: one without all of its files would be a backup that cannot be restored.
+            catalog.delete(name)
+        catalog.sync()
+        for folder, files in needless.items():
+            if deleted := sorted(files & later.get(folder, set())):
+                with closing(catalog.changelog(folder)) as changelog:
+                    changelog.delete(deleted)
+                say(f"{folder}: {len(deleted)} file{'' if len(deleted) == 1 else 's'} deleted")
+        catalog.delete_temporaries(before_ms)
+    return gone
+
+
+def check_keep(keep: int | None) -> None:
+    """Raise ConfigError for a number of backups to keep that is below 1; None: nothing is deleted."""
+    if keep is not None and keep < 1:
+        raise ConfigError(f"--keep: expected 1 or more, found {keep}: the last backup always stays")
+
+
+def _folders(catalog: Catalog, name: str) -> set[str]:
+    try:
+        return set(catalog.read(name).versions)
+    except PenstockError:
+        return set()  # damaged, or of a later release
+
+
+def _cut_short(listed: Listed, last: str) -> list[str]:
+    """Return the unfinished backups that a later one has overtaken."""
+    return [name for name in listed.unfinished if name < last]
+
+
+def _kept(catalog: Catalog, listed: Listed, last: str, gone: list[str]) -> list[Backup]:
+    """Return the backups whose files stay: those that are made, and those that may be under way."""
+    unfinished = set(listed.unfinished).difference(_cut_short(listed, last))
+    made = [catalog.read(name) for name in listed.made if name not in gone]
+    return made + [catalog.claimed(name) for name in sorted(unfinished)]
+
+
+def _needless(catalog: Catalog, folders: Iterable[str], kept: Iterable[Backup], before_ms: int) -> dict[str, set[str]]:
+    """Return the old files, by folder (of `folders` and of kept backups), that none of the kept backups needs."""
+    versions: dict[str, set[str]] = {folder: set() for folder in folders}
+    for backup in kept:
+        for folder, version in backup.versions.items():
+            versions.setdefault(folder, set()).add(version)
+    found = {}
+    for folder, of_folder in versions.items():
+        with closing(catalog.changelog(folder)) as changelog:
+            found[folder] = changelog.needless(of_folder, before_ms)
+    return found

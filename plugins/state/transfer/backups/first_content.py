@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, closing
 from itertools import islice
 from typing import Any
 
@@ -34,8 +34,7 @@ from penstock.plugins.engine.task.commit import PendingCommit
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.report import Phases
 from penstock.plugins.engine.task.task_worker import LastingTaskWorker
-from penstock.plugins.state.copies.contents import declared_store, entries
-from penstock.plugins.state.copies.keys import KeyTasks
+from penstock.plugins.state.copies.contents import KeyTasks, declared_store, entries
 
 _PORTION = 50_000
 _PUT_KINDS = ("key_value", "lru_map", "window", "session", "list")
@@ -56,11 +55,10 @@ def fill_store(
 ) -> int:
     """Fill an empty store, each row in the task of its key, or all in one `task`; return the number of rows.
 
-    `lease` is that of the application. `rows` is called twice, and returns the same: all of them are looked at before
-    the first one is written. The application need not have run before; then it begins at the positions of now, as
-    `offset_reset` says. Until the end it refuses to start; after a kill, repeat it. Raises ConfigError for a kind of
-    store that it cannot fill and for rows that have changed, IncompatibleStateError where the store has content, and
-    what the log, the changelog and the serdes raise.
+    `rows` is called twice, and returns the same: all are checked before the first is written. The application need not
+    have run; then it begins at the positions of now, as `offset_reset` says. Until the end it refuses to start; after a
+    kill, repeat it. Raises ConfigError for a kind that it cannot fill and for rows that have changed,
+    IncompatibleStateError where the store has content, and what the log, the changelog and the serdes raise.
     """
     number, builder = declared_store(application, store)
     kind = getattr(builder, "kind", "key_value")
@@ -71,8 +69,8 @@ def fill_store(
         drop_stores(application, log, lease, [store])
         notes.RESTORING.take_back(application.id, log)
     prepared = prepare(application, log)
-    filling = _Filling(prepared, log, number, builder, task)
-    try:
+    with ExitStack() as stack:
+        filling = _Filling(prepared, log, number, builder, task, stack)
         count = filling.check(rows())
         notes.RESTORING.write(application.id, lease, mark)
         if (filled := filling.fill(rows(), lease.renew)) != count:
@@ -81,8 +79,6 @@ def fill_store(
                 f"{'was' if filled == 1 else 'were'} there: repeat the import with a file that nobody writes to"
             )
         notes.RESTORING.take_back(application.id, log)
-    finally:
-        filling.close()
     return count
 
 
@@ -104,10 +100,7 @@ class _Task(LastingTaskWorker):
         return self._state.stores[name]
 
     def begin_ttl(self, timestamp: int | None) -> None:
-        """Let what is put next expire a TTL after `timestamp` (ms), or after now in the time of the store.
-
-        Where that is stream time, and no record has been processed, it is the wall clock.
-        """
+        """Let what is put next expire a TTL after `timestamp` (ms); None: after now, by stream time or the clock."""
         assert self._state is not None
         now = self._stream_time if self._stream_time >= 0 else self._now
         self._state.set_clocks(now if timestamp is None else timestamp, self._now)
@@ -126,23 +119,24 @@ class _Task(LastingTaskWorker):
 
 
 class _Filling:
-    def __init__(self, prepared: Prepared, log: Log, number: int, store: StoreBuilder, only: str | None) -> None:
+    def __init__(
+        self, prepared: Prepared, log: Log, number: int, store: StoreBuilder, only: str | None, stack: ExitStack
+    ) -> None:
+        """Make the tasks, which `stack` closes."""
         self._application, self._store = prepared.application, store
-        self._resources = ProcessResources()
         self._tasks: dict[str, _Task] = {}
+        resources = stack.enter_context(closing(ProcessResources()))
         for task, partitions in prepared.assignment.tasks.items():
             if task.subtopology == number:
                 count = len(prepared.assignment.tasks)
-                self._tasks[str(task)] = _Task(
-                    self._application, TaskId(*task), partitions, log, resources=self._resources, task_count=count
-                )
-
+                own = _Task(self._application, TaskId(*task), partitions, log, resources=resources, task_count=count)
+                self._tasks[str(task)] = stack.enter_context(closing(own))
         if only is not None and only not in self._tasks:
             raise ConfigError(f"task {only}: store {store.name!r} is in the tasks {', '.join(self._tasks)}")
         self._only = only
         self._key_tasks = KeyTasks(self._application, number, store.name)
-        own = {task: read for task, read in prepared.assignment.tasks.items() if task.subtopology == number}
-        self._count = self._key_tasks.count(list(own.values()))
+        reads = [read for task, read in prepared.assignment.tasks.items() if task.subtopology == number]
+        self._count = self._key_tasks.count(reads)
 
     def check(self, rows: Iterable[Row]) -> int:
         """Raise an error for a store that has content, or for a row that cannot be put; return the number of rows."""
@@ -172,8 +166,7 @@ class _Filling:
 
     def fill(self, rows: Iterable[Row], check_lease: Callable[[], None]) -> int:
         """Put all rows, and commit after each portion; return their number."""
-        waiting: Iterator[Row] = iter(rows)
-        count = 0
+        waiting, count = iter(rows), 0
         while portion := list(islice(waiting, _PORTION)):
             count += len(portion)
             check_lease()
@@ -187,12 +180,6 @@ class _Filling:
             for task in sorted(used):
                 self._tasks[task].commit_stores()
         return count
-
-    def close(self) -> None:
-        for task in self._tasks.values():
-            with closing(task):
-                pass
-        self._resources.close()
 
 
 def _item(row: Row, store: StoreBuilder) -> Any:

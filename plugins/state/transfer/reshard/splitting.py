@@ -1,10 +1,13 @@
-"""SplitState: the rows of all tasks of a sub-topology, divided among the tasks of the new layout, on this machine."""
+"""SplitState: the state of all tasks of a sub-topology, divided among the tasks of the new layout."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,82 +19,73 @@ from penstock import (
     StoreBackendFactory,
     StoreSpec,
     Subtopology,
+    TaskId,
 )
 from penstock.hooks import registry
 from penstock.plugins.engine.task.locations import making_state_directory
 from penstock.plugins.engine.task.task_worker import TaskWorker
+from penstock.plugins.state.copies.state_reader import Portion, Row
 from penstock.program.nodes import decorate
 from penstock.program.serdes import resolve_serde
-from penstock.store import Change
+from penstock.store import Changes
 from penstock.store.specs import declared_serdes
 from penstock.stores.kinds.row_keys import OWN_ROW, merged_numbers, time_in_row
 from penstock.stores.rows.envelope import unwrap, wrap
 from penstock.support.names import changelog_topic
 from penstock.support.private_files import make_private_directory
 
-from .draining import Workers
-from .engine_state import sent_windows
-from .plan import ReshardPlan, task_count
-from .routing import StoreRoute, candidates_of
+from .plan import ReshardPlan, StoreRoute, candidates_of, task_count
 
-_Row = tuple[str, bytes, bytes]
+Workers = Mapping[TaskId, TaskWorker]
 _PORTION_BYTES = 4 * 1024 * 1024
-_ROW_BYTES = 100
-"""What a row takes in memory beside its key and value."""
+_LEAST_BYTES = 1 << 18
 _VERSION = "split"
 
 
 class SplitState:
-    """The logged stores of the new tasks of one sub-topology; one directory for each under `directory`."""
+    """The logged stores of the new tasks of a sub-topology, a directory for each; `stack` closes them."""
 
-    def __init__(self, directory: Path, stores: Sequence[str], tasks: int) -> None:
+    def __init__(self, directory: Path, stores: Sequence[str], tasks: int, stack: ExitStack) -> None:
         self.stores = sorted(stores)
-        self._stack = ExitStack()
         factory: StoreBackendFactory = registry().load("store backend", "lmdb")
         self._backends: list[StoreBackend] = []
         for number in range(tasks):
             with making_state_directory(directory):
                 make_private_directory(directory / str(number))
             backend = factory(directory / str(number), self.stores)
-            self._backends.append(self._stack.enter_context(closing(backend)))
-        self._waiting: list[dict[str, list[Change]]] = [{} for _ in range(tasks)]
-        self._bytes = 0
+            self._backends.append(stack.enter_context(closing(backend)))
+        self._waiting = [Portion(max(_PORTION_BYTES // tasks, _LEAST_BYTES)) for _ in range(tasks)]
         self.change: Mapping[str, Callable[[bytes], bytes]] = {}
         """By store, what is done to its rows."""
-
-    def __enter__(self) -> SplitState:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
 
     def add(self, partition: int, store: str, row: bytes, data: bytes) -> None:
         """Give a row to a task. Raises StoreError when the disk is full."""
         change = self.change.get(store)
         data = data if change is None else change(data)
-        self._waiting[partition].setdefault(store, []).append((row, data))
-        self._bytes += len(row) + len(data) + _ROW_BYTES
-        if self._bytes >= _PORTION_BYTES:
-            self.flush()
+        portion = self._waiting[partition]
+        portion.add(store, ((row, data),))
+        if portion.is_full:
+            self._write(partition, portion.take())
 
     def add_to_all(self, store: str, row: bytes, data: bytes, merged: Callable[[bytes, bytes], bytes]) -> None:
         """Give every task a row of the whole store, `merged` with the one that it has already."""
         self.flush()
         for backend in self._backends:
-            before = backend.get(store, row)
-            together = data if before is None else merged(before, data)
+            other = backend.get(store, row)
+            together = data if other is None else merged(other, data)
             backend.write({store: [(row, together)]}, backend.version(), _VERSION)
 
     def flush(self) -> None:
         """Write what waits."""
-        for backend, changes in zip(self._backends, self._waiting, strict=True):
-            if changes:
-                ordered = {store: sorted(rows) for store, rows in changes.items()}
-                backend.write(ordered, backend.version(), _VERSION)
-                changes.clear()
-        self._bytes = 0
+        for partition, portion in enumerate(self._waiting):
+            self._write(partition, portion.take())
 
-    def rows(self, partition: int) -> Iterator[_Row]:
+    def _write(self, partition: int, changes: Changes) -> None:
+        backend = self._backends[partition]
+        if changes:
+            backend.write(changes, backend.version(), _VERSION)
+
+    def rows(self, partition: int) -> Iterator[Row]:
         """Yield the rows of a task, by store and key."""
         backend = self._backends[partition]
         return ((store, row, data) for store in self.stores for row, data in backend.range(store))
@@ -101,49 +95,50 @@ class SplitState:
         return self._backends[partition].get(store, row)
 
 
+@contextmanager
 def split_state(
     plan: ReshardPlan, subtopology: Subtopology, workers: Workers, then: Assignment, directory: Path
-) -> SplitState:
-    """Return the state of the new tasks of a sub-topology; `then` has all tasks of the new layout. Close it.
+) -> Iterator[SplitState]:
+    """Return the state of the new tasks of a sub-topology; `then` has all tasks of the new layout.
 
     Raises IncompatibleStateError, naming the store and a key, where the state is not divided by key.
     """
     layout = {} if subtopology.layouts is None else subtopology.layouts.now
     tasks = task_count(then, subtopology.id)
-    stores = [name for name, kept in layout.items() if kept.logged]
+    logged = [name for name, kept in layout.items() if kept.logged]
+    stores = [name for name in logged if name not in plan.dropped]
     own = {task.partition: worker for task, worker in workers.items() if task.subtopology == subtopology.id}
-    made = SplitState(directory, stores, tasks)
-    try:
-        wanted = [store for store in stores if store not in plan.dropped]
-        made.change = _changes(plan, subtopology, own, wanted, then)
+    with ExitStack() as stack:
+        split = SplitState(directory, logged, tasks, stack)
+        split.change = _changes(plan, subtopology, own, stores, then)
         if len(own) == tasks:
-            _copy(own, wanted, made)
+            for partition, store, row, data in _rows(own, stores):
+                split.add(partition, store, row, data)
         else:
-            _divide(plan, subtopology, own, wanted, tasks, made)
-        made.flush()
-    except BaseException:
-        made.__exit__()
-        raise
-    return made
+            _divide(plan, subtopology, own, stores, tasks, split)
+        split.flush()
+        yield split
+
+
+def _rows(own: Mapping[int, TaskWorker], stores: Collection[str]) -> Iterator[tuple[int, str, bytes, bytes]]:
+    """Yield the partition of a task, store, key and value of all rows of the old tasks in some stores."""
+    for partition, worker in own.items():
+        for store, row, data in worker.rows():
+            if store in stores:
+                yield partition, store, row, data
 
 
 def _changes(
     plan: ReshardPlan, subtopology: Subtopology, own: Mapping[int, TaskWorker], stores: Sequence[str], then: Assignment
-) -> dict[str, Callable[[bytes], bytes]]:
+) -> Mapping[str, Callable[[bytes], bytes]]:
     """Return, by store, the function that changes its rows, where these have the numbers of partitions."""
-    found = {store: route for store in stores if (route := value_route(plan, subtopology, store, then)) is not None}
-    for worker in own.values() if found else ():
-        for store, _, data in worker.rows():
-            if store in found:
-                found[store].check(data)
-    return {store: route.moved for store, route in found.items()}
-
-
-def _copy(own: Mapping[int, TaskWorker], stores: Sequence[str], made: SplitState) -> None:
-    for partition, worker in own.items():
-        for store, row, data in worker.rows():
-            if store in stores:
-                made.add(partition, store, row, data)
+    routes: dict[str, ValueRoute] = {}
+    for spec in subtopology.stores:
+        if spec.name in stores and isinstance(spec, StoreSpec) and spec.division.partition_in_value is not None:
+            routes[spec.name] = ValueRoute(plan, spec, then)
+    for _, store, _, data in _rows(own, routes) if routes else ():
+        routes[store].check(data)
+    return {store: route.moved for store, route in routes.items()}
 
 
 def _divide(
@@ -152,37 +147,32 @@ def _divide(
     own: Mapping[int, TaskWorker],
     stores: Sequence[str],
     tasks: int,
-    made: SplitState,
+    split: SplitState,
 ) -> None:
     routes = {store: StoreRoute(plan, subtopology, store) for store in stores}
     count = task_count(plan.tasks, subtopology.id)
-    for partition, worker in own.items():
-        for store, rows in _by_store(worker.rows()):
-            if store in routes:
-                routes[store].check(f"{subtopology.id}_{partition}", partition, count, rows)
-    choose: dict[str, Callable[[bytes], int | None]] = {store: route.split(tasks) for store, route in routes.items()}
+    for (partition, store), rows in groupby(_rows(own, stores), key=itemgetter(0, 1)):
+        routes[store].check(f"{subtopology.id}_{partition}", partition, count, (row for *_, row, _ in rows))
+    choose = {store: route.split(tasks) for store, route in routes.items()}
     is_sent = _sent_rows(plan, subtopology, own)
-    for partition, worker in own.items():
-        for store, row, data in worker.rows():
-            if store not in choose or (store in is_sent and is_sent[store](partition, row)):
-                continue
-            target = choose[store](row)
-            if target is None:
-                # What has expired for one old task alone stays where windows are sent when they close.
-                keeps_rows = partial(merged_numbers, keeps_rows=True)
-                merged = keeps_rows if store in is_sent else partial(routes[store].merged, row)
-                made.add_to_all(store, row, data, merged)
-            else:
-                made.add(target, store, row, data)
+    for partition, store, row, data in _rows(own, stores):
+        if store in is_sent and is_sent[store](partition, row):
+            continue
+        target = choose[store](row)
+        if target is None:
+            # What has expired for one old task alone stays where windows are sent when they close.
+            keeps_rows = partial(merged_numbers, keeps_rows=True)
+            split.add_to_all(store, row, data, keeps_rows if store in is_sent else partial(routes[store].merged, row))
+        else:
+            split.add(target, store, row, data)
 
 
 def _sent_rows(
     plan: ReshardPlan, subtopology: Subtopology, own: Mapping[int, TaskWorker]
-) -> dict[str, Callable[[int, bytes], bool]]:
-    """Return, by store, whether a row of a task is of a window that was sent when it closed, and others wait for.
+) -> Mapping[str, Callable[[int, bytes], bool]]:
+    """Return, by store, whether a row of a task is of a window that was sent when it closed.
 
-    Where tasks are at different times, the new ones begin with the lowest, so that no window is left out; a window
-    that a task has sent is left out, so that it is not sent again.
+    Where tasks are at different times, the new ones begin with the lowest: windows that a task has sent are left out.
     """
     states = {partition: worker.commit.engine_state for partition, worker in own.items() if worker.commit is not None}
     sent = sent_windows(f"application {plan.id!r} cannot be resharded", states, plan.dropped)
@@ -205,18 +195,8 @@ def _sent_row(subtopology: Subtopology, store: str, times: Mapping[int, int]) ->
     return is_sent
 
 
-def _by_store(rows: Iterable[_Row]) -> Iterator[tuple[str, Iterator[tuple[bytes, bytes]]]]:
-    from itertools import groupby
-
-    for store, group in groupby(rows, key=lambda row: row[0]):
-        yield store, ((row, data) for _, row, data in group)
-
-
 class ValueRoute:
-    """The values of one store, which have the partition of a record with another key: see `PartitionInValue`.
-
-    That partition is found as for a store of the sub-topology whose partitions are meant.
-    """
+    """The values of one store, which have the partition of a record with another key: see `PartitionInValue`."""
 
     def __init__(self, plan: ReshardPlan, store: StoreSpec, then: Assignment) -> None:
         self._where = f"application {plan.id!r}, store {store.name!r}"
@@ -255,9 +235,129 @@ class ValueRoute:
         return wrap(self._serde.serialize(value), *envelope[1:])
 
 
-def value_route(plan: ReshardPlan, subtopology: Subtopology, store: str, then: Assignment) -> ValueRoute | None:
-    """Return the route of a store whose values have partitions; None for others."""
-    spec = next((each for each in subtopology.stores if each.name == store), None)
-    if not isinstance(spec, StoreSpec) or spec.division.partition_in_value is None:
-        return None
-    return ValueRoute(plan, spec, then)
+_LATER = frozenset({"observed", "closed", "wait", "arrived", "moved", "stream_time", "ticket"})
+"""Numbers of operators of which the highest counts: times that only grow, and counters."""
+_EARLIER = frozenset({"next_end", "closed_to", "min_time", "first", "next_emit"})
+"""Those of which the lowest counts: when something is due, and up to where windows were sent when they closed."""
+_SENT, _NEXT = "closed_to", "next_end"
+
+SentWindows = Mapping[str, Mapping[int, int]]
+"""By store and partition: windows up to this end were sent when they closed."""
+
+
+def sent_windows(where: str, states: Mapping[int, bytes], dropped: frozenset[str]) -> SentWindows:
+    """Return the stores of windows that are sent when they close, if their tasks are at different times.
+
+    `states`: by partition. Raises IncompatibleStateError for a store that several operators write.
+    """
+    found: dict[str, dict[int, int]] = {}
+    for partition, state in states.items():
+        for name, values in (json.loads(state) if state else {}).get("stores", {}).items():
+            if _NEXT in values and name.partition("/")[0] not in dropped:
+                found.setdefault(name, {})[partition] = _sent_to(values)
+    differing = {name: times for name, times in found.items() if len(set(times.values())) > 1}
+    for name in differing:
+        if "/" in name:
+            raise IncompatibleStateError(
+                f"{where}, store {name.partition('/')[0]!r}: it sends windows when they close, and the streams that it "
+                "is made of are at different times; let each of its tasks process records of a later time"
+            )
+    return differing
+
+
+def _sent_to(values: Mapping[str, int]) -> int:
+    now = values.get("observed", -1)
+    passed = now - values.get("wait", 0) if now >= 0 else -1
+    return max(passed, values.get("closed", -1), values.get(_SENT, -1))
+
+
+def merged_state(where: str, states: Sequence[bytes], dropped: frozenset[str]) -> dict[str, Any]:
+    """Return the engine state with which each new task of a sub-topology begins, without partition times.
+
+    Stream time is the highest, schedules are due when the first was. Raises IncompatibleStateError, naming the node,
+    for schedules that the tasks do not have in common, and for numbers with no rule.
+    """
+    read = [json.loads(each) if each else {} for each in states]
+    for state in read:
+        for values in state.get("stores", {}).values():
+            if _NEXT in values:
+                values[_SENT] = _sent_to(values)
+    made: dict[str, Any] = {
+        "stream": max((each.get("stream", -1) for each in read), default=-1),
+        "wall": max((each.get("wall", 0) for each in read), default=0),
+    }
+    if stores := _numbers(where, read, dropped):
+        made["stores"] = stores
+    if timers := _schedules(where, read):
+        made["timers"] = timers
+    if names := {name: alias for each in read for name, alias in each.get("names", {}).items()}:
+        made["names"] = names
+    return made
+
+
+def with_partition_times(state: Mapping[str, Any], times: Mapping[str, int]) -> bytes:
+    """Return an engine state as it is saved, with the times of the partitions that the task goes on reading."""
+    made = dict(state)
+    if any(time >= 0 for time in times.values()):
+        made["partitions"] = dict(times)
+    return json.dumps(made, separators=(",", ":")).encode()
+
+
+def partition_times(states: Sequence[bytes]) -> dict[str, int]:
+    """Return the time of each input partition that the old tasks have read."""
+    return {name: time for each in states if each for name, time in json.loads(each).get("partitions", {}).items()}
+
+
+def _numbers(where: str, read: Sequence[Mapping[str, Any]], dropped: frozenset[str]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, list[int]]] = {}
+    for state in read:
+        for store, values in state.get("stores", {}).items():
+            if store.partition("/")[0] not in dropped:
+                for name, value in values.items():
+                    found.setdefault(store, {}).setdefault(name, []).append(value)
+    made: dict[str, dict[str, int]] = {}
+    for store, values in found.items():
+        made[store] = {name: _number(where, store, name, numbers) for name, numbers in values.items()}
+    return made
+
+
+def _number(where: str, store: str, name: str, numbers: Sequence[int]) -> int:
+    if name in _LATER:
+        return max(numbers)
+    if name in _EARLIER:
+        return min(numbers)
+    raise IncompatibleStateError(
+        f"{where}, {store!r}: it saves a number {name!r}, and no rule says what it is for several tasks together"
+    )
+
+
+def _schedules(where: str, states: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[str | None]]]:
+    found: dict[str, dict[str, list[list[str | None]]]] = {}
+    for state in states:
+        for node, keys in state.get("timers", {}).items():
+            for key, texts in keys.items():
+                found.setdefault(node, {}).setdefault(key, []).append(texts)
+    return {
+        node: {key: _earliest(where, node, of_tasks, len(states)) for key, of_tasks in keys.items()}
+        for node, keys in found.items()
+    }
+
+
+def _earliest(where: str, node: str, of_tasks: Sequence[Sequence[str | None]], tasks: int) -> list[str | None]:
+    """Return the schedules of a node that all tasks have, with the earliest times; a new task has none yet."""
+    forms = {tuple(map(_form, texts)) for texts in of_tasks}
+    are_later = any(text is not None and "/" in text for texts in of_tasks for text in texts)
+    if len(forms) > 1 or (are_later and len(of_tasks) < tasks):
+        raise IncompatibleStateError(
+            f"{where}, node {node!r}: its tasks have different schedules, so they belong to single keys or records, "
+            "and a schedule does not say to which: keep in a store what is to be done and when"
+        )
+    return [
+        None if None in texts else min(filter(None, texts), key=lambda text: int(text[1:].partition("/")[0]))
+        for texts in zip(*of_tasks, strict=True)
+    ]
+
+
+def _form(text: str | None) -> str | None:
+    """Return what a schedule calls and how often, without when it is due."""
+    return None if text is None else text[0] + text.partition("/")[2]
