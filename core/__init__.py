@@ -6,7 +6,7 @@ from .errors import ConfigError, PenstockError, ProcessingError, StoreError, Top
 from .for_plugins import *  # noqa: F403 (it has the list)
 from .handlers import DeadLetter, Failure, Handler, Retry, Stage, fail, skip
 from .hooks import hookimpl, plugin_manager
-from .processor import Processor, ValueTransformer
+from .processor import Processor, ValueTransformer, visitor
 from .program.builder import Topology
 from .program.partitioning import default_partitioner
 from .program.program import Program
@@ -24,7 +24,6 @@ from .store.kinds.session import SessionStore, session_store
 from .store.kinds.versioned import VersionedKeyValueStore, versioned_store
 from .store.kinds.window import WindowStore, window_store
 from .store.kinds.windowed import Windowed
-from .visitors import visitor
 
 __all__ = [
     "Application",

@@ -73,6 +73,7 @@ from .serde import (
     Int32Serde,
     IntSerde,
     StrSerde,
+    WrappingSerde,
 )
 from .settings.application import TopologyBuilder
 from .settings.settings import Setting
@@ -109,7 +110,6 @@ from .store.kinds.window import HeadersWindowStore, ReadOnlyWindowStore, Timesta
 from .store.record_cache import Change, FlushListener
 from .store.specs import StoreSpec
 from .world import World
-from .wrapping_serde import WrappingSerde
 
 __all__ = [
     "Assignment",

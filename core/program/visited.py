@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import TopologyError
-from ..processor import Processor
+from ..processor import Processor, Visitor, visitors_of
 from ..support.names import timer_store_name
-from ..visitors import Visitor, visitors_of
 from .nodes import Node, ProcessorNode
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..errors import TopologyError
+from ..processor import Visitor
 from ..program.nodes import ProcessorNode
 from ..program.visited import check_visitors_of, visited_store, visitor_name
 from ..program.wrapping import innermost, visitor_of
 from ..store import StateStore, VisitableStore
 from ..support.callbacks import check_result
-from ..visitors import Visitor
 from .failures import RECORD_ERRORS
 from .progress import Progress
 

@@ -55,8 +55,8 @@ from penstock.serde import (
     Int32Serde,
     IntSerde,
     StrSerde,
+    WrappingSerde,
 )
-from penstock.wrapping_serde import WrappingSerde
 from tests.test_structure import MODULES
 
 from ..serdes.shop_messages import Line

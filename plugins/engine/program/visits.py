@@ -17,12 +17,12 @@ from penstock import (
     TopicPartition,
 )
 from penstock.plugins.engine.task import notes
+from penstock.processor import Visitor
 from penstock.program.visited import check_visitors_of, visitor_name
 from penstock.program.wrapping import innermost
 from penstock.support.names import did_you_mean
 from penstock.task.making import make_processor
 from penstock.task.visits import Visit, VisitProgress, saved_visits
-from penstock.visitors import Visitor
 
 from .preparation import resolve
 
