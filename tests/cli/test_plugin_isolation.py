@@ -30,7 +30,8 @@ def installed(console: Console, name: str, plugin: str = FINE, *, point: str = "
 
 
 def test_entry_points_may_be_named_like_ours_and_like_those_of_others(console: Console) -> None:
-    ours = {(each["kind"], each["name"]) for each in console.json("plugins", "--json")["components"]}
+    listed = json.loads(console.process("plugins", "--json")[0])
+    ours = {(each["kind"], each["name"]) for each in listed["components"]}
     points = {"acme": "stores", "best": "cli", "cent": "contrib-sqlite", "dell": "plugin", "east": "plugin"}
     for name, point in points.items():
         environment = installed(console, name, point=point)

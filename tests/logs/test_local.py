@@ -100,9 +100,10 @@ def test_a_topic_made_again_between_packing_and_committing(
 ) -> None:
     """Its records were partitioned for the old one: they are for the new one now."""
     done: list[bool] = []
+    pack_outputs = committer_module.pack_outputs
 
     def replace_topic_after_packing(*arguments: Any) -> Any:
-        packed = committer_module.pack_outputs(*arguments)
+        packed = pack_outputs(*arguments)
         if not done:
             done.append(True)
             log.delete_topic("out")
