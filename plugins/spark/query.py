@@ -41,7 +41,7 @@ from penstock.task.visits import Visit
 from .batches.checkpoint import Checkpoint, delete_with_spark
 from .batches.executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction
 from .batches.host_caller import HostCaller, host_key
-from .batches.source import PlannerWatch
+from .batches.planner_watch import PlannerWatch
 from .observed import OBSERVED, sums
 from .placement.executors import LateExecutors
 from .placement.slot_placement import SlotPlacement

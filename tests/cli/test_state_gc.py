@@ -14,7 +14,7 @@ from penstock import TaskId, TopicPartition
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.operate.cli.target import load
 from penstock.plugins.spark.dataframe.stream_commit import SourceOrder
-from penstock.plugins.spark.dataframe.stream_task import StreamTask
+from penstock.plugins.spark.dataframe.stream_engine import StreamTask
 
 from ..changelogs.s3_server import S3Server
 from .applications import TARGET, counting, run

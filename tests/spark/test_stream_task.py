@@ -43,8 +43,7 @@ from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.report import DetailedCounts
 from penstock.plugins.spark.dataframe.packing import Packer, Rows
 from penstock.plugins.spark.dataframe.stream_commit import SourceOrder, StreamCommit, next_anchors, oldest_needed
-from penstock.plugins.spark.dataframe.stream_engine import Cargo, StreamBatch
-from penstock.plugins.spark.dataframe.stream_task import Outcome, StreamTask
+from penstock.plugins.spark.dataframe.stream_engine import Cargo, Outcome, StreamBatch, StreamTask
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.world import World
 

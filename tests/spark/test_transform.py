@@ -23,7 +23,7 @@ from penstock.plugins.engine.task.shipping import pack
 from penstock.plugins.serdes.registry.avro import AvroSerde
 from penstock.plugins.spark import Records, transform
 from penstock.plugins.spark.dataframe.stream_commit import SourceOrder, StreamCommit
-from penstock.plugins.spark.dataframe.stream_task import StreamTask
+from penstock.plugins.spark.dataframe.stream_engine import StreamTask
 from penstock.plugins.spark.dataframe.transform import local_directory
 from penstock.plugins.spark.placement.group_keys import group_key
 from penstock.plugins.spark.session import interpreter

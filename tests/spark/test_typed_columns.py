@@ -49,12 +49,10 @@ from penstock.plugins.serdes.registry.json_schema import JsonSchemaSerde
 from penstock.plugins.spark import Records, topic_rows, transform
 from penstock.plugins.spark.dataframe.packing import Packer
 from penstock.plugins.spark.dataframe.stream_commit import SourceOrder
-from penstock.plugins.spark.dataframe.stream_task import StreamTask
-from penstock.plugins.spark.dataframe.typed.columns import Column
-from penstock.plugins.spark.dataframe.typed.outputs import packed, unpacked
+from penstock.plugins.spark.dataframe.stream_engine import StreamTask
 from penstock.plugins.spark.dataframe.typed.schemas import parts_of, spark_schemas
-from penstock.plugins.spark.dataframe.typed.serdes import TopicPart, TypedTopics
-from penstock.plugins.spark.dataframe.typed.sources import typed_keys, typed_values
+from penstock.plugins.spark.dataframe.typed.serdes import Column, TopicPart, TypedTopics
+from penstock.plugins.spark.dataframe.typed.sources import packed, typed_keys, typed_values, unpacked
 from penstock.plugins.spark.dataframe.typed.spark_types import column_of, fitted, type_of
 from penstock.plugins.spark.session.sessions import tune
 

@@ -26,6 +26,7 @@ with needed("serde 'avro'", "avro"):
     from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
     from .avro_schemas import (
+        RecordUnions,
         check_values,
         keep_ints,
         prepare_reader,
@@ -35,10 +36,8 @@ with needed("serde 'avro'", "avro"):
     )
     from .base import RegistryOptions, RegistrySerde, declared_schema
     from .client import MockRegistryClient, RegistryClient
-    from .record_unions import RecordUnions
 
-from ..typed.absent_fields import has_defaults_in_class, to_builtins
-from ..typed.set_order import inside
+from ..typed.set_order import has_defaults_in_class, inside, to_builtins
 from ..typed.shipped import classes_inside, prepare_classes, restore_fields
 
 T = TypeVar("T")

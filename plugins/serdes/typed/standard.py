@@ -13,10 +13,17 @@ from msgspec import inspect
 
 from penstock import ConfigError
 
-from .absent_fields import has_defaults_in_class, names_in_order, with_all_fields
 from .base import TypedSerde, kind_name
 from .json_schemas import OMITTED, ORDER, Schema, essence
-from .set_order import default_in_order, has_sets_inside_sets, in_order, inside
+from .set_order import (
+    default_in_order,
+    has_defaults_in_class,
+    has_sets_inside_sets,
+    in_order,
+    inside,
+    names_in_order,
+    with_all_fields,
+)
 
 T = TypeVar("T")
 _NATURAL = (bytes, date, datetime, time, timedelta, Decimal)

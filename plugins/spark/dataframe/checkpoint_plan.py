@@ -28,9 +28,8 @@ from penstock.plugins.engine.program.plan import (
 from penstock.program.layouts import layout_of_fingerprint
 from penstock.task.saved_schedules import left_schedules
 
-from .checkpoint_state import Checkpoint
+from .checkpoint_state import Checkpoint, changes_of_history, check_continues, stores_in
 from .checks import check_application, check_count
-from .continuing import changes_of_history, check_continues, stores_in
 from .stream_commit import SourceOrder, StreamCommit
 
 _Programs = Sequence[tuple[int, Mapping[str, Any]]]

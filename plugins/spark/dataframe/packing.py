@@ -17,7 +17,7 @@ from .typed.serdes import ValueColumn
 if TYPE_CHECKING:
     import pyarrow
 
-    from .typed.columns import Column
+    from .typed.serdes import Column
 
 CHUNK_SCHEMA = "group long, topic string, chunk binary"
 

@@ -1,38 +1,281 @@
-"""For `transform`: the proxy that hands a task's batch to a task host, and what the host runs.
-
-Spark's checkpoint is the commit.
-"""
+"""StreamEngine: what a task host runs for a query of transform. StreamTask: one of its tasks."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock import Application, ConfigError, TaskId, TopicPartition
+from penstock import (
+    Application,
+    ChangelogError,
+    Commit,
+    ConfigError,
+    IncompatibleStateError,
+    OutputBatch,
+    SourceNode,
+    StaleStoreError,
+    TaskId,
+    TopicPartition,
+    duration_ms,
+)
 from penstock.plugins.engine.host.client import Client
 from penstock.plugins.engine.host.executor_identity import executor_identity
 from penstock.plugins.engine.host.log_lines import log_to_stderr
+from penstock.plugins.engine.host.reports import Observed
 from penstock.plugins.engine.host.slot_engine import Cargo as HostCargo
 from penstock.plugins.engine.host.slot_engine import Engine, HostInfo
+from penstock.plugins.engine.task.commit import PendingCommit, TaskCommits
+from penstock.plugins.engine.task.local_state.task_state import TaskState
+from penstock.plugins.engine.task.locations import open_deltas
 from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.report import Phases, TaskCounts
 from penstock.plugins.engine.task.shipping import Arrived
+from penstock.plugins.engine.task.task_runner import TaskRunner
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
+from penstock.program.layouts import Layouts, layout_of_fingerprint
+from penstock.task.failures import RetryRequested
+from penstock.task.task import Task
 
 from ..batches.host_caller import HostCaller
 from ..observed import COUNTS, counts_row
 from ..worker_errors import message_first
-from .stream_commit import SourceOrder, StreamCommit
-from .stream_task import Outcome, StreamTask
-from .typed.outputs import packed
+from .checkpoint_state import check_continues, stores_in
+from .packing import Rows
+from .stream_commit import SourceOrder, SparkCommitter, StreamCommit, next_anchors, oldest_needed
 from .typed.serdes import TypedTopics
+from .typed.sources import packed
 
 if TYPE_CHECKING:
     import pandas
     from pyspark.sql.streaming.state import GroupState
+
+
+_CHUNK = 10_000
+"""Records that are decoded at once."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A batch of a task: its commit, if Spark commits it, its outputs, and when the next punctuator is due (ms).
+
+    `observed`: its counts. `chunks`: the outputs, packed, in place of `outputs`.
+    """
+
+    commit: StreamCommit
+    outputs: list[OutputBatch]
+    next_tick: int | None
+    observed: Observed
+    chunks: list[bytes] = field(default_factory=list)
+
+
+class StreamTask(TaskRunner):
+    """One task of a query.
+
+    Spark's checkpoint is the commit point. A batch appends its delta to the changelog. The delta's version is part of
+    the group's state, which Spark drops when the batch fails. The changes wait in the commit buffers until the next
+    batch brings that version: only then is the batch committed, and they are written to the local store. So the store,
+    or a copy made from the changelog, can go on from whatever state Spark brings. `stream` is a query's own name;
+    `kept`: number of past batches that Spark may still roll back to. `typed`: topics
+    whose keys or values are columns of Spark's types.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        task_id: TaskId,
+        partitions: Sequence[TopicPartition],
+        fingerprint: Mapping[str, Any],
+        resources: ProcessResources,
+        *,
+        stream: str,
+        kept: int,
+        has_timeouts: bool,
+        source_order: SourceOrder,
+        typed: TypedTopics | None = None,
+    ) -> None:
+        super().__init__(application, task_id, resources)
+        self._typed = typed or TypedTopics()
+        self._subtopology = self._typed.applied(self._subtopology, application.settings)
+        sources = {
+            topic: self._typed.source(source, topic) for source in self._subtopology.sources for topic in source.topics
+        }
+        self._inputs: list[tuple[TopicPartition, SourceNode]] = [(each, sources[each.topic]) for each in partitions]
+        self._fingerprint = fingerprint
+        self._stream = stream
+        self._directory_name = f"{task_id}.{stream}"
+        self._kept = kept
+        self._has_timeouts = has_timeouts
+        self._source_order = source_order
+        self._checkpoint = SparkCommitter(None)
+        self._commit: StreamCommit | None = None
+        self._counts = TaskCounts()
+
+    def run(self, chunks: Mapping[str, Sequence[bytes]], clock_ms: int, known: StreamCommit | None) -> Outcome:
+        """Process a batch: packed rows by topic, after `known`, the commit in Spark's checkpoint (None: a new task).
+
+        The same batch after the same commit gives the same outputs. Raises the handlers' errors, IncompatibleStateError
+        when the program does not fit the saved state, and the errors of changelog and stores. The next call then starts
+        from its own `known`.
+        """
+        while True:
+            try:
+                outcome = self._run(chunks, clock_ms, known)
+                self._retries.clear()
+                return outcome
+            except RetryRequested as retry:
+                self.abandon()
+                self._retries.wait(retry)
+            except BaseException:
+                self.abandon()
+                raise
+
+    def _run(self, chunks: Mapping[str, Sequence[bytes]], clock_ms: int, known: StreamCommit | None) -> Outcome:
+        if known is None or not self._goes_on_from(known):
+            self.abandon()
+            self._open(known, clock_ms)
+        task, state, commits, last = self.task, self._state, self._commits, self._commit
+        assert task is not None and state is not None and commits is not None and last is not None
+        rows = [
+            Rows(each, chunks.get(each.topic, ()), last.read.get(each.topic, 0), self._typed.value_column(each.topic))
+            for each, _ in self._inputs
+        ]
+        self._process(task, rows, clock_ms)
+        task.punctuate_wall_clock()
+        # A snapshot here shows the state that Spark has committed: this batch's changes are not written yet.
+        self._maintain_changelog(state, last)
+        pending = commits.take(task)
+        next_tick = self._next_tick(task)
+        outputs: list[OutputBatch] = []
+        if pending is not None:
+            pending.write()
+            self._commit, outputs = self._stream_commit(last, pending), pending.outputs
+        state.backends.release()
+        self._resources.clean_up(self._application)
+        return Outcome(self._commit or last, outputs, next_tick, self._observed(task, state, commits))
+
+    def _observed(self, task: Task, state: TaskState, commits: TaskCommits) -> Observed:
+        """Return the counts of this batch."""
+        counted = self._counts.since_last(task)
+        produced, commits.produced = commits.produced, 0
+        made = int(commits.pending is not None)
+        counts = replace(counted, records_out=produced, commits=made, restored=state.take_restored())
+        return Observed(counts, state_rows=commits.state_rows)
+
+    def _process(self, task: Task, rows: Sequence[Rows], clock_ms: int) -> None:
+        """Process all rows. The batch has all of them, so the task does not wait for another topic's."""
+        by_partition = {each.partition: each for each in rows}
+        task.plan({each.partition: each.next_offset + each.left for each in rows}, clock_ms)
+        while True:
+            for want in task.wants():
+                task.feed(by_partition[want.partition].take(_CHUNK))
+            if task.process(_CHUNK) < _CHUNK and not task.wants():
+                return
+
+    def _stream_commit(self, last: StreamCommit, pending: PendingCommit) -> StreamCommit:
+        """Return a commit as Spark's checkpoint keeps it."""
+        made = pending.commit
+        return StreamCommit(
+            self._resources.world.token(8),
+            made.version,
+            made.engine_state.decode(),
+            {partition.topic: position for partition, position in made.positions.items()},
+            last.anchors if made.version == last.version else next_anchors(last.anchors, made.version, self._kept),
+            self._fingerprint,
+            self._source_order.topics,
+            self._application.id,
+        )
+
+    def _maintain_changelog(self, state: TaskState, last: StreamCommit) -> None:
+        """Write a snapshot and delete old history, except what leads to a state that Spark may roll back to."""
+        # Spark has no fence. A later attempt on this machine shows in the store. One on another machine does not; its
+        # files are safe because their counters are not below that of `oldest`.
+        is_current = partial(state.is_at, last.version)
+        if state.snapshot_when_due(is_current):
+            oldest = oldest_needed(last.anchors, last.version, self._kept)
+            if oldest is not None:
+                grace_ms, now_ms = duration_ms(self._settings.changelog_grace), self._resources.now_ms()
+                state.upkeep.clean(oldest, grace_ms, now_ms, is_current)
+
+    def _next_tick(self, task: Task) -> int | None:
+        tick = task.next_wall_clock_punctuation()
+        if tick is not None and not self._has_timeouts:
+            raise ConfigError(
+                f"application {self._application.id!r}, task {self.id}: node "
+                f"{', '.join(map(repr, task.wall_clock_nodes()))} schedules by the wall clock, "
+                "which in a Spark pipeline needs Spark's timeouts: transform(..., wall_clock=True). With it the "
+                'query runs batches without data too, and never ends under "availableNow"; or schedule by stream time'
+            )
+        return tick
+
+    # ------------------------------------------------------------------ opening
+
+    def _goes_on_from(self, known: StreamCommit) -> bool:
+        """Commit the last batch locally if it was this object's attempt; return whether the task can go on from it."""
+        state, commits, mine = self._state, self._commits, self._commit
+        if state is None or commits is None or mine is None or mine.attempt != known.attempt:
+            return False
+        if state.version is None or not state.is_at(state.version):
+            return False
+        if commits.pending is not None:
+            try:
+                self._checkpoint.note(commits.finish())
+            except StaleStoreError:
+                return False
+        return True
+
+    def _open(self, known: StreamCommit | None, clock_ms: int) -> None:
+        if known is not None:
+            check_continues(self._application, self.id, self._stream, known, self._fingerprint)
+            problem = self._source_order.problem(known.source_order)
+            if problem is not None:
+                raise IncompatibleStateError(
+                    f"application {self._application.id!r}, task {self.id}: {problem}. Spark has already planned a "
+                    "batch with these offsets: restore the checkpoint from a copy, or delete the files in its folders "
+                    "'offsets' and 'sources' that are newer than the newest file in 'commits'"
+                )
+        builders = self._subtopology.stores
+        layouts = Layouts.of_program(builders, self._settings.store_backend)
+        if known is not None:
+            saved = stores_in(known.fingerprint, self.id.subtopology)
+            layouts = Layouts(layout_of_fingerprint(saved)).followed_by(layouts.now)
+        changelog = open_deltas(self._settings, self._application.id, self._directory_name) if builders else None
+        directory = self._resources.task_directory(self._application, self._directory_name)
+        state = self._state = TaskState(
+            self._application, self.id, directory, changelog, layouts, repeats=self._resources.repeats,
+            world=self._resources.world,
+        )  # fmt: skip
+        self._commit = known or StreamCommit("", state.new_version(None))
+        version = self._commit.version
+        adopted = state.adopt(version, self._commit.engine_state.encode())
+        if known is None:
+            state.append_delta({}, version)
+        try:
+            state.open(version)
+        except ChangelogError as error:
+            raise ChangelogError(
+                f"application {self._application.id!r}, task {self.id}: the checkpoint of Spark's query "
+                f"{self._stream}, which was made with the application id {self._commit.application or 'unknown'!r}, "
+                f"needs the state version {version}, and it is not there: bring its files back with this id, or start "
+                f"the query with a new checkpoint, and without state. The changelog says: {error}"
+            ) from error
+        last = Commit({each: self._commit.read.get(each.topic, 0) for each, _ in self._inputs}, version, adopted)
+        self._checkpoint = SparkCommitter(None if known is None else last)
+        self._commits = TaskCommits(state, self._checkpoint, last, Phases(self._resources.world.seconds))
+        self._make_task(self._inputs, clock_ms, takes_whole_batches=True)
+        self._counts = TaskCounts()
+
+    # ------------------------------------------------------------------ closing
+
+    def abandon(self, reason: str = "closed") -> None:
+        """Drop what is not committed, and close; the next `run` opens the task again."""
+        self._commit = None
+        super().abandon(reason)
+
 
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 _IDLE_SECONDS = 300.0

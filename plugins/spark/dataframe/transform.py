@@ -24,10 +24,9 @@ from .packing import CHUNK_SCHEMA, Packer
 from .records import ColumnLike, Records, check_frame, is_case_sensitive, normalized
 from .stream_commit import STATE_SCHEMA, SourceOrder
 from .stream_engine import Cargo, StreamFunction, once_function
-from .typed.outputs import CHUNKS_SCHEMA, unpacked
 from .typed.schemas import Schemas, check_names, parts_of, result_schema, spark_schemas
 from .typed.serdes import TypedTopics
-from .typed.sources import typed_keys, typed_values
+from .typed.sources import CHUNKS_SCHEMA, typed_keys, typed_values, unpacked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
