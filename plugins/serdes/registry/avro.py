@@ -165,9 +165,18 @@ class AvroSerde(RegistrySerde[T]):
     def _to_plain(self) -> Convert:
         """Return how a value of the type becomes a record. One that `of` has read may lack fields with a default."""
         info = msgspec.inspect.type_info(self.value_type)
-        if any(map(has_defaults_in_class, inside(info, set()))):
+        lacking = [each for each in inside(info, set()) if has_defaults_in_class(each)]
+        if not lacking:
+            return lambda value, _: msgspec.to_builtins(value, builtin_types=_NATURAL)
+        if lacking != [info] or not isinstance(info, msgspec.inspect.DataclassType):
             return lambda value, _: to_builtins(info, value)
-        return lambda value, _: msgspec.to_builtins(value, builtin_types=_NATURAL)
+        count = len(info.fields)
+
+        def to_plain(value: Any, _: Any) -> Any:
+            plain = msgspec.to_builtins(value, builtin_types=_NATURAL)
+            return plain if len(plain) == count else to_builtins(info, value)
+
+        return to_plain
 
     def _differences(self, written: Schema) -> str:
         if written.references or self.schema is None or written.schema_str is None:
