@@ -22,7 +22,7 @@ _SECRET_NAME = re.compile(
 _USER = r"[^/\s@:]{0,200}(?::\S{0,400})?(?=@)"
 _SECRET_VALUE = re.compile(rf"-----BEGIN|://{_USER}|(?i:passw|secret|token|credential)\w*\s*[=:]")
 _IN_A_PLACE = re.compile(
-    rf"(?<=://){_USER}|(?<=\w:)(?=[^/\s@:])(?![\w+.-]{{1,20}}://){_USER}"
+    rf"(?<=kafka:)[^/\s@:]\S{{0,600}}(?=@)|(?<=://){_USER}|(?<=\w:)(?=[^/\s@:])(?![\w+.-]{{1,20}}://){_USER}"
     r"|(?i:(?<=[?&;,])([\w.-]*(?:key|secret|passw|token|credential)[^=&;,]*=)[^&;,]*(?:,(?![\w.-]+=|\s)[^&;,\s]*)*)"
 )
 

@@ -273,6 +273,7 @@ AROUND = st.text("ab/+=@:,;&?#%!.-_~", max_size=5)
     st.builds(f"{{}}{CANARY}{{}}".format, AROUND, AROUND),
 )
 @example("s3://key:{}@bucket/a@b", f"/{CANARY}@/")
+@example("kafka:me:{}@h:1,h2:2", f"//{CANARY}/")
 def test_a_secret_in_a_place_is_hidden_whatever_it_is_made_of(place: str, secret: str) -> None:
     for shown in (hide_in_places(place.format(secret)), hide("log", place.format(secret))):
         assert CANARY not in shown and shown.startswith(place.partition("key:")[0].partition("me:")[0])
