@@ -317,7 +317,7 @@ def _read(made: Round, surroundings: Surroundings, seconds: float, readers: int)
     try:
         until = time.monotonic() + seconds
         with Client(made.url, token=TOKEN) as client:
-            while time.monotonic() < until:
+            while time.monotonic() < until or made.most < 3:  # the first round may take long on a busy machine
                 made.most += 1
                 for key in made.chance.sample(KEYS, len(KEYS)):  # so commits with other keys follow each other closely
                     surroundings.put("in", [(key, "v", made.most)])
