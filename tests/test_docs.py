@@ -85,10 +85,14 @@ def marked(page: Path) -> object:
 
 
 @pytest.fixture
-def no_modules_left(tmp_path: Path) -> Iterator[None]:
-    """Forget what a page imports from its own directory: another test of this process has modules of these names."""
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    """Forget the modules of a page's own directory, and the plugins that it registers: another test of this process has
+    some of these names."""
     yield
     forget_modules(tmp_path)
+    manager = penstock.plugin_manager()
+    for name, _ in manager.of_this_process():
+        manager.unregister(name=name)
 
 
 def forget_modules(tmp_path: Path) -> None:
@@ -97,7 +101,7 @@ def forget_modules(tmp_path: Path) -> None:
             del sys.modules[name]
 
 
-@pytest.mark.usefixtures("no_modules_left")
+@pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("page", [marked(page) for page in PAGES if BLOCK.search(page.read_text())])
 def test_every_example_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
