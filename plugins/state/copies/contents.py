@@ -524,8 +524,8 @@ class KeyTasks:
     def may_have(self, key: Any, count: int) -> list[str]:
         """Return the tasks of all sources, and for a windowed key those that have it by key and window.
 
-        Clients that know no windows write windowed keys so. Raises ConfigError
-        where no serde takes the key, or a partitioner does not.
+        Clients that know no windows write windowed keys so. Raises ConfigError where no serde takes the key, or a
+        partitioner does not.
         """
         found = {each: None for chosen in self._partitions(key, count) for each in chosen}
         windowed = [each.serde for each in self._sources if each.serde.window_bytes]
