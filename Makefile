@@ -5,6 +5,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
+COMPILED := $(wildcard core/*/*.c plugins/*/*/*.c)
 JOBS ?= 5
 SOAK_MINUTES ?= 10
 QUICK := tests/core tests/dsl tests/stores
@@ -26,7 +27,7 @@ help:  ## this list
 
 venv: $(STAMP)  ## .venv with penstock (editable) and all that development needs
 
-$(STAMP): setup.cfg pyproject.toml
+$(STAMP): setup.cfg setup.py pyproject.toml $(COMPILED)
 	@test -n "$(PYTHON)" || { echo "penstock needs Python 3.11 or later, and there is none on PATH: install it, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "penstock needs Python 3.11 or later; PYTHON=$(PYTHON) is $$($(PYTHON) --version 2>&1)" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { rm -rf .venv; echo "$(PYTHON) cannot make a virtual environment: install its venv module (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }

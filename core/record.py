@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from .compiled import records
+
 Header = tuple[str, bytes | None]
 Headers = tuple[Header, ...]
 
@@ -57,6 +59,12 @@ class Record(NamedTuple):
         if isinstance(headers, Mapping):
             raise TypeError("headers are pairs of a name and bytes, found a dict; write tuple(HEADERS.items())")
         return _new(Record, (self[0], self[1], self[2], tuple(headers)))
+
+
+if records is not None:
+    for _index, _name in enumerate(("key", "value", "timestamp")):
+        _method = getattr(Record, f"with_{_name}")
+        setattr(Record, f"with_{_name}", records.with_part(_method, Record, _index))
 
 
 def as_record(parts: tuple[Any, Any, int, Headers]) -> Record:

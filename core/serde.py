@@ -10,8 +10,9 @@ from copy import copy
 from dataclasses import is_dataclass
 from hashlib import sha256
 from importlib import import_module
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
+from .compiled import records as compiled
 from .errors import SerdeError
 from .support.text_form import from_json, to_json
 from .support.written_forms import is_plain, parts_of_form, plain_text
@@ -211,6 +212,8 @@ class StrSerde(Serde[str]):
         return str.encode
 
     def deserialize_column(self, column: Sequence[bytes | None]) -> list[str | None]:
+        if compiled is not None:
+            return cast("list[str | None]", compiled.texts(column))
         try:
             return [data.decode() for data in column]  # type: ignore[union-attr]
         except AttributeError:
@@ -276,6 +279,10 @@ class IntSerde(_StructSerde[int]):
     saved_name = "penstock.serde.IntSerde"
     name, layout, types = "int", struct.Struct(">q"), (int,)
     checked_types = frozenset({int})
+
+    def serializer(self) -> Callable[[Any], bytes]:
+        pack = super().serializer()
+        return pack if compiled is None else cast(Callable[[Any], bytes], compiled.int64(pack))
 
 
 class Int32Serde(_StructSerde[int]):

@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from penstock import StoreBackend
+from penstock.compiled import records as compiled
 from penstock.store import Change, IndexStore
 from penstock.store.calls import StoreCalls
 
@@ -47,22 +48,26 @@ class CommitBuffer(IndexStore):
         name, pending = self.name, self._changes.get
         reads = 0
 
-        def get(key: bytes) -> bytes | None:
-            nonlocal reads
-            value: bytes | None = pending(key, _MISSING)
-            if value is not _MISSING:
-                return value
-            reads += 1
-            if reads % _TIMED:
-                return self._read(name, key)
+        def timed(key: bytes) -> bytes | None:
             began = seconds()
             try:
                 return self._read(name, key)
             finally:
                 calls.read_seconds += _TIMED * (seconds() - began)
 
-        setattr(self, "get", get)  # noqa: B010
+        def get(key: bytes) -> bytes | None:
+            nonlocal reads
+            value: bytes | None = pending(key, _MISSING)
+            if value is not _MISSING:
+                return value
+            reads += 1
+            return self._read(name, key) if reads % _TIMED else timed(key)
+
         calls.add_total("reads", lambda: reads)
+        if compiled is not None:
+            fast = compiled.read_through(get, self._changes, self, name, timed, _TIMED)
+            calls.add_total("reads", lambda: fast.count)
+        setattr(self, "get", get if compiled is None else fast)  # noqa: B010
 
     def read_from(self, backend: StoreBackend) -> None:
         """Read another backend from now on. Call it only when no change is pending."""

@@ -25,7 +25,7 @@ _log = logging.getLogger("penstock.settings")
 DEFAULT_FILE = "penstock.toml"
 """Read when it is in the working directory and no other file is named."""
 
-_OURS = re.compile(r"DEBUG|CONFIG|LOG_FORMAT|KAFKA_\w+")
+_OURS = re.compile(r"COMPILED|DEBUG|CONFIG|LOG_FORMAT|KAFKA_\w+")
 _NOT_SETTINGS = re.compile(
     # Kubernetes and Docker set these in every container beside a service of that name.
     r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?)"

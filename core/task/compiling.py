@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ..compiled import records as compiled
 from ..context import NodeMetrics
 from ..errors import TopologyError
 from ..processor import Processor, ValueTransformer
@@ -130,7 +131,7 @@ class Nodes:
             def run(record: Record) -> None:
                 forward(_record(Record, (record[0], transform(record[0], record[1]), record[2], record[3])))
 
-            return run
+            return run if compiled is None else compiled.transformer(run, transform, forward, Record)
         context = self._contexts[node.name] = NodeContext(self._shared, node, metrics, forward, send)
         self._shared.timers.add(node.name, self._shared.stores, processor.on_timer, node.advice.timers)
         process = bind_processor(f"node {node.name!r} in task {self._shared.task_id}", processor, context)
@@ -151,7 +152,7 @@ class Nodes:
             finally:
                 progress.record = before
 
-        return run
+        return run if compiled is None else compiled.noting(run, process, progress)
 
     def _compile_edges(self, name: str, children: list[tuple[str, Run]]) -> Callable[..., None]:
         """Return forward(record, to=None) of a node, and keep its counts.
@@ -226,7 +227,9 @@ class Nodes:
             except RECORD_ERRORS as error:
                 failed(child, record, error)
 
-        return forward
+        return (
+            forward if compiled is None else compiled.forward(forward, run, _caught(failed), child, RECORD_ERRORS, None)
+        )
 
     def _compile_forward(
         self, name: str, children: list[tuple[str, Run]], *, keeps: bool
@@ -267,7 +270,10 @@ class Nodes:
                     except RECORD_ERRORS as error:
                         failed(only, record, error)
 
-                return forward_own, lambda: (sent,)
+                if compiled is None:
+                    return forward_own, lambda: (sent,)
+                fast = compiled.forward(forward_own, only_run, _caught(failed), only, RECORD_ERRORS, IMMUTABLE)
+                return fast, lambda: (sent + fast.count,)
 
             def forward(record: Record, to: str | None = None) -> None:
                 nonlocal sent
@@ -281,7 +287,10 @@ class Nodes:
                 except RECORD_ERRORS as error:
                     failed(only, record, error)
 
-            return forward, lambda: (sent,)
+            if compiled is None:
+                return forward, lambda: (sent,)
+            straight = compiled.forward(forward, only_run, _caught(failed), only, RECORD_ERRORS, None)
+            return straight, lambda: (sent + straight.count,)
 
         # The last child may have the record itself, where nobody has it afterwards.
         to_all = [
@@ -362,6 +371,18 @@ def _with_own_values(run: Run) -> Run:
             run(own_record(record))
 
     return run_with_own
+
+
+def _caught(failed: Callable[[str, Record, Any], None]) -> Callable[[str, Record, BaseException], None]:
+    """Return `failed` for an exception that compiled code has caught: it is called in an `except` clause."""
+
+    def ask(child: str, record: Record, error: BaseException) -> None:
+        try:
+            raise error
+        except RECORD_ERRORS as caught:
+            failed(child, record, caught)
+
+    return ask
 
 
 def _sending_records(forward: Callable[..., None]) -> Callable[..., None]:

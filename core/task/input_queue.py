@@ -7,10 +7,11 @@ commit.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
+from ..compiled import records as compiled
 from ..context import NodeMetrics
 from ..errors import ProcessingError, SerdeError
 from ..program.extractors import fail_on_invalid_timestamp, skip_on_invalid_timestamp
@@ -23,6 +24,21 @@ from .progress import Progress
 from .validation import NO_TIMESTAMP, is_timestamp
 
 _record = tuple.__new__
+
+
+def rows(
+    keys: Sequence[Any],
+    values: Sequence[Any],
+    timestamps: Sequence[int],
+    headers: Sequence[Headers] | None,
+    kind: type[Record] | None,
+) -> list[Any]:
+    """Return columns as Records, or as plain tuples where `kind` is None."""
+    found = zip(keys, values, timestamps, repeat(()) if headers is None else headers)
+    return list(found if kind is None else map(_record, repeat(kind), found))
+
+
+_rows = rows if compiled is None else compiled.rows
 
 
 class TaskInput(NamedTuple):
@@ -197,9 +213,9 @@ class InputQueue:
             return
         self._check_column("key", decoded_keys, len(keys))
         self._check_column("value", decoded_values, len(keys))
-        every_header: Iterable[Headers] = repeat(()) if headers is None else headers
-        rows = zip(decoded_keys, decoded_values, timestamps, every_header)
-        records: list[Any] = list(rows if self.makes_tuples else map(_record, repeat(Record), rows))
+        records: list[Any] = _rows(
+            decoded_keys, decoded_values, timestamps, headers, None if self.makes_tuples else Record
+        )
         if self._extractor in (fail_on_invalid_timestamp, skip_on_invalid_timestamp) and (
             not records or min(timestamps) >= 0
         ):

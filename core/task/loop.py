@@ -6,13 +6,43 @@ records.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from operator import length_hint
+from typing import Any
+
 from ..clock import PunctuationType
+from ..compiled import records as compiled
 from .failures import RECORD_ERRORS, Failures
 from .input_queue import InputQueue
 from .inputs import Inputs
 from .progress import Progress
 from .punctuators import Punctuators
 from .schedules import NEVER
+
+
+def run_records(
+    remaining: Iterator[Any], run: Callable[[Any], Any], progress: Progress, queue: InputQueue, stream_due: int
+) -> None:
+    """Call `run` with each record, until the loop has to look at something between two records.
+
+    That is where the stream time reaches `stream_due`, or `progress.needs_attention`.
+    """
+    stream_time, highest = progress.stream_time, queue.partition_time
+    try:
+        for record in remaining:
+            timestamp = record[2]
+            if timestamp > highest:
+                highest = timestamp
+                if timestamp > stream_time:
+                    progress.stream_time = stream_time = timestamp
+            run(record)
+            if stream_time >= stream_due or progress.needs_attention:
+                return
+    finally:
+        queue.partition_time = highest
+
+
+_run_records = run_records if compiled is None else compiled.run_records
 
 
 class Loop:
@@ -58,25 +88,19 @@ class Loop:
             records = records[first:end]
         progress, punctuators = self._progress, self._punctuators
         run, child, failed = queue.run, queue.child, self._failures.processing
-        stream_time, stream_due = progress.stream_time, punctuators.stream_due
-        highest = queue.partition_time
+        stream_due = punctuators.stream_due
         remaining = progress.remaining = iter(records)
         progress.input, progress.last = queue, first + len(records) - 1
         try:
-            for record in remaining:
-                timestamp = record[2]
-                if timestamp > highest:
-                    highest = timestamp
-                    if timestamp > stream_time:
-                        progress.stream_time = stream_time = timestamp
+            while length_hint(remaining):
                 # A try costs nothing until something is raised. So every edge has one, and a record is skipped at its
                 # node only.
                 try:
-                    run(record)
+                    _run_records(remaining, run, progress, queue, stream_due)
                 except RECORD_ERRORS as error:
-                    failed(child, record, error)
-                if stream_time >= stream_due or progress.needs_attention:
-                    self._attend(queue, stream_time)
+                    failed(child, records[progress.current_index() - first], error)
+                if progress.stream_time >= stream_due or progress.needs_attention:
+                    self._attend(queue, progress.stream_time)
                     stream_due = punctuators.stream_due
                     if progress.must_end:
                         break
@@ -87,7 +111,6 @@ class Loop:
             queue.index = progress.current_index() + 1
         finally:
             progress.input = None
-            queue.partition_time = highest
         done = queue.index - first
         progress.last_timestamp = records[done - 1][2]
         queue.counts[0] += done

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from ..compiled import records as compiled
 from ..context import NodeMetrics
 from ..errors import ConfigError, ProcessingError, ProductionError, RecordRefusedError
 from ..handlers import Failure
@@ -231,7 +232,10 @@ class Outputs:
                 output.hashed = [*output.keys[:-1], hashed]
 
         write.__qualname__ = "forward"  # its name in Python's own errors
-        return write, lambda: sent
+        if compiled is None or part_of is not None:
+            return write, lambda: sent
+        fast = compiled.write(write, output, fast_key, fast_value)
+        return fast, lambda: sent + fast.count
 
     def _compile_partitioned(self, node: SinkNode, topic: str, write: Write, failed: Failed) -> Write:
         """Return `write` for a sink with a partitioner of its own."""

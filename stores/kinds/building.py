@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import FunctionType
+from types import MethodType
 from typing import Any
 
 from penstock import (
@@ -45,7 +45,7 @@ def _build(spec: KeyValueStoreSpec, bytes_store: BytesStore, context: StoreConte
     kind = HeadersStore if spec.headers else StampedStore if spec.timestamped else PlainStore
     store = kind(bytes_store, key_serde, context.serde(spec.value_serde, spec.name))
     # For `put(key, value, ttl=...)` Python itself makes the error, of the function's name: no check slows down a put.
-    if isinstance(store.get, FunctionType):
+    if not isinstance(store.get, MethodType):
         setattr(store.get, "__qualname__", f"store {spec.name!r}: get")  # noqa: B010
     setattr(store.put, "__qualname__", f"store {spec.name!r}: {_HINT}: put")  # noqa: B010
     return store
@@ -76,7 +76,7 @@ class StampedStore(PlainStore, TimestampedKeyValueStore[Any]):
                     return
             slow(key, value)
 
-        return put
+        return self._compiled_put(put)
 
 
 class HeadersStore(PlainStore, HeadersKeyValueStore[Any]):

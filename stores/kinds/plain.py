@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from penstock import BytesStore, Entries, KeyValueStore, Serde
+from penstock.compiled import records as compiled
 from penstock.store.calls import StoreCalls
 
 from ..rows.key_form import MISSING, KeyForm
@@ -129,7 +130,7 @@ class PlainStore(TypedStore):
                     return value
                 return slow(key)
 
-            return get
+            return self._compiled_get(get)
 
         def get_text(key: Any) -> Any:
             nonlocal gets
@@ -145,7 +146,7 @@ class PlainStore(TypedStore):
             except TypeError:  # unhashable; the slow path raises the right error
                 return slow(key)
 
-        return get_text
+        return self._compiled_get(get_text)
 
     def _compile_put(self) -> Callable[[Any, Any], None]:
         pending, clean, slow = self.pending, self.clean, self._put
@@ -166,7 +167,7 @@ class PlainStore(TypedStore):
                 else:
                     slow(key, value)
 
-            return put
+            return self._compiled_put(put)
 
         def put_text(key: Any, value: Any) -> None:
             nonlocal puts
@@ -179,7 +180,22 @@ class PlainStore(TypedStore):
                 pass
             slow(key, value)
 
-        return put_text
+        return self._compiled_put(put_text)
+
+    def _compiled_get(self, get: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        if compiled is None:
+            return get
+        reading = self.values.reading(self._below, self.keys.serializer(), CACHED_ENTRIES)
+        fast = compiled.get(get, self.pending, self.clean, self.keys.types, reading)
+        self.calls.add_total("gets", lambda: fast.count)
+        return fast  # type: ignore[no-any-return]
+
+    def _compiled_put(self, put: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        if compiled is None or (fit := self.values.fit()) is None:
+            return put
+        fast = compiled.put(put, self.pending, self.clean, self.keys.types, fit)
+        self.calls.add_total("puts", lambda: fast.count)
+        return fast  # type: ignore[no-any-return]
 
     def portions(self, size: int) -> Iterator[tuple[list[Any], list[Any]]]:
         """Yield the keys and the values of all entries in the order of the serialized keys, up to `size` at a time."""

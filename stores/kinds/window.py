@@ -20,6 +20,7 @@ from penstock import (
     WindowStore,
     WindowStoreSpec,
 )
+from penstock.compiled import records as compiled
 
 from ..rows.buckets import MAX_TIME, Buckets, Row
 from ..rows.escaping import without_end
@@ -58,7 +59,7 @@ class WindowKeys(KeyForm):
             raw = serialize(key)
             return before + (without_end(raw) if b"\x00" in raw else raw) + behind
 
-        return row_key
+        return row_key if compiled is None else compiled.around(row_key, serialize, before, behind)
 
 
 class OpenWindow(PlainStore):
@@ -267,7 +268,11 @@ class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
                             return ListScan(entries_of(key, rows, first, time_to))
             return slow(key, time_from, time_to)
 
-        return fetch
+        if compiled is None:
+            return fetch
+        fast = compiled.fetch(fetch, self._open, retention, key_types)
+        self.calls.add_total("gets", lambda: fast.count)
+        return fast  # type: ignore[no-any-return]
 
     def _compile_put(self) -> Callable[[Any, Any, int], None]:
         opened, slow, changed = self._open.get, self._put, self._changed
@@ -301,7 +306,11 @@ class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
                     return
             slow(key, value, window_start)
 
-        return put
+        if compiled is None or (fit := self.values.fit()) is None:
+            return put
+        fast = compiled.put_window(put, self._open, changed, retention, key_types, fit)
+        self.calls.add_total("puts", lambda: fast.count)
+        return fast  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ scans
 

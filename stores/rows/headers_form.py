@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock import StoreError, ValueTimestampHeaders
+from penstock import BytesStore, StoreError, ValueTimestampHeaders
 
 from .envelope import unwrap, wrap, wrap_stamped
 from .value_form import TimestampedForm
@@ -32,6 +32,12 @@ class HeadersForm(TimestampedForm):
             )
 
         return can_wait
+
+    def fit(self) -> None:
+        return None
+
+    def reading(self, below: BytesStore, key_bytes: Callable[[Any], bytes], most: int) -> None:
+        return None
 
     def checked(self, value: Any) -> Any:
         if type(value) is not ValueTimestampHeaders:

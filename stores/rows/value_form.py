@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-from penstock import IntSerde, Serde, StoreError, StrSerde, ValueAndTimestamp
+from penstock import BytesStore, IntSerde, Serde, StoreError, StrSerde, ValueAndTimestamp
+from penstock.compiled import records as compiled
 
 from .envelope import PLAIN, STAMPED, pack_stamp, unwrap, value_of, wrap_stamped
 from .key_form import LONGEST_KEPT, wrong
 
 INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)
+
+
+Fit = tuple[frozenset[type], int, frozenset[type], int, type | None]
+"""Types whose values may wait without a check; what else may: short values of `types`, short ASCII text, or ints of 64
+bits; these types, the longest of them, and ValueAndTimestamp where the value is in one."""
+_SHORT, _ASCII, _INT64 = range(3)
 
 
 class Encoded:
@@ -64,6 +71,19 @@ class ValueForm:
         free_types, fits = self.free_types, self.fits
         return lambda value: type(value) in free_types or fits(value)
 
+    def fit(self) -> Fit | None:
+        """Return what `compile_test` tests, for compiled code; None where that cannot test it."""
+        return self.free_types, self._mode(), self._late_sized_types, LONGEST_KEPT, None
+
+    def reading(self, below: BytesStore, key_bytes: Callable[[Any], bytes], most: int) -> tuple[Any, ...] | None:
+        """Return how compiled code reads entries and keeps up to `most` of them; None where it cannot."""
+        kept = self._plain_types, self._sized_types, self._mode()
+        return below, key_bytes, self._deserialize, *kept, None, LONGEST_KEPT, most
+
+    def _mode(self) -> int:
+        kind = type(self._serde)
+        return _INT64 if kind is IntSerde else _ASCII if kind is StrSerde else _SHORT
+
     def can_wait(self, value: Any) -> bool:
         """Return whether a checked value may be kept as an object, and be serialized at the commit."""
         content = self._content(value)
@@ -110,6 +130,8 @@ class ValueForm:
     def encode_all(self, entries: Mapping[Any, Any], key_bytes: Callable[[Any], bytes]) -> dict[bytes, bytes | None]:
         """Return entries as bytes, faster than `encode`; raises anything for values that only `encode` takes."""
         serialize = self._serde.serializer()
+        if compiled is not None:
+            return cast("dict[bytes, bytes | None]", compiled.encode(entries, key_bytes, serialize, False))
         return {key_bytes(key): None if value is None else PLAIN + serialize(value) for key, value in entries.items()}
 
     def serializer(self) -> Callable[[Any], bytes]:
@@ -147,6 +169,14 @@ class TimestampedForm(ValueForm):
 
         return can_wait
 
+    def fit(self) -> Fit | None:
+        fit = super().fit()
+        return None if fit is None else (*fit[:-1], ValueAndTimestamp)
+
+    def reading(self, below: BytesStore, key_bytes: Callable[[Any], bytes], most: int) -> tuple[Any, ...] | None:
+        plain = super().reading(below, key_bytes, most)
+        return None if plain is None else (*plain[:-3], ValueAndTimestamp, *plain[-2:])
+
     def checked(self, value: Any) -> Any:
         if type(value) is not ValueAndTimestamp:
             raise StoreError(
@@ -167,6 +197,8 @@ class TimestampedForm(ValueForm):
 
     def encode_all(self, entries: Mapping[Any, Any], key_bytes: Callable[[Any], bytes]) -> dict[bytes, bytes | None]:
         serialize = self._serde.serializer()
+        if compiled is not None:
+            return cast("dict[bytes, bytes | None]", compiled.encode(entries, key_bytes, serialize, True))
         return {
             key_bytes(key): None if value is None else pack_stamp(STAMPED, value[1]) + serialize(value[0])
             for key, value in entries.items()
