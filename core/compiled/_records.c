@@ -24,7 +24,8 @@ typedef struct Function {
     long long count;
 } Function;
 
-static PyObject *name_get, *name_read, *name_pending, *name_clean, *name_kept_after, *name_newest;
+static PyObject *name_get, *name_read, *name_pending, *name_clean, *name_kept_after, *name_newest, *name_times,
+    *name_values, *name_number, *name_note, *name_has_changed;
 
 /* ------------------------------------------------------------------ calls */
 
@@ -549,6 +550,13 @@ static PyObject *noting(PyObject *module, PyObject *args) {
 /* ------------------------------------------------------------------ what sinks write */
 
 enum { OUTPUT, KEYS, VALUES, STAMPS, KEY_FUNCTION, VALUE_FUNCTION };
+/* Whether a batch of outputs has no columns but keys, values and timestamps. */
+static int has_no_more_columns(Function *self, PyObject *output) {
+    for (int i = 0; i < MOST_OFFSETS; i++)
+        if (*slot_at(output, self->offsets[i]) != Py_None) return 0;
+    return 1;
+}
+
 /* write(slow, output, key_function, value_function): appends records to a topic's columns. */
 static PyObject *write_call(PyObject *self_, PyObject *const *args, size_t nargsf, PyObject *names) {
     Function *self = (Function *)self_;
@@ -557,14 +565,18 @@ static PyObject *write_call(PyObject *self_, PyObject *const *args, size_t nargs
     PyObject *record = args[0], *stamp = PyTuple_GET_ITEM(record, 2), *headers = PyTuple_GET_ITEM(record, 3);
     if (!is_timestamp(stamp) || !PyTuple_CheckExact(headers) || PyTuple_GET_SIZE(headers) != 0)
         return call_slow(self, args, nargsf, names);
-    for (int i = 0; i < MOST_OFFSETS; i++)
-        if (*slot_at(output, self->offsets[i]) != Py_None) return call_slow(self, args, nargsf, names);
+    if (!has_no_more_columns(self, output)) return call_slow(self, args, nargsf, names);
     PyObject *key = to_bytes((Mode)self->modes[0], self->parts[KEY_FUNCTION], PyTuple_GET_ITEM(record, 0));
     PyObject *value = NULL;
     if (key != NULL) value = to_bytes((Mode)self->modes[1], self->parts[VALUE_FUNCTION], PyTuple_GET_ITEM(record, 1));
     if (value == NULL) {
         Py_XDECREF(key);
         return clear_exception() ? call_slow(self, args, nargsf, names) : NULL;
+    }
+    if (!has_no_more_columns(self, output)) { /* a serializer has written a record */
+        Py_DECREF(key);
+        Py_DECREF(value);
+        return call_slow(self, args, nargsf, names);
     }
     int failed = PyList_Append(self->parts[KEYS], key) || PyList_Append(self->parts[VALUES], value) ||
                  PyList_Append(self->parts[STAMPS], stamp);
@@ -1003,6 +1015,156 @@ static PyObject *put_window(PyObject *module, PyObject *args) {
     return (PyObject *)made;
 }
 
+/* ------------------------------------------------------------------ window stores that retain duplicates */
+
+enum { KNOWN, OF_RETENTION, ROW_TYPES, ROW_STAMP, WAITING, SCAN, ENCODED };
+
+/* Return the first index in `times` of a time that is not below one (`after`: that is above it). -1 with an error. */
+static Py_ssize_t bisect(PyObject *times, long long time, int after) {
+    Py_ssize_t low = 0, high = PyList_GET_SIZE(times);
+    while (low < high) {
+        Py_ssize_t middle = low + (high - low) / 2;
+        long long found = as_number(PyList_GET_ITEM(times, middle));
+        if (found == -1 && PyErr_Occurred()) return -1;
+        if (found < time || (after && found == time)) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+/* Return a list that an object has as an attribute, NULL without an error if that is no list. New reference. */
+static PyObject *list_of(PyObject *object, PyObject *name) {
+    PyObject *found = PyObject_GetAttr(object, name);
+    if (found != NULL && !PyList_CheckExact(found)) Py_CLEAR(found);
+    return found;
+}
+
+/* Return (time, value) for rows of a key, as a scan; NULL without an error where `slow` has to look. */
+static PyObject *scan_rows(Function *self, PyObject *rows, long long first_time, long long last_time) {
+    PyObject *times = list_of(rows, name_times), *values = times == NULL ? NULL : list_of(rows, name_values), *found = NULL;
+    if (values == NULL || PyList_GET_SIZE(values) != PyList_GET_SIZE(times)) goto done;
+    Py_ssize_t first = bisect(times, first_time, 0), end = first < 0 ? -1 : bisect(times, last_time, 1);
+    if (end < 0) goto done;
+    PyObject *entries = PyList_New(end > first ? end - first : 0);
+    for (Py_ssize_t at = first; entries != NULL && at < end; at++) {
+        PyObject *value = PyList_GET_ITEM(values, at);
+        int is_encoded = (PyObject *)Py_TYPE(value) == self->parts[ENCODED];
+        PyObject *entry = is_encoded ? NULL : PyTuple_Pack(2, PyList_GET_ITEM(times, at), value);
+        if (entry == NULL) Py_CLEAR(entries);
+        else PyList_SET_ITEM(entries, at - first, entry);
+    }
+    if (entries != NULL) found = PyObject_CallOneArg(self->parts[SCAN], entries);
+    Py_XDECREF(entries);
+done:
+    Py_XDECREF(times);
+    Py_XDECREF(values);
+    return found;
+}
+
+/* fetch_rows(slow, known, retention, key_types, scan type, Encoded): rows of a key that are kept as objects. */
+static PyObject *fetch_rows_call(PyObject *self_, PyObject *const *args, size_t nargsf, PyObject *names) {
+    Function *self = (Function *)self_;
+    if (is_plain_call(nargsf, names, 3) && is_timestamp(args[1]) && is_timestamp(args[2]) && is_key(self, args[0])) {
+        PyObject *rows = PyDict_GetItemWithError(self->parts[KNOWN], args[0]);
+        if (rows != NULL) {
+            long long first = PyLong_AsLongLong(args[1]), kept_after = number_of(self->parts[OF_RETENTION], name_kept_after);
+            if (kept_after == -1 && PyErr_Occurred()) return NULL;
+            Py_INCREF(rows);
+            PyObject *found = scan_rows(self, rows, first > kept_after ? first : kept_after + 1, PyLong_AsLongLong(args[2]));
+            Py_DECREF(rows);
+            if (found != NULL) {
+                self->count++;
+                return found;
+            }
+        }
+        if (PyErr_Occurred()) return NULL;
+    }
+    return call_slow(self, args, nargsf, names);
+}
+
+static PyObject *fetch_rows(PyObject *module, PyObject *args) {
+    PyObject *slow, *known, *retention, *types, *scan, *encoded;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OO!OOOO", &slow, &PyDict_Type, &known, &retention, &types, &scan, &encoded)) return NULL;
+    Function *made = new_function(&FunctionType, fetch_rows_call, slow);
+    if (made == NULL) return NULL;
+    set_part(made, KNOWN, known);
+    set_part(made, OF_RETENTION, retention);
+    set_part(made, SCAN, scan);
+    set_part(made, ENCODED, encoded);
+    if (type_bits(types, &made->key_types) < 0) Py_CLEAR(made);
+    return (PyObject *)made;
+}
+
+/* Add a row behind those of its key. 1 if it did, 0 if `slow` has to, -1 with an error. */
+static int add_row(Function *self, PyObject *rows, PyObject *const *args) {
+    PyObject *retention = self->parts[OF_RETENTION], *times = list_of(rows, name_times), *values = NULL, *number = NULL;
+    PyObject *waiting = NULL, *noted = NULL;
+    int done = 0;
+    if (times != NULL) values = list_of(rows, name_values);
+    if (values == NULL) goto done;
+    Py_ssize_t size = PyList_GET_SIZE(times);
+    long long time = PyLong_AsLongLong(args[2]), last = size ? as_number(PyList_GET_ITEM(times, size - 1)) : -1;
+    long long kept_after = number_of(retention, name_kept_after), newest = number_of(retention, name_newest);
+    long long before = number_of(retention, name_number);
+    /* `KnownRows.add` drops what has expired each time it has `self->most` more rows. */
+    if (PyErr_Occurred() || time < last || time <= kept_after || (size + 1) % self->most == 0) goto done;
+    number = PyLong_FromLongLong((before + 1) & 0x7FFFFFFF);
+    if (number != NULL) waiting = PyTuple_Pack(4, args[0], args[2], number, args[1]);
+    done = -1;
+    if (waiting == NULL || PyObject_SetAttr(retention, name_has_changed, Py_True) < 0 ||
+        PyObject_SetAttr(retention, name_number, number) < 0 || PyList_Append(times, args[2]) < 0 ||
+        PyList_Append(values, args[1]) < 0 || PyList_Append(self->parts[WAITING], waiting) < 0)
+        goto done;
+    if (time > newest) noted = PyObject_CallMethodOneArg(retention, name_note, args[2]);
+    if (time <= newest || noted != NULL) done = 1;
+done:
+    Py_XDECREF(noted);
+    Py_XDECREF(times);
+    Py_XDECREF(values);
+    Py_XDECREF(number);
+    Py_XDECREF(waiting);
+    return PyErr_Occurred() ? -1 : done;
+}
+
+/* add(slow, known, pending, retention, key_types, fit, pruned_every): a further row (key, value, start of the window). */
+static PyObject *add_call(PyObject *self_, PyObject *const *args, size_t nargsf, PyObject *names) {
+    Function *self = (Function *)self_;
+    if (is_plain_call(nargsf, names, 3) && is_timestamp(args[2]) && is_key(self, args[0]) &&
+        may_wait(self, self->parts[ROW_TYPES], self->parts[ROW_STAMP], args[1])) {
+        PyObject *rows = PyDict_GetItemWithError(self->parts[KNOWN], args[0]);
+        if (rows == NULL && PyErr_Occurred()) return NULL;
+        if (rows != NULL) {
+            Py_INCREF(rows);
+            int done = add_row(self, rows, args);
+            Py_DECREF(rows);
+            if (done < 0) return NULL;
+            if (done) {
+                self->count++;
+                Py_RETURN_NONE;
+            }
+        }
+    }
+    return call_slow(self, args, nargsf, names);
+}
+
+static PyObject *add(PyObject *module, PyObject *args) {
+    PyObject *slow, *known, *pending, *retention, *types, *fit;
+    Py_ssize_t pruned_every;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OO!O!OOO!n", &slow, &PyDict_Type, &known, &PyList_Type, &pending, &retention, &types,
+                          &PyTuple_Type, &fit, &pruned_every))
+        return NULL;
+    Function *made = new_function(&FunctionType, add_call, slow);
+    if (made == NULL) return NULL;
+    set_part(made, KNOWN, known);
+    set_part(made, OF_RETENTION, retention);
+    set_part(made, WAITING, pending);
+    made->most = pruned_every > 0 ? pruned_every : 1;
+    if (type_bits(types, &made->key_types) < 0 || take_fit(made, ROW_TYPES, ROW_STAMP, fit) < 0) Py_CLEAR(made);
+    return (PyObject *)made;
+}
+
 /* ------------------------------------------------------------------ the module */
 
 static PyMethodDef functions[] = {
@@ -1022,20 +1184,26 @@ static PyMethodDef functions[] = {
     {"put", put, METH_VARARGS, NULL},
     {"fetch", fetch, METH_VARARGS, NULL},
     {"put_window", put_window, METH_VARARGS, NULL},
+    {"fetch_rows", fetch_rows, METH_VARARGS, NULL},
+    {"add", add, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 static int execute(PyObject *module) {
-    name_get = PyUnicode_InternFromString("get");
-    name_read = PyUnicode_InternFromString("_read");
+    struct {
+        PyObject **name;
+        const char *text;
+    } names[] = {
+        {&name_get, "get"},         {&name_read, "_read"},     {&name_pending, "pending"}, {&name_clean, "clean"},
+        {&name_newest, "newest"},   {&name_times, "times"},    {&name_values, "values"},   {&name_number, "number"},
+        {&name_kept_after, "kept_after"}, {&name_has_changed, "_has_changed"},
+        {&name_note, "note"},
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) return -1;
     str_encode = PyObject_GetAttrString((PyObject *)&PyUnicode_Type, "encode");
     bytes_bytes = PyObject_GetAttrString((PyObject *)&PyBytes_Type, "__bytes__");
-    name_pending = PyUnicode_InternFromString("pending");
-    name_clean = PyUnicode_InternFromString("clean");
-    name_kept_after = PyUnicode_InternFromString("kept_after");
-    name_newest = PyUnicode_InternFromString("newest");
-    if (!name_get || !name_read || !str_encode || !bytes_bytes) return -1;
-    if (!name_pending || !name_clean || !name_kept_after || !name_newest) return -1;
+    if (str_encode == NULL || bytes_bytes == NULL) return -1;
     if (PyType_Ready(&FunctionType) < 0 || PyType_Ready(&MethodType) < 0) return -1;
     return PyModule_AddIntConstant(module, "REVISION", REVISION);
 }

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Any
 
+from penstock.compiled import records as compiled
+
 from ..rows.buckets import MAX_TIME
 from ..rows.escaping import END, without_end
 from ..rows.key_form import MISSING
 from ..rows.scan import ListScan
 from ..rows.value_form import Encoded
 from . import plain
-from .known_rows import KnownRows, drop_oldest
+from .known_rows import PRUNED_EVERY, KnownRows, drop_oldest
 from .window import BucketWindowStore, HeadersBucketWindowStore, StampedBucketWindowStore
 
 _NUMBER, _BUCKET, _TIME_AND_NUMBER = Struct(">i"), Struct(">q"), Struct(">qi")
@@ -70,7 +72,11 @@ class _RetainsDuplicates(BucketWindowStore):
                     return ListScan()
             return slow(key, time_from, time_to)
 
-        return fetch
+        if compiled is None:
+            return fetch
+        fast = compiled.fetch_rows(fetch, self._known, retention, key_types, ListScan, Encoded)
+        self.calls.add_total("gets", lambda: fast.count)
+        return fast  # type: ignore[no-any-return]
 
     def _compile_put(self) -> Callable[[Any, Any, int], None]:
         known, slow, pending, retention = self._known.get, self._put, self._pending, self.retention
@@ -97,7 +103,11 @@ class _RetainsDuplicates(BucketWindowStore):
                     return
             slow(key, value, window_start)
 
-        return put
+        if compiled is None or (fit := self.values.fit()) is None:
+            return put
+        fast = compiled.add(put, self._known, pending, retention, key_types, fit, PRUNED_EVERY)
+        self.calls.add_total("puts", lambda: fast.count)
+        return fast  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ the commit
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from . import plain
 
-_PRUNED_EVERY = 32
+PRUNED_EVERY = 32
+"""Rows of a key that are added between two looks for expired ones."""
 
 
 class KnownRows:
@@ -29,7 +30,7 @@ class KnownRows:
             at = bisect_right(times, time)
             times.insert(at, time)
             self.values.insert(at, value)
-        if not len(times) % _PRUNED_EVERY:
+        if not len(times) % PRUNED_EVERY:
             self.prune(kept_after)
 
     def prune(self, kept_after: int) -> None:
