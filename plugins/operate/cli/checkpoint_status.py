@@ -12,7 +12,7 @@ from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from penstock import Application, TaskId
-    from penstock.plugins.spark.dataframe.checkpoint_state import Checkpoint
+    from penstock.plugins.spark.dataframe.checkpoint import Checkpoint
 
 
 def show_checkpoint(application: Application, found: Checkpoint, as_json: bool) -> None:

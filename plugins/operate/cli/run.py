@@ -159,7 +159,7 @@ def run(
 
 
 def _parsed(given_conf: tuple[str, ...]) -> dict[str, str]:
-    from penstock.plugins.spark.session.sessions import parse_conf
+    from penstock.plugins.spark.sessions import parse_conf
 
     return parse_conf(given_conf)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock import Application
     from penstock.plugins.engine.program.check import SavedStore
     from penstock.plugins.engine.program.saved_program import SavedTask
-    from penstock.plugins.spark.dataframe.checkpoint_state import Checkpoint
+    from penstock.plugins.spark.dataframe.checkpoint import Checkpoint
     from penstock.plugins.state.copies.local_copies import Comparison
 
 _target = click.argument("target", metavar="MODULE:ATTR")

@@ -27,7 +27,7 @@ from .output import count, data_output, note, reader_may_leave
 
 if TYPE_CHECKING:
     from penstock import Application, Commit, Log
-    from penstock.plugins.spark.dataframe.checkpoint_state import Checkpoint
+    from penstock.plugins.spark.dataframe.checkpoint import Checkpoint
     from penstock.plugins.state.copies.contents import KeyTasks
 
 _PORTION = 20_000
@@ -262,7 +262,7 @@ class _InCheckpoint(StoreReading):
     @contextmanager
     def open(self, task: str, commit: Any = None) -> Iterator[tuple[Any, str]]:
         from penstock.plugins.engine.task.temporary import TemporaryDirectory
-        from penstock.plugins.spark.dataframe.checkpoint_state import open_at
+        from penstock.plugins.spark.dataframe.checkpoint import open_at
 
         found = self._commits.get(task)
         if found is None:

@@ -41,14 +41,19 @@ from penstock.program.layouts import Layouts, layout_of_fingerprint
 from penstock.task.failures import RetryRequested
 from penstock.task.task import Task
 
-from ..batches.host_caller import HostCaller
 from ..observed import COUNTS, counts_row
-from ..worker_errors import message_first
-from .checkpoint_state import check_continues, stores_in
-from .packing import Rows
-from .stream_commit import SourceOrder, SparkCommitter, StreamCommit, next_anchors, oldest_needed
-from .typed.serdes import TypedTopics
-from .typed.sources import packed
+from ..worker import HostCaller
+from .checkpoint import (
+    SourceOrder,
+    SparkCommitter,
+    StreamCommit,
+    check_continues,
+    next_anchors,
+    oldest_needed,
+    stores_in,
+)
+from .packing import Rows, message_first, packed
+from .typed_serdes import TypedTopics
 
 if TYPE_CHECKING:
     import pandas

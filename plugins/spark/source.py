@@ -15,9 +15,9 @@ from penstock.plugins.engine.run.planning.run_plan import Plan
 from penstock.plugins.engine.task.locations import open_log
 from penstock.support.packages import needed
 
-from ..placement.group_keys import slot_key
-from ..session.sessions import SPARK
-from .planner_watch import PlannerPulse
+from .group_keys import slot_key
+from .sessions import SPARK
+from .watching import PlannerPulse
 
 with needed(SPARK):
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
