@@ -20,8 +20,7 @@ from .options import (
 )
 from .output import count, note, print_json, print_table, print_text
 from .state_backup import backup, backups, restore
-from .state_export import export, reading_store
-from .state_import import import_store
+from .state_files import export, import_store, reading_store
 from .stores import accept, drop, state_of
 
 if TYPE_CHECKING:
@@ -323,7 +322,7 @@ def verify(target: str, stores: tuple[str, ...], task: str | None, as_json: bool
 
 
 def _show_comparison(found: Comparison, as_json: bool) -> None:
-    from .text import bytes_to_json
+    from penstock.plugins.serdes.json_text import bytes_to_json
 
     faults = {name: [bytes_to_json(key) for key in getattr(found, name)] for name in ("differing", "missing", "added")}
     first = {"task": found.task, "store": found.store, "version": found.version, "same": found.is_same}
