@@ -48,12 +48,11 @@ from penstock.support.repeats import Repeats
 from penstock.task.visits import Visit
 
 from .interpreter import SparkFailure, cause_in, explain
-from .observed import OBSERVED, sums
 from .placement import LateExecutors, SlotPlacement
 from .sessions import is_cluster, tune
 from .settings import PARALLELISM
 from .watching import Beats, NotedServers, PlannerWatch, Stops
-from .worker import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction, HostCaller, host_key
+from .worker import OBSERVED, OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction, HostCaller, host_key, sums
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

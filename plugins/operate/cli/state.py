@@ -20,7 +20,7 @@ from .options import (
 )
 from .output import count, note, print_json, print_table, print_text
 from .state_backup import backup, backups, restore
-from .state_files import export, import_store, reading_store
+from .state_files import export, import_store, reading_store, store_argument, task_option, times_options
 from .stores import accept, drop, state_of
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from penstock.plugins.state.copies.local_copies import Comparison
 
 _target = click.argument("target", metavar="MODULE:ATTR")
-_store = click.argument("store", metavar="STORE")
-_task_option = click.option("--task", metavar="TASK", help="Only this task, e.g. 0_3.")
 _json_option = click.option("--json", "as_json", is_flag=True, help="JSON objects, one on each line.")
 
 
@@ -174,11 +172,10 @@ def _behind(version: str, last: str) -> int | None:
     ("What was valid then", "penstock state get shop:application prices tea --from 1700000000000 --to 1700000000000"),
 )  # fmt: skip
 @_target
-@_store
+@store_argument
 @click.argument("key", metavar="KEY")
-@click.option("--from", "first", type=int, default=0, help="Windows, sessions and versions from this time on (ms).")
-@click.option("--to", "last", type=int, default=2**63 - 1, help="Windows, sessions and versions up to this time (ms).")
-@_task_option
+@times_options
+@task_option
 @click.option("--all-tasks", is_flag=True, help="Look in each task, where a key need not be in its partition's.")
 @_json_option
 @checkpoint_options
@@ -224,13 +221,12 @@ def get(
     ("Keys from a to b", "penstock state range shop:application totals --start a --end b --json"),
 )  # fmt: skip
 @_target
-@_store
-@click.option("--from", "first", type=int, default=0, help="Windows, sessions and versions from this time on (ms).")
-@click.option("--to", "last", type=int, default=2**63 - 1, help="Windows, sessions and versions up to this time (ms).")
+@store_argument
+@times_options
 @click.option("--start", metavar="KEY", help="From this key on, by the order of the serialized keys.")
 @click.option("--end", metavar="KEY", help="Up to this key, included.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="So many entries of a task.")
-@_task_option
+@task_option
 @_json_option
 @checkpoint_options
 @application_options
@@ -275,7 +271,7 @@ def range(
 )  # fmt: skip
 @_target
 @click.option("--store", "stores", metavar="STORE", multiple=True, help="Only this store; repeatable.")
-@_task_option
+@task_option
 @_json_option
 @application_options
 def verify(target: str, stores: tuple[str, ...], task: str | None, as_json: bool, **where: Any) -> None:

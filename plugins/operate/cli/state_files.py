@@ -16,7 +16,7 @@ import click
 from penstock import Application, ConfigError, Serde, SerdeError, StoreBuilder, StoreError
 from penstock.support.packages import needed
 
-from .command import verb
+from .command import options, verb
 from .options import (
     application_options,
     check_batch,
@@ -36,6 +36,21 @@ if TYPE_CHECKING:
 
 _PORTION = 20_000
 
+store_argument = click.argument("store", metavar="STORE")
+task_option = click.option("--task", metavar="TASK", help="Only this task, e.g. 0_3.")
+times_options = options(
+    click.option("--from", "first", type=int, default=0, help="Windows, sessions and versions from this time on (ms)."),
+    click.option(
+        "--to", "last", type=int, default=2**63 - 1, help="Windows, sessions and versions up to this time (ms)."
+    ),
+)
+_format_option = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["jsonl", "parquet"]),
+    help="Of the file. [default: parquet for a name that ends so, else jsonl]",
+)
+
 
 @verb(
     ("To a file of JSON lines", "penstock state export shop:application totals --output totals.jsonl"),
@@ -43,21 +58,15 @@ _PORTION = 20_000
     ("What was valid then", "penstock state export shop:application prices --from 1700000000000 --to 1700000000000"),
     ("To another program", "penstock state export shop:application totals | jq -r .key"),
 )  # fmt: skip
-@click.argument("store", metavar="STORE")
+@store_argument
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write to this file, which appears when it is complete; else to stdout.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["jsonl", "parquet"]),
-    help="Of the file. [default: parquet for a name that ends so, else jsonl]",
-)
-@click.option("--from", "first", type=int, default=0, help="Windows, sessions and versions from this time on (ms).")
-@click.option("--to", "last", type=int, default=2**63 - 1, help="Windows, sessions and versions up to this time (ms).")
-@click.option("--task", metavar="TASK", help="Only this task, e.g. 0_3.")
+@_format_option
+@times_options
+@task_option
 @checkpoint_options
 @application_options
 def export(
@@ -283,14 +292,9 @@ class _InCheckpoint(StoreReading):
     ("From another application", "penstock state export old:application totals --output totals.jsonl\npenstock state import shop:application totals totals.jsonl"),
     name="import",
 )  # fmt: skip
-@click.argument("store", metavar="STORE")
+@store_argument
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["jsonl", "parquet"]),
-    help="Of the file. [default: parquet for a name that ends so, else jsonl]",
-)
+@_format_option
 @click.option("--task", metavar="TASK", help="Put all rows into this task, where keys are not those of records.")
 @application_options
 def import_store(target: str, store: str, file: Path, form: str | None, task: str | None, **where: Any) -> None:

@@ -27,7 +27,7 @@ from penstock import (
 from penstock.plugins.engine.task.reading import read_up_to
 from penstock.support.names import did_you_mean
 
-from .command import Group, separator_option, verb
+from .command import Group, options, separator_option, verb
 from .failures import ended_by_sigterm
 from .options import find_settings, log_options, name_and_value, open_log
 from .output import Meter, count, data_output, note, print_json, print_table, print_text, reader_may_leave
@@ -192,6 +192,13 @@ POLL_SECONDS = 0.1
 """Seconds between two looks of --follow: a log does not notify of new records."""
 
 
+_serde_options = options(
+    click.option("--key-serde", metavar="NAME", help="Serde of keys. [default: the application's, or str]"),
+    click.option("--value-serde", metavar="NAME", help="Serde of values. [default: the application's, or str]"),
+    click.option("--serde", metavar="NAME", help="Serde of both keys and values."),
+)
+
+
 @verb(
     ("Every value there is", "penstock consume lines"),
     ("Keys and values, with a value serde", "penstock consume counts --print-key --value-serde int"),
@@ -228,9 +235,7 @@ POLL_SECONDS = 0.1
     show_default=True,
     help="What stands for a missing key or a null value.",
 )
-@click.option("--key-serde", metavar="NAME", help="Serde of keys. [default: the application's, or str]")
-@click.option("--value-serde", metavar="NAME", help="Serde of values. [default: the application's, or str]")
-@click.option("--serde", metavar="NAME", help="Serde of both keys and values.")
+@_serde_options
 @log_options
 def consume(
     topic: str,
@@ -339,9 +344,7 @@ LINGER_SECONDS = 0.05
     help='Each line is a JSON object with "value" and optionally "key", "timestamp" (ms), "headers" ([[name, value], '
     '...] or an object), "partition".',
 )
-@click.option("--key-serde", metavar="NAME", help="Serde of keys. [default: the application's, or str]")
-@click.option("--value-serde", metavar="NAME", help="Serde of values. [default: the application's, or str]")
-@click.option("--serde", metavar="NAME", help="Serde of both keys and values.")
+@_serde_options
 @click.option(
     "--timestamp",
     "-t",
@@ -371,7 +374,7 @@ def produce(
     serde: str | None,
     quiet: bool,
     as_json: bool,
-    **options: Any,
+    **given: Any,
 ) -> None:
     """Write the lines of stdin or of a file to TOPIC.
 
@@ -381,16 +384,16 @@ def produce(
     """
     from .text import LineReader, topic_serdes
 
-    where = {name: options.pop(name) for name in ("log", "data_dir", "app")}
+    where = {name: given.pop(name) for name in ("log", "data_dir", "app")}
     settings = find_settings(**where)
-    if options["json_lines"] and options["key_separator"] is not None:
+    if given["json_lines"] and given["key_separator"] is not None:
         raise click.UsageError("--key-separator is for lines; with --json-lines a record brings its own key")
-    if options["json_lines"] and options["null_marker"] is not None:
+    if given["json_lines"] and given["null_marker"] is not None:
         raise click.UsageError("--null is for lines; in JSON lines null is null")
     with open_log(settings) as log:
         partitions = topic_info(log, topic).partitions
         keys, values = topic_serdes(topic, where["app"], settings, key_serde or serde, value_serde or serde)
-        reader = LineReader(topic, partitions, keys, values, **options)
+        reader = LineReader(topic, partitions, keys, values, **given)
         with Meter(f"producing {topic}", _size(source), quiet=quiet) as meter:
             records = _copy(source, reader, log, meter)
     if as_json:

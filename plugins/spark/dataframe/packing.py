@@ -35,7 +35,7 @@ from penstock.plugins.serdes.of import typed_serde
 from penstock.plugins.serdes.typed.base import TypedSerde
 from penstock.program.serdes import serde_name, serdes_of_topic
 
-from ..observed import COUNTS
+from ..worker import COUNTS
 from . import scalars, spark_types
 from .scalars import BinaryColumn
 from .spark_types import column_of, fitted

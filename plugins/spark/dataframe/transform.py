@@ -19,9 +19,8 @@ from penstock.program.serdes import resolve_serde
 
 from ..group_keys import SPREAD, group_key
 from ..interpreter import log_interpreter
-from ..observed import observed, without_counts
 from ..sessions import check_python_memory, is_cluster, slots_of_executor
-from ..worker import HostCaller
+from ..worker import HostCaller, observed, without_counts
 from .checkpoint import STATE_SCHEMA, SourceOrder
 from .packing import CHUNK_SCHEMA, CHUNKS_SCHEMA, Packer, typed_keys, typed_values, unpacked
 from .records import (

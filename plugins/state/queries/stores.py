@@ -408,10 +408,32 @@ def _value_of(entry: Entry, timestamped: bool) -> Any:
     return ValueAndTimestamp(value, entry["timestamp"])
 
 
-class _Followed:
-    """A store whose changes can be followed."""
+class _Queried:
+    """A store over all its tasks."""
 
-    _reading: StoreReading
+    def __init__(self, reading: StoreReading) -> None:
+        self.name = reading.builder.name
+        self._reading = reading
+
+    def _of(self, key: Any, scan: Callable[[Any], Any]) -> Scan:
+        """Iterate over what `scan` finds in the tasks that may have a key."""
+        return self._reading.each(self._reading.tasks_of(key), scan)
+
+    def _all(self, scan: Callable[[Any], Any]) -> Scan:
+        """Iterate over what `scan` finds in all tasks."""
+        return self._reading.each(self._reading.tasks(), scan)
+
+
+class _Counted(_Queried):
+    """A store that says about how many entries it has."""
+
+    def approximate_count(self) -> int:
+        """Return about how many entries its tasks have together."""
+        return self._reading.total(lambda store: store.approximate_count())
+
+
+class _Followed(_Queried):
+    """A store whose changes can be followed."""
 
     def changes(
         self, key: Any = None, *, start: Any = None, end: Any = None, prefix: Any = None, after: str | None = None
@@ -428,12 +450,8 @@ class _Followed:
         return Changes.of(self._reading, keys_of(self._reading, key, start, end, prefix), key, after)
 
 
-class QueriedKeyValueStore(_Followed, ReadOnlyKeyValueStore[Any, Any]):
+class QueriedKeyValueStore(_Followed, _Counted, ReadOnlyKeyValueStore[Any, Any]):
     """A key-value store. Ranges are in the order of the keys within each task, task after task."""
-
-    def __init__(self, reading: StoreReading) -> None:
-        self.name = reading.builder.name
-        self._reading = reading
 
     def get(self, key: Any) -> Any:
         return self._reading.first(key, lambda store: store.get(key))
@@ -454,93 +472,69 @@ class QueriedKeyValueStore(_Followed, ReadOnlyKeyValueStore[Any, Any]):
         return [found.get(place) for place in range(len(keys))]
 
     def range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
-        return self._reading.each(self._reading.tasks(), lambda store: store.range(start, end))
+        return self._all(lambda store: store.range(start, end))
 
     def reverse_range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
-        return self._reading.each(self._reading.tasks(), lambda store: store.reverse_range(start, end))
+        return self._all(lambda store: store.reverse_range(start, end))
 
     def prefix_scan(self, prefix: Any, serde: Serde[Any] | None = None) -> Entries[Any, Any]:
-        return self._reading.each(self._reading.tasks(), lambda store: store.prefix_scan(prefix, serde))
-
-    def approximate_count(self) -> int:
-        return self._reading.total(lambda store: store.approximate_count())
+        return self._all(lambda store: store.prefix_scan(prefix, serde))
 
 
-class QueriedWindowStore(_Followed, ReadOnlyWindowStore[Any, Any]):
+class QueriedWindowStore(_Followed, _Counted, ReadOnlyWindowStore[Any, Any]):
     """A window store."""
-
-    def __init__(self, reading: StoreReading) -> None:
-        self.name = reading.builder.name
-        self._reading = reading
 
     @overload
     def fetch(self, key: Any, time_from: int) -> Any: ...
     @overload
     def fetch(self, key: Any, time_from: int, time_to: int) -> Entries[int, Any]: ...
     def fetch(self, key: Any, time_from: int, time_to: int | None = None) -> Any:
-        reading = self._reading
         if time_to is None:
-            return reading.first(key, lambda store: store.fetch(key, time_from))
-        return reading.each(reading.tasks_of(key), lambda store: store.fetch(key, time_from, time_to))
+            return self._reading.first(key, lambda store: store.fetch(key, time_from))
+        return self._of(key, lambda store: store.fetch(key, time_from, time_to))
 
     def backward_fetch(self, key: Any, time_from: int, time_to: int) -> Entries[int, Any]:
-        reading = self._reading
-        return reading.each(reading.tasks_of(key), lambda store: store.backward_fetch(key, time_from, time_to))
+        return self._of(key, lambda store: store.backward_fetch(key, time_from, time_to))
 
     def fetch_range(self, key_from: Any, key_to: Any, time_from: int, time_to: int) -> Entries[Windowed, Any]:
         given = key_from, key_to, time_from, time_to
-        return self._reading.each(self._reading.tasks(), lambda store: store.fetch_range(*given))
+        return self._all(lambda store: store.fetch_range(*given))
 
     def backward_fetch_range(self, key_from: Any, key_to: Any, time_from: int, time_to: int) -> Entries[Windowed, Any]:
         given = key_from, key_to, time_from, time_to
-        return self._reading.each(self._reading.tasks(), lambda store: store.backward_fetch_range(*given))
-
-    def approximate_count(self) -> int:
-        return self._reading.total(lambda store: store.approximate_count())
+        return self._all(lambda store: store.backward_fetch_range(*given))
 
 
-class QueriedSessionStore(_Followed, ReadOnlySessionStore[Any, Any]):
+class QueriedSessionStore(_Followed, _Counted, ReadOnlySessionStore[Any, Any]):
     """A session store."""
-
-    def __init__(self, reading: StoreReading) -> None:
-        self.name = reading.builder.name
-        self._reading = reading
 
     def fetch_session(self, key: Any, start: int, end: int) -> Any:
         return self._reading.first(key, lambda store: store.fetch_session(key, start, end))
 
     def find_sessions(self, key: Any, earliest_session_end: int, latest_session_start: int) -> Entries[Windowed, Any]:
-        reading, times = self._reading, (earliest_session_end, latest_session_start)
-        return reading.each(reading.tasks_of(key), lambda store: store.find_sessions(key, *times))
+        return self._of(key, lambda store: store.find_sessions(key, earliest_session_end, latest_session_start))
 
     def backward_find_sessions(
         self, key: Any, earliest_session_end: int, latest_session_start: int
     ) -> Entries[Windowed, Any]:
-        reading, times = self._reading, (earliest_session_end, latest_session_start)
-        return reading.each(reading.tasks_of(key), lambda store: store.backward_find_sessions(key, *times))
+        times = earliest_session_end, latest_session_start
+        return self._of(key, lambda store: store.backward_find_sessions(key, *times))
 
     def find_sessions_range(
         self, key_from: Any, key_to: Any, earliest_session_end: int, latest_session_start: int
     ) -> Entries[Windowed, Any]:
         given = key_from, key_to, earliest_session_end, latest_session_start
-        return self._reading.each(self._reading.tasks(), lambda store: store.find_sessions_range(*given))
+        return self._all(lambda store: store.find_sessions_range(*given))
 
     def backward_find_sessions_range(
         self, key_from: Any, key_to: Any, earliest_session_end: int, latest_session_start: int
     ) -> Entries[Windowed, Any]:
         given = key_from, key_to, earliest_session_end, latest_session_start
-        return self._reading.each(self._reading.tasks(), lambda store: store.backward_find_sessions_range(*given))
-
-    def approximate_count(self) -> int:
-        return self._reading.total(lambda store: store.approximate_count())
+        return self._all(lambda store: store.backward_find_sessions_range(*given))
 
 
 class QueriedVersionedStore(_Followed, ReadOnlyVersionedKeyValueStore[Any, Any]):
     """A versioned store."""
-
-    def __init__(self, reading: StoreReading) -> None:
-        self.name = reading.builder.name
-        self._reading = reading
 
     @overload
     def get(self, key: Any) -> VersionedRecord | None: ...
@@ -549,27 +543,19 @@ class QueriedVersionedStore(_Followed, ReadOnlyVersionedKeyValueStore[Any, Any])
     @overload
     def get(self, key: Any, as_of: int, to: int) -> Entries[int, VersionedRecord]: ...
     def get(self, key: Any, as_of: int | None = None, to: int | None = None) -> Any:
-        reading = self._reading
         if to is not None:
-            return reading.each(reading.tasks_of(key), lambda store: store.get(key, as_of, to))
-        return reading.first(key, lambda store: store.get(key, as_of))
+            return self._of(key, lambda store: store.get(key, as_of, to))
+        return self._reading.first(key, lambda store: store.get(key, as_of))
 
 
-class QueriedListStore(ReadOnlyListStore[Any, Any]):
+class QueriedListStore(_Counted, ReadOnlyListStore[Any, Any]):
     """A list store."""
-
-    def __init__(self, reading: StoreReading) -> None:
-        self.name = reading.builder.name
-        self._reading = reading
 
     def get(self, key: Any) -> list[Any]:
         return self._reading.first(key, lambda store: store.get(key) or None) or []
 
     def range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
-        return self._reading.each(self._reading.tasks(), lambda store: store.range(start, end))
-
-    def approximate_count(self) -> int:
-        return self._reading.total(lambda store: store.approximate_count())
+        return self._all(lambda store: store.range(start, end))
 
 
 _BY_KIND: dict[str, type[Any]] = {
