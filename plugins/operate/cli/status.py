@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock import PenstockError, SystemClock, TopicPartition, TopologyError, UnknownTopicError, version_counter
+from penstock.plugins.operate.console.watch import View
 from penstock.plugins.operate.console.wording import age, ago, length, opening, visiting
 
 from .command import verb
@@ -80,7 +81,7 @@ def status(target: str, as_json: bool, follow: bool, checkpoint: str | None, bat
             if as_json:
                 print_json(_data(run, lag, unknown, kept_until, now_ms))
             else:
-                _show(run, lag, unknown, kept_until, held_back(lag), now_ms)
+                _show(run, View(run.application_id, now_ms, run, lag), unknown, kept_until, held_back(lag))
                 if follow:
                     print_text("\n")
 
@@ -123,20 +124,14 @@ def _data(run: RunStatus, lag: list[PartitionLag], unknown: str, kept_until: int
     return {**first, **found, "tasks": tasks}
 
 
-def _show(
-    run: RunStatus, lag: list[PartitionLag], unknown: str, kept_until: int | None, held: str, now_ms: int
-) -> None:
-    lags: dict[str, int] = {}
-    for each in lag:
-        lags[each.task] = lags.get(each.task, 0) + each.lag
-    known = {each.task: each for each in run.tasks}
-    is_running = run.state(now_ms) == "running"
-    behind = "" if unknown else f"lag {sum(lags.values()):,}" + (f", {held}" if held else "")
+def _show(run: RunStatus, view: View, unknown: str, kept_until: int | None, held: str) -> None:
+    now_ms = view.now_ms
+    behind = "" if unknown else f"lag {view.total_lag:,}" + (f", {held}" if held else "")
     lines = [*_sentences(run, behind, now_ms), unknown and f"lag unknown: {unknown}", _expiry(run, kept_until, now_ms)]
     print_text("\n".join(filter(None, lines)) + "\n\n")
     print_table(
         ["task", "slot", "where", "lag", "records/s", "in", "out", "dropped", "last commit", "restored", "opened"],
-        [_row(name, known.get(name), lags.get(name), is_running, now_ms) for name in {**lags, **known}],
+        [_row(each.name, each.status, each.lag, view.state == "running", now_ms) for each in view.tasks()],
         numbers=["slot", "lag", "records/s", "in", "out", "dropped", "last commit", "restored"],
     )
     if run.events:
