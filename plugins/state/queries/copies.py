@@ -187,14 +187,14 @@ def may_wait() -> bool:
     return _thread.may_wait
 
 
-LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
 """Seconds between two looks at a note in the log, such as that of the program that ran last."""
-_AHEAD_SECONDS = LOOK_SECONDS / 2
+_AHEAD_SECONDS = _LOOK_SECONDS / 2
 """After which a query that may not wait lets a thread look."""
 
 
-class Looks:
-    """Looks at a note in the log by `look`, which sets `at`; any thread calls all methods."""
+class NoteReader:
+    """Reads a note in the log by `look`, which sets `at`, when a second has passed; any thread calls all methods."""
 
     def __init__(self, name: str, look: Callable[[], object], ahead: Ahead, seconds: Callable[[], float]) -> None:
         self._name = name
@@ -209,14 +209,14 @@ class Looks:
         age = self._seconds() - self.at
         if not may_wait() and age > _AHEAD_SECONDS:
             self._ahead.start(self._name, self._look)
-        if age > LOOK_SECONDS:
+        if age > _LOOK_SECONDS:
             if not may_wait():
                 raise WouldWait
             self._look()
 
     def renew_ahead(self) -> None:
         """Let a thread look if it is time to."""
-        if self._seconds() - self.at > LOOK_SECONDS:
+        if self._seconds() - self.at > _LOOK_SECONDS:
             self._ahead.start(self._name, self._look)
 
 
@@ -266,23 +266,23 @@ class Copies(ABC):
         self._has_closed = False
         self.ahead = Ahead(self.world)
         """Asks the log for what is about to be too old."""
-        self._note_looks = Looks("tasks", self._look_at_tasks, self.ahead, self.world.seconds)
+        self._note_reader = NoteReader("tasks", self._look_at_tasks, self.ahead, self.world.seconds)
 
     # ------------------------------------------------------------------ tasks
 
     def tasks(self, subtopology: int) -> Mapping[str, SavedTask]:
         """Return the tasks of a sub-topology that have stores, as the program that ran last noted them; maybe none."""
-        self._note_looks.renew()
+        self._note_reader.renew()
         return self._tasks.get(subtopology, {})
 
     def _look_at_tasks(self) -> None:
         now = self.world.seconds()
         if self._tasks:
-            self._note_looks.at = now  # others go on with what is known
+            self._note_reader.at = now  # others go on with what is known
         try:
             self._tasks = self._noted_tasks()
             # Where there are none, each query looks: an application may begin to run.
-            self._note_looks.at = now if self._tasks else float("-inf")
+            self._note_reader.at = now if self._tasks else float("-inf")
         except LogError:
             if not self._tasks:
                 raise  # else they stay as they are known; whether a version is the last one is another question

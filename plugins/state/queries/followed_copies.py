@@ -141,7 +141,7 @@ class FollowedCopies(Copies):
             steps = "" if stretch is None else f" ({stretch.steps:,} steps so far)"
             raise StoreUnavailableError(self._errors.get(task.id) or f"its replica is being restored{steps}")
         if shown.saved != task:  # as after a deployment: the keys may be divided among other tasks
-            self._note_looks.at = float("-inf")
+            self._note_reader.at = float("-inf")
             raise StoreUnavailableError("the application runs another program than a moment ago")
         return shown.snapshot(task.id, store)
 

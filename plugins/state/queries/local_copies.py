@@ -101,7 +101,7 @@ class LocalCopies(Copies):
             raise StoreUnavailableError("its local state is being restored")
         if id_of_version(version) not in (None, task.layouts.id):
             view.close()
-            self._note_looks.at = float("-inf")
+            self._note_reader.at = float("-inf")
             raise StoreUnavailableError("its local state is of an earlier program, and the task is being opened")
         if not (may_precede(version, look.commit.version) or may_precede(look.commit.version, version)):
             view.close()

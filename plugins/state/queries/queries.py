@@ -27,7 +27,7 @@ from penstock.plugins.state.copies.contents import KeyTasks, declared_store
 from penstock.support.names import did_you_mean
 
 from .changes_feed import ChangesFeed
-from .copies import Ahead, Bounds, Copies, Looks, TaskLag
+from .copies import Ahead, Bounds, Copies, NoteReader, TaskLag
 from .followed_copies import FollowedCopies
 from .local_copies import Filler, GlobalCopies, LocalCopies
 from .noted_servers import TaskServer, active_server, task_servers
@@ -72,8 +72,8 @@ class Queries:
         self._open(stored_application(application, log))
         self.ahead = Ahead(self._copies.world)
         """Asks the log for what is about to be too old."""
-        self._note_looks = Looks("layout", self._follow_layout, self.ahead, self.seconds)
-        self._note_looks.at = self.seconds()
+        self._note_reader = NoteReader("layout", self._follow_layout, self.ahead, self.seconds)
+        self._note_reader.at = self.seconds()
 
     def _open(self, application: Application) -> None:
         self.application = application
@@ -218,19 +218,19 @@ class Queries:
 
         They are others after the application was resharded. Raises LogError, and WouldWait.
         """
-        self._note_looks.renew()
+        self._note_reader.renew()
         return self._globals.get(subtopology, self._copies)
 
     def _look_at_layout(self) -> None:
         """Follow the layout where nobody but readers of changes asks; in a thread of its own, for it may end theirs."""
-        self._note_looks.renew_ahead()
+        self._note_reader.renew_ahead()
 
     def _follow_layout(self) -> None:
         """Open the copies anew where the application is in another place of the log since it was resharded."""
         if not self._opening.acquire(blocking=False):
             return  # another thread looks
         try:
-            self._note_looks.at = self.seconds()
+            self._note_reader.at = self.seconds()
             with suppress(LogError):  # it is asked again; whether a version is the last one is another question
                 stored = stored_application(self.named, self._log)
                 if stored.id != self.application.id:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from penstock.support.packages import needed
 
-from ..copies import Looks
+from ..copies import NoteReader
 from ..noted_servers import TaskServer
 from ..queries import Queries
 
@@ -43,7 +43,7 @@ class Forwarding:
         self.own = own
         self._queries = queries
         self._seconds = queries.seconds
-        self._note_looks = Looks("servers", self._look, queries.ahead, self._seconds)
+        self._note_reader = NoteReader("servers", self._look, queries.ahead, self._seconds)
         self._servers: Sequence[TaskServer] = ()
         self._silent_until: dict[str, float] = {}
         self._connections: dict[str, Connections] = {}
@@ -59,13 +59,13 @@ class Forwarding:
 
         Servers that did not answer a moment ago are left out. Any thread may call it. Raises LogError, and WouldWait.
         """
-        self._note_looks.renew()
+        self._note_reader.renew()
         now = self._seconds()
         found = [each.url for each in self._servers if each.has(task) and each.url != self.own]
         return [url for url in found if now >= self._silent_until.get(url, now)]
 
     def _look(self) -> None:
-        self._note_looks.at = self._seconds()
+        self._note_reader.at = self._seconds()
         self._servers = self._queries.task_servers()
 
     async def ask(self, url: str, sent: Sent) -> Answer | None:
