@@ -19,9 +19,9 @@ from .options import (
     open_application,
 )
 from .output import count, note, print_json, print_table, print_text
-from .state_backup import backup, backups, restore
 from .state_files import export, import_store, reading_store, store_argument, task_option, times_options
 from .stores import accept, drop, state_of
+from .transfer import backup, backups, restore
 
 if TYPE_CHECKING:
     from penstock import Application

@@ -5,11 +5,13 @@ from __future__ import annotations
 from penstock import Components
 
 _FILES = {
+    "changelog": "transfer",
     "config": "describe",
     "consume": "topics",
     "health": "status",
     "lag": "status",
     "produce": "topics",
+    "reshard": "transfer",
     "resume": "pause",
 }
 """Of verbs that are in the file of another one."""
