@@ -49,9 +49,10 @@ from penstock.task.visits import Visit
 
 from .interpreter import SparkFailure, cause_in, explain
 from .placement import LateExecutors, SlotPlacement
+from .planner_watch import PlannerWatch
 from .sessions import is_cluster, tune
 from .settings import PARALLELISM
-from .watching import Beats, NotedServers, PlannerWatch, Stops
+from .watching import Beats, NotedServers, Stops
 from .worker import OBSERVED, OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction, HostCaller, host_key, sums
 
 if TYPE_CHECKING:

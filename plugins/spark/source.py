@@ -16,8 +16,8 @@ from penstock.plugins.engine.task.locations import open_log
 from penstock.support.packages import needed
 
 from .group_keys import slot_key
+from .planner_watch import PlannerPulse
 from .sessions import SPARK
-from .watching import PlannerPulse
 
 with needed(SPARK):
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.plugins.spark import watching
-from penstock.plugins.spark.watching import SILENT_SECONDS, PlannerPulse, PlannerWatch
+from penstock.plugins.spark import planner_watch
+from penstock.plugins.spark.planner_watch import SILENT_SECONDS, PlannerPulse, PlannerWatch
 
 from . import apps
 from .surroundings import Surroundings
@@ -45,7 +45,7 @@ def test_a_planner_that_does_not_answer_is_named_once(tmp_path: Path) -> None:
 def test_a_frozen_planner_is_named_and_batches_go_on_when_it_wakes(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watching, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(planner_watch, "SILENT_SECONDS", 1.0)
     with Surroundings(tmp_path / "data") as surroundings:
         surroundings.create(**{"in": 1, "out": 1})
         with running(surroundings.application(fresh("frozen"), apps.count()), spark) as run:
