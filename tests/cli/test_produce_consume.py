@@ -226,9 +226,11 @@ def test_what_consume_writes_produce_reads(console: Console) -> None:
         assert [{**each, "offset": 0} for each in twice] == [{**each, "offset": 0} for each in wanted * 2]
 
 
+# Hypothesis tries texts of the source, too, and an object whose one name is a tag is no plain JSON.
+NAMES = st.text(st.characters(codec="utf-8")).filter(lambda name: not name.startswith("!"))
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(st.characters(codec="utf-8")),
-    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(st.characters(codec="utf-8")), each, max_size=3),
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(NAMES, each, max_size=3),
     max_leaves=8,
 )  # fmt: skip
 
