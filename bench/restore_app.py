@@ -107,7 +107,7 @@ def drive(settings: dict[str, Any], spark: dict[str, str]) -> None:
     `spark`: the options of the session. Besides, `master`.
     """
     from penstock.plugins.spark import run as run_on_spark
-    from penstock.plugins.spark.session.sessions import make_session
+    from penstock.plugins.spark.sessions import make_session
 
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(created)f %(message)s"))

@@ -198,7 +198,7 @@ OF_OTHER_QUERIES = {
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """The SparkSession of all tests that need one: a process can have only one, and a start takes seconds."""
-    from penstock.plugins.spark.session.sessions import make_session
+    from penstock.plugins.spark.sessions import make_session
 
     session = make_session("local[2]", OF_OTHER_QUERIES)
     yield session

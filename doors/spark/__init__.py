@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.plugins import spark
-from penstock.plugins.spark.session import make_session
+from penstock.plugins.spark.sessions import make_session
 
 if TYPE_CHECKING:
     from penstock.plugins.spark import (

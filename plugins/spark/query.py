@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock import Log, PenstockError
+from penstock import IncompatibleStateError, Log, PenstockError, Settings
 from penstock.plugins.engine.host import claims
 from penstock.plugins.engine.host.application_engine import ApplicationEngine
 from penstock.plugins.engine.host.claims import Claims, SlotLayout
@@ -21,6 +23,12 @@ from penstock.plugins.engine.host.log_lines import HostLogReader, level_here
 from penstock.plugins.engine.host.place import LEASE_SECONDS, digest_of
 from penstock.plugins.engine.host.reports import SlotMessage, TaskFailure
 from penstock.plugins.engine.host.slot_engine import OpensCompanion, SlotCargo
+from penstock.plugins.engine.program.checkpoint_files import (
+    checkpoint_location,
+    checkpoint_writable,
+    not_deleted,
+    pointer_directory,
+)
 from penstock.plugins.engine.program.preparation import Prepared
 from penstock.plugins.engine.run.order import Trigger
 from penstock.plugins.engine.run.planning import renewals
@@ -35,24 +43,22 @@ from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.plugins.state.copies.companions import HostStandbys
 from penstock.plugins.state.copies.settings import NUM_STANDBY_REPLICAS, RACKS
 from penstock.plugins.state.queries.run_server import opens_machine_server
+from penstock.support.private_files import make_private_directory, write_private_text
 from penstock.support.repeats import Repeats
 from penstock.task.visits import Visit
 
-from .batches.checkpoint import Checkpoint, delete_with_spark
-from .batches.executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction
-from .batches.host_caller import HostCaller, host_key
-from .batches.planner_watch import PlannerWatch
-from .observed import OBSERVED, sums
-from .placement.executors import LateExecutors
-from .placement.slot_placement import SlotPlacement
-from .session.interpreter import SparkFailure, cause_in, explain
-from .session.sessions import is_cluster, tune
+from .interpreter import SparkFailure, cause_in, explain
+from .placement import LateExecutors, SlotPlacement
+from .planner_watch import PlannerWatch
+from .sessions import is_cluster, tune
 from .settings import PARALLELISM
 from .watching import Beats, NotedServers, Stops
+from .worker import OBSERVED, OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction, HostCaller, host_key, sums
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
 
 _log = logging.getLogger("penstock.spark")
 
@@ -131,7 +137,7 @@ class ApplicationQuery(Query):
         from pyspark.sql.functions import collect_list
         from pyspark.sql.streaming.state import GroupStateTimeout
 
-        from .batches.source import NAME, PenstockDataSource
+        from .source import NAME, PenstockDataSource
 
         spark = tune(self._session, self.checkpoint.is_local, self.parallelism)
         spark.dataSource.register(PenstockDataSource)
@@ -385,3 +391,93 @@ def spark_trigger(trigger: Trigger) -> dict[str, Any]:
     if trigger.drains:
         return {"availableNow": True}
     return {"processingTime": f"{trigger.interval_ms} milliseconds"}
+
+
+_FORM = 3
+"""Of the offsets and states that this version writes: a group is a slot."""
+
+
+@dataclass(frozen=True)
+class _Pointer:
+    """The directory in use, and what it was made for. `form`: of its offsets and states."""
+
+    directory: str
+    identity: str
+    parallelism: int
+    spark: str
+    form: int
+
+
+class Checkpoint:
+    """The checkpoint of one application.
+
+    `identity` is the application's incarnation in the log. A checkpoint of another incarnation raises
+    IncompatibleStateError: the log was replaced or lost. A checkpoint for another number of Spark partitions, of
+    another release of Spark, or of another form is replaced. `delete` deletes the directory or URL of a replaced one.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        application_id: str,
+        identity: str,
+        parallelism: int,
+        spark: str,
+        delete: Callable[[str], None],
+    ) -> None:
+        self._delete = delete
+        self._root = checkpoint_location(settings, application_id)
+        self.is_local = "://" not in self._root
+        local = pointer_directory(settings, application_id)
+        with checkpoint_writable(local):
+            make_private_directory(local)
+        self._path = local / "current.json"
+        self._wanted = _Pointer("", identity, parallelism, spark, _FORM)
+        found = self._read()
+        self.is_new = found is None
+        if found is not None and found.identity != identity:
+            raise IncompatibleStateError(
+                f"application {application_id!r}: Spark's checkpoint in {self._path.parent} was made with another log, "
+                f"or this one was replaced: the log {settings.shown('log')!r} does not know the commits that it "
+                "remembers. Is it the right log? If the application was reset with `penstock reset` on another host, "
+                f"delete {self._path.parent}. Otherwise bring that log back: with this one everything is processed "
+                "again"
+            )
+        if found is not None and replace(found, directory="") == self._wanted:
+            self.directory = found.directory
+        else:
+            self.renew()
+
+    def renew(self) -> None:
+        """Start a new checkpoint and delete the present one."""
+        self.is_new = True
+        directory = f"{self._root}/{secrets.token_hex(6)}"
+        previous = self._read()
+        aside = self._path.with_suffix(".new")
+        pointer = replace(self._wanted, directory=directory)
+        with checkpoint_writable(self._path.parent):
+            write_private_text(aside, json.dumps(asdict(pointer)))
+            os.replace(aside, self._path)
+        self.directory = directory
+        if previous is not None:
+            try:
+                self._delete(previous.directory)
+            except Exception as error:
+                _log.warning("%s", not_deleted(previous.directory, error))
+
+    def _read(self) -> _Pointer | None:
+        try:
+            return _Pointer(**json.loads(self._path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            _log.warning("%s is damaged (%s): starting a new checkpoint", self._path, error)
+            return None
+
+
+def delete_with_spark(session: SparkSession, location: str) -> None:
+    """Delete a directory or URL with all that is in it, by the file systems and credentials that Spark has."""
+    context = session.sparkContext
+    assert context._jvm is not None
+    path = context._jvm.org.apache.hadoop.fs.Path(location)
+    path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)

@@ -19,10 +19,9 @@ from penstock.plugins.state.copies.contents import LATEST, columns, declared_sto
 from penstock.plugins.state.copies.replica import Replica
 from penstock.support.packages import needed
 
-from .dataframe.checkpoint_state import open_at, read_checkpoint
-from .dataframe.stream_commit import StreamCommit
-from .session.sessions import SPARK
-from .worker_errors import message_first
+from .dataframe.checkpoint import StreamCommit, open_at, read_checkpoint
+from .dataframe.packing import message_first
+from .sessions import SPARK
 
 with needed(SPARK):
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,7 @@ from penstock import Application, OutputBatch, Topology
 from penstock.plugins.engine.task.locations import open_log
 
 from .runner import run
-from .session.sessions import JAVA_OPTIONS, make_session
+from .sessions import JAVA_OPTIONS, make_session
 
 
 def main(directory: str, archive: str) -> None:

@@ -15,7 +15,7 @@ from penstock.plugins.engine.host.executor_identity import host_name
 from penstock.plugins.engine.host.reports import SILENT, STUCK, STUCK_SECONDS, SlotMessage
 from penstock.plugins.engine.run.slots import Slots
 from penstock.plugins.engine.task.own_topics import HEARTBEATS
-from penstock.plugins.state.queries.task_servers import TaskServer, note_task_servers
+from penstock.plugins.state.queries.noted_servers import TaskServer, note_task_servers
 from penstock.support.repeats import Repeats
 
 MISSING_SECONDS = 3.0

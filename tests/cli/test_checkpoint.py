@@ -13,7 +13,7 @@ from click import Group
 from penstock import Application
 from penstock.plugins.operate.cli.command import OF_CHECKPOINTS
 from penstock.plugins.operate.cli.group import penstock
-from penstock.plugins.spark.session.sessions import tune
+from penstock.plugins.spark.sessions import tune
 from penstock.spark import transform
 
 from ..processes import ROOT

@@ -23,7 +23,7 @@ def test_our_own_come_in_by_the_same_door(console: Console) -> None:
     by_name = {(each["kind"], each["name"]): each for each in found["components"]}
     assert by_name["log", "local"]["package"] == DISTRIBUTION
     assert by_name["log", "local"]["version"] == version(DISTRIBUTION)
-    assert by_name["command", "consume"]["target"] == "penstock.plugins.operate.cli.consume:consume"
+    assert by_name["command", "consume"]["target"] == "penstock.plugins.operate.cli.topics:consume"
     assert ("serde", "json") in by_name
 
 

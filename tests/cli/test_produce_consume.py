@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Serde, SerdeError
-from penstock.plugins.operate.cli import produce
-from penstock.plugins.operate.cli.line_reader import parse_timestamp
-from penstock.plugins.operate.cli.text import TextSerde, headers_from_json, headers_to_json
-from penstock.plugins.serdes.json_text import dump_json
+from penstock.plugins.operate.cli import topics
+from penstock.plugins.operate.cli.text import TextSerde, headers_from_json, parse_timestamp
+from penstock.plugins.serdes.json_text import dump_json, headers_to_json
 
 from .console import Console
 
@@ -131,7 +130,7 @@ def test_a_line_that_does_not_fit_ends_after_those_before_it(
 def test_what_the_log_refuses_is_said_with_its_lines(lines: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     lines("topics", "create", "small", "--config", "max.message.bytes=3")
     lines.write("in.txt", "a\nb\nlong\nc\n")
-    monkeypatch.setattr(produce, "BATCH_BYTES", 4)
+    monkeypatch.setattr(topics, "BATCH_BYTES", 4)
     result = lines("produce", "small", "--file", "in.txt", code=1)
     assert "lines 3 to 4: " in result.stderr and "max.message.bytes" in result.stderr
     assert "2 records before them were written, and some of these may be" in result.stderr
@@ -227,9 +226,11 @@ def test_what_consume_writes_produce_reads(console: Console) -> None:
         assert [{**each, "offset": 0} for each in twice] == [{**each, "offset": 0} for each in wanted * 2]
 
 
+# Hypothesis tries texts of the source, too, and an object whose one name is a tag is no plain JSON.
+NAMES = st.text(st.characters(codec="utf-8")).filter(lambda name: not name.startswith("!"))
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(st.characters(codec="utf-8")),
-    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(st.characters(codec="utf-8")), each, max_size=3),
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(NAMES, each, max_size=3),
     max_leaves=8,
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ import pytest
 from penstock import TaskId, TopicPartition
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.operate.cli.target import load
-from penstock.plugins.spark.dataframe.stream_commit import SourceOrder
+from penstock.plugins.spark.dataframe.checkpoint import SourceOrder
 from penstock.plugins.spark.dataframe.stream_engine import StreamTask
 
 from ..changelogs.s3_server import S3Server

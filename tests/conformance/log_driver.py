@@ -16,7 +16,7 @@ from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.spark.runner import stepping_on_spark
-from penstock.plugins.spark.session.sessions import make_session
+from penstock.plugins.spark.sessions import make_session
 from penstock.plugins.testing.kafka_broker import KafkaBroker, KafkaCluster
 from penstock.program.nodes import SinkNode, TaskId
 from penstock.program.serdes import resolve_serde

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.plugins.spark.session.sessions import tune
+from penstock.plugins.spark.sessions import tune
 from penstock.plugins.testing import TopologyTestDriver
 
 from .running import load

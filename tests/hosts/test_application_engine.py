@@ -31,7 +31,7 @@ from penstock.plugins.engine.program.preparation import prepare
 from penstock.plugins.engine.task.report import TaskReport
 from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.local.committer import LocalCommitter
-from penstock.plugins.spark.batches.executor import saved_after
+from penstock.plugins.spark.worker import saved_after
 from penstock.plugins.state.copies.companions import HostStandbys
 from penstock.plugins.testing.contracts.child import answer, forked
 from penstock.record import OutputBatch, TopicPartition

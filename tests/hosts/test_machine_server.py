@@ -26,11 +26,10 @@ from penstock.plugins.engine.host.slot_engine import HostInfo, SlotCargo, SlotRe
 from penstock.plugins.engine.run.slots import Slots
 from penstock.plugins.spark.watching import NotedServers
 from penstock.plugins.state.queries import machine_server
-from penstock.plugins.state.queries.active_server import noted_server
 from penstock.plugins.state.queries.http.guard import Address
 from penstock.plugins.state.queries.http.server import ServerOptions
 from penstock.plugins.state.queries.machine_server import MachineServer, MachineServerCargo
-from penstock.plugins.state.queries.task_servers import TaskServer, task_servers
+from penstock.plugins.state.queries.noted_servers import TaskServer, noted_server, task_servers
 
 from ..processes import is_alive
 from ..queries.served import ask

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from penstock import TopicPartition, run
 from penstock.plugins.engine.program.lag import HeldBack, held_back, present_lag
-from penstock.plugins.operate.cli.lag import _show
+from penstock.plugins.operate.cli.status import _show_lag
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from .clients import QUIET
@@ -37,7 +37,7 @@ def test_an_open_transaction_of_a_source_topic(
         [lag] = present_lag(shop.application, log)
         assert (lag.position, lag.end, lag.lag, lag.held) == (1, 3, 2, 2)
         assert held_back([lag]) == f"2 held back by open transactions in '{shop.orders}'"
-        _show(shop.application, [lag], 2, as_json=False, follow=False)
+        _show_lag(shop.application, [lag], 2, as_json=False, follow=False)
         assert capsys.readouterr().out.splitlines()[-1].split() == ["total", "2", "2"]
         watch = HeldBack(shop.id)
         for _ in range(3):

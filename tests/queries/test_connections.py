@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 import pytest
 import uvloop
 
-from penstock.plugins.state.queries.http.connections import Answer, Connections
+from penstock.plugins.state.queries.http.forwarding import Answer, Connections
 
 GOOD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 

@@ -258,7 +258,7 @@ def test_stale_versions_answer_while_the_log_is_away(asked: Asked, monkeypatch: 
         monkeypatch.setattr(type(asked.log), name, is_away)
     monkeypatch.setattr(copies, "MOST_AGE_SECONDS", -1.0)
     for queries in (asked.here, asked.replicas):
-        queries._looked_at = queries._copies._looked_at = float("-inf")  # as after a while
+        queries._note_reader.at = queries._copies._note_reader.at = float("-inf")  # as after a while
         assert queries.store("plain", stale_ok=True).get("a") == "1"
         with pytest.raises((LogError, StoreUnavailableError)):
             queries.store("plain", wait="0ms").get("a")

@@ -16,17 +16,15 @@ from penstock.plugins.engine.task.locations import state_directory
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.state.queries.copies import Bounds, NotHere, WouldWait
+from penstock.plugins.state.queries.copies import Bounds, NotHere, Snapshot, WouldWait, at_once
 from penstock.plugins.state.queries.local_copies import LocalCopies
 from penstock.plugins.state.queries.queries import Queries
-from penstock.plugins.state.queries.snapshots import Snapshot
 from penstock.stores.memory import MemoryBackend
 from penstock.world import World
 
 from ..spark import apps
 from ..waiting import wait_until
 
-AT_ONCE = Bounds(at_once=True)
 IN = TopicPartition("in", 0)
 RECENT = key_value_store("recent", ttl="10m", key_serde="str")
 
@@ -71,11 +69,15 @@ class Bench:
         self.log.append(OutputBatch("in", [b"k"], [b"v"], [1]))
         self.worker.run_batch(self.log.end_offsets([IN]), 0)
 
-    def ask(self, bounds: Bounds = AT_ONCE, store: str = "counts") -> int:
-        """Return the number of the version that answers."""
+    def ask(self, bounds: Bounds | None = None, store: str = "counts") -> int:
+        """Return the number of the version that answers: within `bounds`, or at once."""
         task = self.copies.task(0, "0_0")
-        with closing(self.copies.snapshot(task, store, bounds)) as found:
-            return found.counter
+
+        def number() -> int:
+            with closing(self.copies.snapshot(task, store, bounds or Bounds())) as found:
+                return found.counter
+
+        return at_once(number) if bounds is None else number()
 
 
 @pytest.fixture
@@ -124,14 +126,14 @@ def test_notes_are_read_before_they_are_too_old(bench: Bench) -> None:
     """Which tasks there are, and whether the application was resharded."""
     bench.ask(Bounds())
     for bench.now in (0.6, 1.5, 2.4):  # without a look between, the last two are too late
-        assert bench.queries.copies_of(0, at_once=True) is bench.copies
-        assert list(bench.copies.tasks(0, at_once=True)) == ["0_0"]
+        assert at_once(lambda: bench.queries.copies_of(0)) is bench.copies
+        assert list(at_once(lambda: bench.copies.tasks(0))) == ["0_0"]
         wait_until(lambda: not bench.copies.ahead.running | bench.queries.ahead.running)
     bench.now = 9.0
     with pytest.raises(WouldWait):
-        bench.queries.copies_of(0, at_once=True)
+        at_once(lambda: bench.queries.copies_of(0))
     with pytest.raises(WouldWait):
-        bench.copies.tasks(0, at_once=True)
+        at_once(lambda: bench.copies.tasks(0))
 
 
 def test_a_version_that_is_on_its_way_here_does_not_stop_queries(bench: Bench) -> None:

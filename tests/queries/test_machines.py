@@ -15,7 +15,7 @@ import pytest
 from penstock import Application, ConfigError, StoreUnavailableError, TopicPartition, run
 from penstock.client import Client, QueryError
 from penstock.plugins.state.queries.http.forwarding import FORWARDED
-from penstock.plugins.state.queries.task_servers import TaskServer, note_task_servers
+from penstock.plugins.state.queries.noted_servers import TaskServer, note_task_servers
 from penstock.queries import Queries
 
 from ..spark import apps

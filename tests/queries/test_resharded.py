@@ -11,7 +11,7 @@ import pytest
 from penstock import StoreUnavailableError, TopicPartition, Topology, key_value_store, run
 from penstock.client import Client, QueryError
 from penstock.plugins.engine.program.stored_id import stored_application
-from penstock.plugins.state.queries.task_servers import TaskServer, note_task_servers
+from penstock.plugins.state.queries.noted_servers import TaskServer, note_task_servers
 from penstock.plugins.state.transfer.reshard import plan_reshard, reshard
 from penstock.queries import ChangesEndedError, Queries
 

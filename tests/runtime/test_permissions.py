@@ -17,7 +17,7 @@ from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
-from penstock.plugins.spark.batches.checkpoint import Checkpoint
+from penstock.plugins.spark.query import Checkpoint
 from penstock.record import OutputBatch
 
 

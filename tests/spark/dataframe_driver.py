@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.plugins.spark.dataframe import Records, transform
-from penstock.plugins.spark.session.sessions import make_session, tune
+from penstock.plugins.spark.sessions import make_session, tune
 
 SCHEMA = "key string, value string, timestamp timestamp, number long"
 

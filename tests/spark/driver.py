@@ -19,9 +19,8 @@ from typing import Any
 from penstock import Application
 from penstock.plugins.engine.host import claims
 from penstock.plugins.engine.program import lease
-from penstock.plugins.spark import RunProgress, run
-from penstock.plugins.spark.placement import executors
-from penstock.plugins.spark.session.sessions import make_session
+from penstock.plugins.spark import RunProgress, placement, run
+from penstock.plugins.spark.sessions import make_session
 
 
 def main(directory: str, topology: str, trigger: str, *given: str) -> None:
@@ -36,7 +35,7 @@ def main(directory: str, topology: str, trigger: str, *given: str) -> None:
         lease._TTL_SECONDS = float(options.pop("lease"))
     if "patience" in options:
         claims.WAIT_SECONDS = 1.0
-        executors._MOST_SECONDS = float(options.pop("patience"))
+        placement._MOST_SECONDS = float(options.pop("patience"))
     progress = options.pop("progress", None)
 
     def write(news: RunProgress) -> None:

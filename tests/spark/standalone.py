@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from penstock.plugins.engine.task.class_archive import archive_options
-from penstock.plugins.spark.session.sessions import JAVA_OPTIONS, check_java, class_archive, launch_home
+from penstock.plugins.spark.sessions import JAVA_OPTIONS, check_java, class_archive, launch_home
 
 from ..waiting import wait_until
 

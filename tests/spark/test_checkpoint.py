@@ -11,7 +11,7 @@ import pytest
 
 from penstock import ConfigError, IncompatibleStateError, Settings
 from penstock.plugins.engine.program.checkpoint_files import delete_checkpoint, has_checkpoint
-from penstock.plugins.spark.batches.checkpoint import Checkpoint, delete_with_spark
+from penstock.plugins.spark.query import Checkpoint, delete_with_spark
 
 
 def checkpoint(

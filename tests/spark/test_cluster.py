@@ -20,7 +20,7 @@ from penstock.client import Client
 from penstock.plugins.engine.host.executor_identity import executor_id
 from penstock.plugins.engine.program.saved_program import saved_tasks
 from penstock.plugins.state.queries.copies import MOST_AGE_SECONDS
-from penstock.plugins.state.queries.task_servers import TaskServer, task_servers
+from penstock.plugins.state.queries.noted_servers import TaskServer, task_servers
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..processes import ROOT

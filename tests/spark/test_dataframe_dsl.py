@@ -12,7 +12,7 @@ import pytest
 from penstock import Application, ConfigError, TopologyError
 from penstock.plugins.dsl import StreamsBuilder, sum_of, tumbling, within
 from penstock.plugins.spark import Records, transform
-from penstock.plugins.spark.session.sessions import tune
+from penstock.plugins.spark.sessions import tune
 from penstock.plugins.testing import TopologyTestDriver
 
 from .dataframe_driver import SCHEMA

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.plugins.spark.placement.executors import (
+from penstock.plugins.spark.placement import (
     DECOMMISSIONED,
     EXCLUDED,
     Executor,

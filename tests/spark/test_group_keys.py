@@ -9,11 +9,7 @@ import pytest
 
 from penstock import TaskId
 from penstock.plugins.engine.run.slots import slot, slots
-from penstock.plugins.spark.placement.group_keys import (
-    group_key,
-    slot_key,
-    spark_hash,
-)
+from penstock.plugins.spark.group_keys import group_key, slot_key, spark_hash
 
 TASKS = [TaskId(subtopology, partition) for subtopology in range(4) for partition in range(40)]
 

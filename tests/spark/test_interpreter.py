@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock import RuntimeUnavailableError
-from penstock.plugins.spark.session.interpreter import check_command, chosen_command
+from penstock.plugins.spark.interpreter import check_command, chosen_command
 
 
 def script(path: Path, text: str) -> str:

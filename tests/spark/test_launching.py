@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from penstock.plugins.engine.task.class_archive import archive_options
 from penstock.plugins.operate.cli.group import penstock
-from penstock.plugins.spark.session.sessions import check_java, class_archive, launch_home
+from penstock.plugins.spark.sessions import check_java, class_archive, launch_home
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from penstock import RuntimeUnavailableError
 from penstock.plugins.engine.program.preparation import check_open_files, open_files, prepare
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.spark import run
-from penstock.plugins.spark.session.sessions import local_cores
+from penstock.plugins.spark.sessions import local_cores
 from penstock.plugins.testing.contracts.child import answer, forked
 
 from ..kafka.shop import Shop

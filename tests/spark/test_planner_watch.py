@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.plugins.spark.batches import planner_watch
-from penstock.plugins.spark.batches.planner_watch import SILENT_SECONDS, PlannerPulse, PlannerWatch
+from penstock.plugins.spark import planner_watch
+from penstock.plugins.spark.planner_watch import SILENT_SECONDS, PlannerPulse, PlannerWatch
 
 from . import apps
 from .surroundings import Surroundings

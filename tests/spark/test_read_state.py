@@ -13,7 +13,7 @@ import pytest
 from penstock import Application, ConfigError, IncompatibleStateError, StoreError, Topology, key_value_store
 from penstock.plugins.engine.program.ended_queries import ended_queries, query_of
 from penstock.plugins.engine.task.locations import open_log
-from penstock.plugins.spark.session.sessions import tune
+from penstock.plugins.spark.sessions import tune
 from penstock.spark import read_state, transform
 
 from ..backups.counting import Tasks, counting, expected, send

@@ -26,10 +26,9 @@ from penstock.plugins.engine.run.planning.control import LogFile
 from penstock.plugins.engine.run.planning.run_plan import Plan
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.spark import run
-from penstock.plugins.spark.batches import source
-from penstock.plugins.spark.batches.source import PenstockStreamReader
+from penstock.plugins.spark import run, source
 from penstock.plugins.spark.query import ApplicationQuery
+from penstock.plugins.spark.source import PenstockStreamReader
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.settings.sources import layers
 

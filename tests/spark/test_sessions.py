@@ -12,16 +12,10 @@ import pytest
 from penstock import ConfigError, RuntimeUnavailableError, Settings
 from penstock.plugins.engine.run.order import Trigger
 from penstock.plugins.spark import run
+from penstock.plugins.spark.interpreter import explain
 from penstock.plugins.spark.query import spark_trigger
 from penstock.plugins.spark.runner import local_changelog
-from penstock.plugins.spark.session.interpreter import explain
-from penstock.plugins.spark.session.sessions import (
-    check_allocation,
-    check_java,
-    check_python_memory,
-    is_cluster,
-    tune,
-)
+from penstock.plugins.spark.sessions import check_allocation, check_java, check_python_memory, is_cluster, tune
 
 from . import apps
 from .surroundings import Surroundings

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.plugins.engine.host.reports import SlotMessage
-from penstock.plugins.spark.placement.executors import (
+from penstock.plugins.spark.placement import (
     _MOST_BATCHES,
     LOST,
     PLACED_ELSEWHERE,

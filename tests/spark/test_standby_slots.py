@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock import ConfigError, Settings
 from penstock.plugins.engine.host.executor_identity import ExecutorIdentity, node_name
 from penstock.plugins.engine.host.reports import SlotMessage
-from penstock.plugins.spark.placement.executors import LOST, Executor, SlotOwners, standby_slots
+from penstock.plugins.spark.placement import LOST, Executor, SlotOwners, standby_slots
 from penstock.plugins.state.copies.settings import rack_of
 
 OWNERS = st.dictionaries(

@@ -41,8 +41,8 @@ from penstock.plugins.engine.host.reports import Meter
 from penstock.plugins.engine.host.slot_engine import HostInfo
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.report import DetailedCounts
+from penstock.plugins.spark.dataframe.checkpoint import SourceOrder, StreamCommit, next_anchors, oldest_needed
 from penstock.plugins.spark.dataframe.packing import Packer, Rows
-from penstock.plugins.spark.dataframe.stream_commit import SourceOrder, StreamCommit, next_anchors, oldest_needed
 from penstock.plugins.spark.dataframe.stream_engine import Cargo, Outcome, StreamBatch, StreamTask
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.world import World

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import Application, Processor, Record, Topology, key_value_store
-from penstock.plugins.spark.session.sessions import tune
+from penstock.plugins.spark.sessions import tune
 from penstock.spark import topic_rows, transform
 
 TOPICS = ("totals", "users")

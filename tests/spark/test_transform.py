@@ -21,13 +21,12 @@ from penstock.errors import ConfigError, RuntimeUnavailableError, TopologyError
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.shipping import pack
 from penstock.plugins.serdes.registry.avro import AvroSerde
-from penstock.plugins.spark import Records, transform
-from penstock.plugins.spark.dataframe.stream_commit import SourceOrder, StreamCommit
+from penstock.plugins.spark import Records, interpreter, transform
+from penstock.plugins.spark.dataframe.checkpoint import SourceOrder, StreamCommit
 from penstock.plugins.spark.dataframe.stream_engine import StreamTask
 from penstock.plugins.spark.dataframe.transform import local_directory
-from penstock.plugins.spark.placement.group_keys import group_key
-from penstock.plugins.spark.session import interpreter
-from penstock.plugins.spark.session.sessions import tune
+from penstock.plugins.spark.group_keys import group_key
+from penstock.plugins.spark.sessions import tune
 from penstock.record import TopicPartition
 
 from ..processes import python

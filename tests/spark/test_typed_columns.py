@@ -47,14 +47,13 @@ from penstock.plugins.serdes.of import of
 from penstock.plugins.serdes.registry.avro import AvroSerde
 from penstock.plugins.serdes.registry.json_schema import JsonSchemaSerde
 from penstock.plugins.spark import Records, topic_rows, transform
-from penstock.plugins.spark.dataframe.packing import Packer
-from penstock.plugins.spark.dataframe.stream_commit import SourceOrder
+from penstock.plugins.spark.dataframe.checkpoint import SourceOrder
+from penstock.plugins.spark.dataframe.packing import Packer, packed, typed_keys, typed_values, unpacked
+from penstock.plugins.spark.dataframe.spark_types import column_of, fitted, type_of
 from penstock.plugins.spark.dataframe.stream_engine import StreamTask
-from penstock.plugins.spark.dataframe.typed.schemas import parts_of, spark_schemas
-from penstock.plugins.spark.dataframe.typed.serdes import Column, TopicPart, TypedTopics
-from penstock.plugins.spark.dataframe.typed.sources import packed, typed_keys, typed_values, unpacked
-from penstock.plugins.spark.dataframe.typed.spark_types import column_of, fitted, type_of
-from penstock.plugins.spark.session.sessions import tune
+from penstock.plugins.spark.dataframe.transform import parts_of, spark_schemas
+from penstock.plugins.spark.dataframe.typed_serdes import Column, TopicPart, TypedTopics
+from penstock.plugins.spark.sessions import tune
 
 # ---------------------------------------------------------------------- every type, both ways
 

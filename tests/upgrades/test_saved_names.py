@@ -44,7 +44,7 @@ from penstock.plugins.serdes.typed.models import ModelSerde
 from penstock.plugins.serdes.typed.standard import StandardSerde
 from penstock.plugins.serdes.uuid import UuidSerde
 from penstock.plugins.serdes.void import VoidSerde
-from penstock.plugins.spark.dataframe.typed.serdes import ColumnReader, ColumnWriter
+from penstock.plugins.spark.dataframe.typed_serdes import ColumnReader, ColumnWriter
 from penstock.record import Record, RecordMetadata, TopicPartition
 from penstock.serde import (
     BoolSerde,

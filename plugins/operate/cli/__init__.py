@@ -1,4 +1,4 @@
-"""The command line `penstock`: one file a verb.
+"""The command line `penstock`: a file for each verb, or for verbs of one topic.
 
 Imports core, and other plugins by name. A verb's libraries are imported when it runs.
 """

@@ -259,7 +259,7 @@ def _report(topic: str, done: Replay, *, dry_run: bool, as_json: bool) -> None:
 
 
 def _as_json(letter: Letter) -> dict[str, Any]:
-    from .text import bytes_to_json, headers_to_json
+    from penstock.plugins.serdes.json_text import bytes_to_json, headers_to_json
 
     said = letter.note
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -15,14 +15,27 @@ import click
 from penstock import PenstockError
 from penstock.plugins.engine.host.log_lines import with_place
 
+from .command import AnyFunction
 from .failures import exit_code, printable, sentence, wants_traceback
 
 cli_log = logging.getLogger("penstock.cli")
 
 TEXT, JSON = "text", "json"
-FORMATS = (TEXT, JSON)
 
 _QUIET = ("py4j", "pyspark")
+
+
+def log_format_option(help: str) -> Callable[[AnyFunction], AnyFunction]:
+    """Add `--log-format`, which `log_lines` takes."""
+    return click.option(
+        "--log-format",
+        type=click.Choice((TEXT, JSON)),
+        default=TEXT,
+        show_default=True,
+        envvar="PENSTOCK_LOG_FORMAT",
+        show_envvar=True,
+        help=help,
+    )
 
 
 class LogLines(logging.Handler):

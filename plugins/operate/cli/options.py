@@ -20,7 +20,7 @@ from .command import options, verbose_option
 from .failures import ended_by_sigterm
 
 if TYPE_CHECKING:
-    from penstock.plugins.spark.dataframe.checkpoint_state import Checkpoint
+    from penstock.plugins.spark.dataframe.checkpoint import Checkpoint
 
 _LONGEST_LOOK_MS = 30_000
 
@@ -194,8 +194,8 @@ def followed(
 
 def find_checkpoint(location: str, batch: int | None = None) -> Checkpoint:
     """Return what the checkpoint at --checkpoint has as of --batch. Raises as `read_checkpoint`."""
-    from penstock.plugins.spark.dataframe.checkpoint_state import read_checkpoint
-    from penstock.plugins.spark.session.sessions import local_session
+    from penstock.plugins.spark.dataframe.checkpoint import read_checkpoint
+    from penstock.plugins.spark.sessions import local_session
 
     place = location if url_scheme(location) else str(Path(location).absolute())
     with local_session() as spark:

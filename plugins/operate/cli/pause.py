@@ -1,4 +1,4 @@
-"""The verb `pause`: an application, or a part of it, processes no records until `penstock resume`."""
+"""The verbs `pause` and `resume`: an application, or a part of it, processes no records meanwhile."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .output import print_text
 if TYPE_CHECKING:
     from penstock import Application, Log
     from penstock.plugins.engine.program.pausing import Paused
+
 
 subtopologies_option = click.option(
     "--subtopology",
@@ -57,3 +58,20 @@ def change_pauses(
         application, now = change_stored(named, log, lambda stored: change(stored, log, subtopologies))
     paused = sorted(now.of(application))
     print_text(f"{application.id}: paused sub-topologies: {', '.join(map(str, paused)) or 'none'}\n")
+
+
+@verb(
+    ("All of it", "penstock resume orders:application"),
+    ("One part; the others stay paused", "penstock resume orders:application --subtopology 1"),
+)
+@subtopologies_option
+@application_options
+def resume(target: str, subtopologies: Sequence[int], **where: Any) -> None:
+    """Let the application MODULE:ATTR process records again after `penstock pause`.
+
+    It continues where it was: every record that has come meanwhile is processed, and a punctuator that is due is called
+    once.
+    """
+    from penstock.plugins.engine.program.pausing import resume
+
+    change_pauses(target, subtopologies, resume, **where)

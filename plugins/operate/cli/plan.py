@@ -79,7 +79,7 @@ def plan(
     if checkpoint is not None:
         if against is not None or save is not None:
             raise click.UsageError("--against and --save are for a log: a checkpoint has the program that wrote it")
-        from penstock.plugins.spark.dataframe.checkpoint_plan import plan_of_checkpoint
+        from penstock.plugins.spark.dataframe.checkpoint import plan_of_checkpoint
 
         found = plan_of_checkpoint(application, find_checkpoint(checkpoint), partitions)
     elif against is None and partitions is None:

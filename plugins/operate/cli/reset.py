@@ -151,7 +151,7 @@ def parse_time(option: str, text: str, clock: Clock | None = None) -> int:
     >>> parse_time("--since", "1h30m", ManualClock(6_000_000))
     600000
     """
-    from .line_reader import parse_timestamp
+    from .text import parse_timestamp
 
     try:
         return parse_timestamp(text)

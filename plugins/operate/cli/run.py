@@ -13,7 +13,7 @@ from penstock import ConfigError, IncompatibleStateError, duration_ms
 
 from .command import verb
 from .failures import INTERRUPTED, StartRefusedError, ended_by_sigterm
-from .log_lines import FORMATS, TEXT, cli_log, log_lines
+from .log_lines import TEXT, cli_log, log_format_option, log_lines
 from .options import application_options, find_application
 from .output import Meter, count, note, print_json
 
@@ -77,14 +77,8 @@ AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
     type=click.Choice(["debug", "info", "warning", "error"]),
     help="Which log lines of the application and its tasks are shown on stderr. [default: info; with --quiet warning]",
 )
-@click.option(
-    "--log-format",
-    type=click.Choice(FORMATS),
-    default=TEXT,
-    show_default=True,
-    envvar="PENSTOCK_LOG_FORMAT",
-    show_envvar=True,
-    help="How log lines are shown. json: an object a line; progress, summary and the error that ends the run, too.",
+@log_format_option(
+    "How log lines are shown. json: an object a line; progress, summary and the error that ends the run, too."
 )
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no summary, and of log lines only warnings.")
 @click.option("--json", "as_json", is_flag=True, help="At the end, print a summary as a JSON object.")
@@ -159,7 +153,7 @@ def run(
 
 
 def _parsed(given_conf: tuple[str, ...]) -> dict[str, str]:
-    from penstock.plugins.spark.session.sessions import parse_conf
+    from penstock.plugins.spark.sessions import parse_conf
 
     return parse_conf(given_conf)
 

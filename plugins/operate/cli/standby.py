@@ -12,7 +12,7 @@ from penstock import ConfigError, StoreError
 
 from .command import verb
 from .failures import ended_by_sigterm
-from .log_lines import FORMATS, TEXT, cli_log, log_lines
+from .log_lines import TEXT, cli_log, log_format_option, log_lines
 from .options import application_options, find_application, open_application
 from .output import Meter, count, note, print_json
 
@@ -31,15 +31,7 @@ _LOOK_SECONDS = 0.5
 @click.option("--task", "tasks", metavar="TASK", multiple=True, help="Only of this task, e.g. 0_3; repeatable.")
 @click.option("--once", is_flag=True, help="End when every copy has been at its task's last commit.")
 @application_options
-@click.option(
-    "--log-format",
-    type=click.Choice(FORMATS),
-    default=TEXT,
-    show_default=True,
-    envvar="PENSTOCK_LOG_FORMAT",
-    show_envvar=True,
-    help="How log lines are shown; json: an object a line, progress too.",
-)
+@log_format_option("How log lines are shown; json: an object a line, progress too.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, and of log lines only warnings.")
 @click.option("--json", "as_json", is_flag=True, help="At the end, print the copies as a JSON list.")
 def standby(

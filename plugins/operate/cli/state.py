@@ -19,21 +19,18 @@ from .options import (
     open_application,
 )
 from .output import count, note, print_json, print_table, print_text
-from .state_backup import backup, backups, restore
-from .state_export import export, reading_store
-from .state_import import import_store
+from .state_files import export, import_store, reading_store, store_argument, task_option, times_options
 from .stores import accept, drop, state_of
+from .transfer import backup, backups, restore
 
 if TYPE_CHECKING:
     from penstock import Application
     from penstock.plugins.engine.program.check import SavedStore
     from penstock.plugins.engine.program.saved_program import SavedTask
-    from penstock.plugins.spark.dataframe.checkpoint_state import Checkpoint
+    from penstock.plugins.spark.dataframe.checkpoint import Checkpoint
     from penstock.plugins.state.copies.local_copies import Comparison
 
 _target = click.argument("target", metavar="MODULE:ATTR")
-_store = click.argument("store", metavar="STORE")
-_task_option = click.option("--task", metavar="TASK", help="Only this task, e.g. 0_3.")
 _json_option = click.option("--json", "as_json", is_flag=True, help="JSON objects, one on each line.")
 
 
@@ -175,11 +172,10 @@ def _behind(version: str, last: str) -> int | None:
     ("What was valid then", "penstock state get shop:application prices tea --from 1700000000000 --to 1700000000000"),
 )  # fmt: skip
 @_target
-@_store
+@store_argument
 @click.argument("key", metavar="KEY")
-@click.option("--from", "first", type=int, default=0, help="Windows, sessions and versions from this time on (ms).")
-@click.option("--to", "last", type=int, default=2**63 - 1, help="Windows, sessions and versions up to this time (ms).")
-@_task_option
+@times_options
+@task_option
 @click.option("--all-tasks", is_flag=True, help="Look in each task, where a key need not be in its partition's.")
 @_json_option
 @checkpoint_options
@@ -225,13 +221,12 @@ def get(
     ("Keys from a to b", "penstock state range shop:application totals --start a --end b --json"),
 )  # fmt: skip
 @_target
-@_store
-@click.option("--from", "first", type=int, default=0, help="Windows, sessions and versions from this time on (ms).")
-@click.option("--to", "last", type=int, default=2**63 - 1, help="Windows, sessions and versions up to this time (ms).")
+@store_argument
+@times_options
 @click.option("--start", metavar="KEY", help="From this key on, by the order of the serialized keys.")
 @click.option("--end", metavar="KEY", help="Up to this key, included.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="So many entries of a task.")
-@_task_option
+@task_option
 @_json_option
 @checkpoint_options
 @application_options
@@ -276,7 +271,7 @@ def range(
 )  # fmt: skip
 @_target
 @click.option("--store", "stores", metavar="STORE", multiple=True, help="Only this store; repeatable.")
-@_task_option
+@task_option
 @_json_option
 @application_options
 def verify(target: str, stores: tuple[str, ...], task: str | None, as_json: bool, **where: Any) -> None:
@@ -323,7 +318,7 @@ def verify(target: str, stores: tuple[str, ...], task: str | None, as_json: bool
 
 
 def _show_comparison(found: Comparison, as_json: bool) -> None:
-    from .text import bytes_to_json
+    from penstock.plugins.serdes.json_text import bytes_to_json
 
     faults = {name: [bytes_to_json(key) for key in getattr(found, name)] for name in ("differing", "missing", "added")}
     first = {"task": found.task, "store": found.store, "version": found.version, "same": found.is_same}

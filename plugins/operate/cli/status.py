@@ -1,17 +1,20 @@
-"""The verb `status`: what an application's driver says of its run, and how far it is behind."""
+"""The verbs `status`, `lag` and `health`: what an application's driver says of its run, and how far it is behind."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock import PenstockError, SystemClock, TopicPartition, TopologyError, UnknownTopicError
+from penstock import PenstockError, SystemClock, TopicPartition, TopologyError, UnknownTopicError, version_counter
+from penstock.plugins.operate.console.watch import View
 from penstock.plugins.operate.console.wording import age, ago, length, opening, visiting
 
-from .checkpoint_status import show_checkpoint
 from .command import verb
+from .failures import FAILED
 from .options import (
     application_options,
     check_batch,
@@ -22,15 +25,17 @@ from .options import (
     followed,
     timeout_option,
 )
-from .output import count, print_json, print_table, print_text
+from .output import count, note, print_json, print_table, print_text
+
+if TYPE_CHECKING:
+    from penstock import Application, Log, TaskId
+    from penstock.plugins.engine.program.lag import PartitionLag
+    from penstock.plugins.engine.program.run_status import RunStatus, TaskStatus
+    from penstock.plugins.spark.dataframe.checkpoint import Checkpoint
+
 
 _SOON_SECONDS = 86_400.0
 """Tasks of a run repeat their commits days before the log deletes them."""
-
-if TYPE_CHECKING:
-    from penstock import Application, Log
-    from penstock.plugins.engine.program.lag import PartitionLag
-    from penstock.plugins.engine.program.run_status import RunStatus, TaskStatus
 
 
 @verb(
@@ -76,7 +81,7 @@ def status(target: str, as_json: bool, follow: bool, checkpoint: str | None, bat
             if as_json:
                 print_json(_data(run, lag, unknown, kept_until, now_ms))
             else:
-                _show(run, lag, unknown, kept_until, held_back(lag), now_ms)
+                _show(run, View(run.application_id, now_ms, run, lag), unknown, kept_until, held_back(lag))
                 if follow:
                     print_text("\n")
 
@@ -119,20 +124,14 @@ def _data(run: RunStatus, lag: list[PartitionLag], unknown: str, kept_until: int
     return {**first, **found, "tasks": tasks}
 
 
-def _show(
-    run: RunStatus, lag: list[PartitionLag], unknown: str, kept_until: int | None, held: str, now_ms: int
-) -> None:
-    lags: dict[str, int] = {}
-    for each in lag:
-        lags[each.task] = lags.get(each.task, 0) + each.lag
-    known = {each.task: each for each in run.tasks}
-    is_running = run.state(now_ms) == "running"
-    behind = "" if unknown else f"lag {sum(lags.values()):,}" + (f", {held}" if held else "")
+def _show(run: RunStatus, view: View, unknown: str, kept_until: int | None, held: str) -> None:
+    now_ms = view.now_ms
+    behind = "" if unknown else f"lag {view.total_lag:,}" + (f", {held}" if held else "")
     lines = [*_sentences(run, behind, now_ms), unknown and f"lag unknown: {unknown}", _expiry(run, kept_until, now_ms)]
     print_text("\n".join(filter(None, lines)) + "\n\n")
     print_table(
         ["task", "slot", "where", "lag", "records/s", "in", "out", "dropped", "last commit", "restored", "opened"],
-        [_row(name, known.get(name), lags.get(name), is_running, now_ms) for name in {**lags, **known}],
+        [_row(each.name, each.status, each.lag, view.state == "running", now_ms) for each in view.tasks()],
         numbers=["slot", "lag", "records/s", "in", "out", "dropped", "last commit", "restored"],
     )
     if run.events:
@@ -202,3 +201,145 @@ def _row(name: str, task: TaskStatus | None, lag: int | None, is_running: bool, 
         f"{task.restored:,}",
         ", ".join(f"{reason} {times}" for reason, times in task.openings.items()) or "-",
     ]  # fmt: skip
+
+
+def show_checkpoint(application: Application, found: Checkpoint, as_json: bool) -> None:
+    """Print what a checkpoint has. Raises IncompatibleStateError for that of another application."""
+    found.check_application(application)
+    tasks = [_task(application, found, task) for task in found.commits]
+    same = _is_of_program(application, found)
+    if as_json:
+        place = {"checkpoint": found.place, "query": found.query, "batch": found.batch}
+        names = {"application_id": application.id, **place, "partitions": found.partitions, "same_program": same}
+        print_json({**names, "tasks": tasks})
+        return
+    print_text(
+        f"{application.id}: query {found.query}, as of batch {found.batch} of checkpoint {found.place}\n"
+        + (
+            "the program that wrote it is this one\n\n"
+            if same
+            else "another program wrote it: `penstock plan` with --checkpoint says what a start of this one would do\n\n"
+        )
+    )
+    columns = ["task", "version", "read", "stream time", "entries here", "bytes here", "changelog bytes"]
+    print_table(columns, [_cells(each) for each in tasks], numbers=["version", *columns[4:]])
+
+
+def _is_of_program(application: Application, found: Checkpoint) -> bool:
+    """Return whether all tasks were last run by this program, as far as state and positions depend on it."""
+    counts = dict.fromkeys(application.program.topics(), found.partitions)
+    now = application.program.fingerprint(application.program.resolve(counts, application.id), application.settings)
+    return all(each.fingerprint == now for each in found.commits.values())
+
+
+def _task(application: Application, found: Checkpoint, task: TaskId) -> dict[str, Any]:
+    from penstock.plugins.engine.program.ended_queries import changelog_bytes
+    from penstock.plugins.state.copies.local_copies import local_copies
+
+    commit, saved = found.commits[task], found.saved_task(task)
+    engine = json.loads(commit.engine_state) if commit.engine_state else {}
+    copies = local_copies(application, saved)
+    entries = {name: count for each in copies for name, count in each.entries.items()}
+    size = None
+    if saved.layouts.now:
+        try:
+            size = changelog_bytes(application, saved.id)
+        except PenstockError as error:
+            note(f"task {task}: {error}")
+    return {
+        "task": str(task),
+        "version": version_counter(commit.version),
+        "read": dict(commit.read),
+        "stream_time_ms": None if engine.get("stream", -1) < 0 else engine["stream"],
+        "wall_clock_ms": engine.get("wall"),
+        "stores": [
+            {"store": name, "kind": kept.kind, "backend": kept.backend, "entries_here": entries.get(name)}
+            for name, kept in sorted(saved.layouts.now.items())
+        ],
+        "bytes_here": sum(each.bytes for each in copies) if copies else None,
+        "changelog_bytes": size,
+    }
+
+
+def _cells(task: dict[str, Any]) -> list[object]:
+    at, stores = task["stream_time_ms"], task["stores"]
+    known = [each["entries_here"] for each in stores if each["entries_here"] is not None]
+    time = None if at is None else datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
+    sizes = [sum(known) if known else None, task["bytes_here"], task["changelog_bytes"]]
+    read = ", ".join(f"{topic} {number:,}" for topic, number in sorted(task["read"].items()))
+    return [task["task"], task["version"], read, time, *(None if each is None else f"{each:,}" for each in sizes)]
+
+
+@verb(
+    ("Whether all tasks are open", "penstock health wordcount:application"),
+    ("Whether it works at all, which a long restore does", "penstock health wordcount:application --live"),
+)
+@click.option("--live", is_flag=True, help="Ask whether it is alive; it may still restore its state.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object.")
+@timeout_option
+@application_options
+def health(target: str, live: bool, as_json: bool, **where: Any) -> None:
+    """Say whether the application MODULE:ATTR is ready: exit code 0, or 1 if it is not.
+
+    Ready: its driver runs, all of its tasks are open, and none is paused. The answer is what the driver wrote to the log, every five
+    seconds. The endpoint of `metrics_port` has the same answers, without a process for each.
+    """
+    with followed(target, follow=False, interval="5s", **where) as (application, log, _):
+        run = latest_run(application, log)
+    found = run.health(SystemClock().now_ms())
+    if as_json:
+        print_json(run.health_data(found))
+    else:
+        text = "ready" if found.is_ready else "alive, not ready" if found.is_live else "not alive"
+        print_text(f"{run.application_id}: {text}{f': {found.reason}' if found.reason else ''}\n")
+    if not (found.is_live if live else found.is_ready):
+        click.get_current_context().exit(FAILED)
+
+
+@verb(
+    ("Every task's partitions, and the sum", "penstock lag wordcount:application"),
+    ("Again every ten seconds until Ctrl-C", "penstock lag wordcount:application --follow --interval 10s"),
+    ("In a script: exit code 1 if more than 10,000 records wait", "penstock lag wordcount:application --fail-above 10000 --quiet"),
+    ("For a program", "penstock lag wordcount:application --json | jq .lag"),
+)  # fmt: skip
+@follow_options
+@click.option(
+    "--fail-above", type=click.IntRange(min=0), metavar="N", help="End with exit code 1 when the sum is above N."
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print no table; for --fail-above.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object; with --follow one on each line.")
+@timeout_option
+@application_options
+def lag(target: str, fail_above: int | None, quiet: bool, as_json: bool, follow: bool, **where: Any) -> None:
+    """Show how many records wait for the application MODULE:ATTR.
+
+    For each partition that a task reads: the next offset to read (- before the first commit), the end of the log,
+    what lies between, and how much of that an open transaction of a producer holds back, if it does. It is read from the log: Spark
+    is not needed, and the application may run or not.
+    """
+    from penstock.plugins.engine.program.lag import present_lag
+
+    with followed(target, follow=follow, **where) as (application, log, steps):
+        for _ in steps:
+            rows = present_lag(application, log)
+            total = sum(row.lag for row in rows)
+            if not quiet:
+                _show_lag(application, rows, total, as_json=as_json, follow=follow)
+            if fail_above is not None and total > fail_above:
+                note(f"{application.id}: lag {total:,} is above {fail_above:,}")
+                click.get_current_context().exit(FAILED)
+
+
+def _show_lag(application: Application, rows: list[PartitionLag], total: int, *, as_json: bool, follow: bool) -> None:
+    if as_json:
+        print_json({"application_id": application.id, "lag": total, "partitions": [asdict(row) for row in rows]})
+        return
+    held = sum(row.held for row in rows)
+    columns = ["task", "topic", "partition", "position", "end", "lag", *["held back"] * bool(held)]
+    table = [
+        *((row.task, row.topic, row.partition, row.position, row.end, row.lag, row.held) for row in rows),
+        ("total", "", "", "", "", total, held),
+    ]
+    print_table(columns, [row[: len(columns)] for row in table], numbers=columns[2:])
+    if follow:
+        print_text("\n")

@@ -18,7 +18,7 @@ def warmup(if_missing: bool) -> None:
     Java's class data sharing). It takes about a minute, and is used by every `penstock run` on local cores. It is never
     needed.
     """
-    from penstock.plugins.spark.session.sessions import check_java, class_archive, make_class_archive
+    from penstock.plugins.spark.sessions import check_java, class_archive, make_class_archive
 
     java = check_java()
     archive = class_archive(java)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .records import Records
-from .transform import apply_topology, transform
-from .typed.schemas import topic_rows
+from .transform import apply_topology, topic_rows, transform
 
 __all__ = ["Records", "apply_topology", "topic_rows", "transform"]

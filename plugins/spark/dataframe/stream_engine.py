@@ -41,14 +41,18 @@ from penstock.program.layouts import Layouts, layout_of_fingerprint
 from penstock.task.failures import RetryRequested
 from penstock.task.task import Task
 
-from ..batches.host_caller import HostCaller
-from ..observed import COUNTS, counts_row
-from ..worker_errors import message_first
-from .checkpoint_state import check_continues, stores_in
-from .packing import Rows
-from .stream_commit import SourceOrder, SparkCommitter, StreamCommit, next_anchors, oldest_needed
-from .typed.serdes import TypedTopics
-from .typed.sources import packed
+from ..worker import COUNTS, HostCaller, counts_row
+from .checkpoint import (
+    SourceOrder,
+    SparkCommitter,
+    StreamCommit,
+    check_continues,
+    next_anchors,
+    oldest_needed,
+    stores_in,
+)
+from .packing import Rows, message_first, packed
+from .typed_serdes import TypedTopics
 
 if TYPE_CHECKING:
     import pandas
@@ -304,6 +308,22 @@ class Cargo(HostCargo):
     def engine(self, host: HostInfo) -> StreamEngine:
         return StreamEngine(self, host)
 
+    def task(self, group: int, resources: ProcessResources, stream: str) -> StreamTask:
+        """Return the task of a group key, not open; `stream` as for StreamTask."""
+        task_id, partitions = self.tasks[group]
+        return StreamTask(
+            self.application,
+            task_id,
+            partitions,
+            self.fingerprint,
+            resources,
+            stream=stream,
+            kept=self.kept,
+            has_timeouts=self.has_timeouts,
+            source_order=self.source_order,
+            typed=self.typed,
+        )
+
 
 class StreamFunction:
     """The function for applyInPandasWithState: hands a task's batch to a task host of this executor.
@@ -368,25 +388,14 @@ def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame)
     _collect(frame, chunks)
     arrived = Arrived(packed)
     cargo: Cargo = arrived.cargo
-    task_id, partitions = cargo.tasks[group]
     # A worker of Spark runs other programs, too.
     with arrived.in_place(), TemporaryDirectory("once") as directory, log_to_stderr(cargo.log_level) as logs:
-        logs.task = str(task_id)
         application = cargo.application.with_settings(
             data_dir=str(directory), state_dir="state", changelog="directory:changelog"
         )
-        task = StreamTask(
-            application,
-            task_id,
-            partitions,
-            cargo.fingerprint,
-            ProcessResources(),
-            stream="once",
-            kept=1,
-            has_timeouts=True,
-            source_order=cargo.source_order,
-            typed=cargo.typed,
-        )
+        cargo = replace(cargo, application=application, kept=1, has_timeouts=True)
+        task = cargo.task(group, ProcessResources(), "once")
+        logs.task = str(task.id)
         try:
             return _frame(_as_chunks(task.run(chunks, clock_ms, None), cargo))
         finally:
@@ -461,7 +470,8 @@ class StreamEngine(Engine):
         self._logs.task = str(self._cargo.tasks[request.group][0])
         task = self._tasks.get(request.group)
         if task is None:
-            task = self._tasks[request.group] = self._make(request.group)
+            task = self._cargo.task(request.group, self._resources, self._stream)
+            self._tasks[request.group] = task
         try:
             outcome = _as_chunks(task.run(request.chunks, request.clock_ms, request.known), self._cargo)
         finally:
@@ -469,22 +479,6 @@ class StreamEngine(Engine):
         self._last_used[request.group] = self._resources.world.seconds()
         self._close_idle()
         return outcome
-
-    def _make(self, group: int) -> StreamTask:
-        cargo = self._cargo
-        task_id, partitions = cargo.tasks[group]
-        return StreamTask(
-            cargo.application,
-            task_id,
-            partitions,
-            cargo.fingerprint,
-            self._resources,
-            stream=self._stream,
-            kept=cargo.kept,
-            has_timeouts=cargo.has_timeouts,
-            source_order=cargo.source_order,
-            typed=cargo.typed,
-        )
 
     def _close_idle(self) -> None:
         """Close tasks that have not run here for a while: they have moved, or have no records."""

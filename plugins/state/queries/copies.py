@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from penstock import (
     Application,
@@ -16,7 +17,10 @@ from penstock import (
     ConfigError,
     Log,
     LogError,
+    StoreBackend,
+    StoreError,
     StoreUnavailableError,
+    StoreView,
     TopicPartition,
     World,
     version_counter,
@@ -24,9 +28,81 @@ from penstock import (
 from penstock.plugins.engine.program.committed import has_lost_commit
 from penstock.plugins.engine.program.saved_program import SavedTask, saved_tasks
 from penstock.plugins.engine.task.refusals import NO_COMMIT
+from penstock.store import Changes
+from penstock.store.kept_store import KeptStore
 from penstock.support.names import did_you_mean
 
-from .snapshots import Snapshot
+T = TypeVar("T")
+
+
+@dataclass
+class Snapshot:
+    """A store of a task at `version`; None: the task has not committed yet, so the store is empty.
+
+    `commit`: a commit of that version or an earlier one; its positions are reached. `confirmed_at`: when (seconds of
+    the world's stopwatch) the log had no later version; None if that is unknown. Close it soon: a store backend keeps
+    what it shows.
+    """
+
+    task: str
+    version: str | None
+    kept: KeptStore
+    commit: Commit | None
+    confirmed_at: float | None
+    backend: StoreBackend
+
+    @property
+    def counter(self) -> int:
+        """The number of the version; -1 before the first one."""
+        return -1 if self.version is None else version_counter(self.version)
+
+    def has(self, positions: Mapping[TopicPartition, int]) -> bool:
+        """Return whether the records before `positions` are known to be processed."""
+        reached = {} if self.commit is None else self.commit.positions
+        return all(reached.get(partition, 0) >= offset for partition, offset in positions.items())
+
+    def close(self) -> None:
+        """Release what it shows; idempotent."""
+        self.backend.close()
+
+
+class ViewBackend(StoreBackend):
+    """A view as a store backend, to read; `release` closes it. `count`: returns about how many entries a table has."""
+
+    def __init__(self, view: StoreView, release: Callable[[], None], count: Callable[[str], int] | None = None) -> None:
+        self._view = view
+        self._release: Callable[[], None] | None = release
+        self._count = count
+
+    def version(self) -> str | None:
+        return self._view.version
+
+    def get(self, store: str, key: bytes) -> bytes | None:
+        return self._view.get(store, key)
+
+    def range(
+        self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        return self._view.range(store, start, end, reverse=reverse)
+
+    def approximate_count(self, store: str) -> int:
+        return sum(1 for _ in self._view.range(store)) if self._count is None else self._count(store)
+
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:
+        raise StoreError(f"{', '.join(sorted(changes)) or 'a store'}: a query reads, and writes nothing")
+
+    def show(self, other: ViewBackend) -> None:
+        """Show the view of another one from now on; only that one closes it."""
+        self._view, self._count, self._release = other._view, other._count, None
+
+    def close(self) -> None:
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def destroy(self) -> None:
+        self.close()
+
 
 _THREADS = 4
 
@@ -75,32 +151,6 @@ class Ahead:
             self._threads.shutdown()
 
 
-MOST_AGE_SECONDS = 2.0
-"""How long ago the log may have had no later version than the one that answers, unless a stale one may."""
-_WAIT_SECONDS = 0.005
-"""Seconds between two looks at a copy that is about to get a version."""
-LOOK_SECONDS = 1.0
-"""Seconds between two looks at a note in the log, that of the program that ran last."""
-AHEAD_SHARE = 0.5
-"""At what share of the age at which an answer of the log does not count any more it is asked again."""
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Which committed versions may answer a query. Semantics: Kafka Streams' PositionBound (KIP-796).
-
-    Without bounds a copy answers if the log had no later version within the last two seconds. `stale_ok`: any version
-    may answer, however old. `at_least`: only one after whose commit the records before these offsets are processed, of
-    the partitions that the task reads; other partitions are passed over. `wait`: seconds to wait for such a version.
-    `at_once`: raise WouldWait instead of waiting for a version, for the log or for another thread.
-    """
-
-    stale_ok: bool = False
-    at_least: Mapping[TopicPartition, int] = field(default_factory=dict)
-    wait: float = 5.0
-    at_once: bool = False
-
-
 class WouldWait(Exception):
     """A query cannot be answered at once: ask again in a thread that may wait."""
 
@@ -111,6 +161,83 @@ class NotHere(WouldWait):
     def __init__(self, task: str) -> None:
         super().__init__(task)
         self.task = task
+
+
+class _Thread(threading.local):
+    may_wait = True
+
+
+_thread = _Thread()
+
+
+def at_once(ask: Callable[[], T]) -> T:
+    """Return what `ask` returns; within it, what would wait for a version, the log or a thread raises WouldWait.
+
+    So the thread of an event loop asks, which answers nobody else meanwhile.
+    """
+    _thread.may_wait = False
+    try:
+        return ask()
+    finally:
+        _thread.may_wait = True
+
+
+def may_wait() -> bool:
+    """Return whether this thread may wait: False within `at_once`."""
+    return _thread.may_wait
+
+
+_LOOK_SECONDS = 1.0
+"""Seconds between two looks at a note in the log, such as that of the program that ran last."""
+_AHEAD_SECONDS = _LOOK_SECONDS / 2
+"""After which a query that may not wait lets a thread look."""
+
+
+class NoteReader:
+    """Reads a note in the log by `look`, which sets `at`, when a second has passed; any thread calls all methods."""
+
+    def __init__(self, name: str, look: Callable[[], object], ahead: Ahead, seconds: Callable[[], float]) -> None:
+        self._name = name
+        self._look = look
+        self._ahead = ahead
+        self._seconds = seconds
+        self.at = float("-inf")
+        """When the last look began, in seconds of a stopwatch."""
+
+    def renew(self) -> None:
+        """Look again if it is time to. Raises what `look` does, and WouldWait within `at_once`."""
+        age = self._seconds() - self.at
+        if not may_wait() and age > _AHEAD_SECONDS:
+            self._ahead.start(self._name, self._look)
+        if age > _LOOK_SECONDS:
+            if not may_wait():
+                raise WouldWait
+            self._look()
+
+    def renew_ahead(self) -> None:
+        """Let a thread look if it is time to."""
+        if self._seconds() - self.at > _LOOK_SECONDS:
+            self._ahead.start(self._name, self._look)
+
+
+MOST_AGE_SECONDS = 2.0
+"""How long ago the log may have had no later version than the one that answers, unless a stale one may."""
+_WAIT_SECONDS = 0.005
+"""Seconds between two looks at a copy that is about to get a version."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Which committed versions may answer a query. Semantics: Kafka Streams' PositionBound (KIP-796).
+
+    Without bounds a copy answers if the log had no later version within the last two seconds. `stale_ok`: any version
+    may answer, however old. `at_least`: only one after whose commit the records before these offsets are processed, of
+    the partitions that the task reads; other partitions are passed over. `wait`: seconds to wait for such a version.
+    """
+
+    stale_ok: bool = False
+    at_least: Mapping[TopicPartition, int] = field(default_factory=dict)
+    wait: float = 5.0
 
 
 @dataclass(frozen=True)
@@ -136,34 +263,26 @@ class Copies(ABC):
         self.world = world or World()
         self.log = log
         self._tasks: Mapping[int, Mapping[str, SavedTask]] = {}
-        self._looked_at = float("-inf")
         self._has_closed = False
         self.ahead = Ahead(self.world)
         """Asks the log for what is about to be too old."""
+        self._note_reader = NoteReader("tasks", self._look_at_tasks, self.ahead, self.world.seconds)
 
     # ------------------------------------------------------------------ tasks
 
-    def tasks(self, subtopology: int, *, at_once: bool = False) -> Mapping[str, SavedTask]:
-        """Return the tasks of a sub-topology that have stores, as the program that ran last noted them; maybe none.
-
-        `at_once`: raise WouldWait instead of asking the log.
-        """
-        age = self.world.seconds() - self._looked_at
-        if at_once and self._tasks and age > AHEAD_SHARE * LOOK_SECONDS:
-            self.ahead.start("tasks", self._look_at_tasks)
-        if not self._tasks or age > LOOK_SECONDS:
-            if at_once:
-                raise WouldWait
-            self._look_at_tasks()
+    def tasks(self, subtopology: int) -> Mapping[str, SavedTask]:
+        """Return the tasks of a sub-topology that have stores, as the program that ran last noted them; maybe none."""
+        self._note_reader.renew()
         return self._tasks.get(subtopology, {})
 
     def _look_at_tasks(self) -> None:
         now = self.world.seconds()
         if self._tasks:
-            self._looked_at = now  # others go on with what is known
+            self._note_reader.at = now  # others go on with what is known
         try:
             self._tasks = self._noted_tasks()
-            self._looked_at = now
+            # Where there are none, each query looks: an application may begin to run.
+            self._note_reader.at = now if self._tasks else float("-inf")
         except LogError:
             if not self._tasks:
                 raise  # else they stay as they are known; whether a version is the last one is another question
@@ -174,9 +293,9 @@ class Copies(ABC):
             found.setdefault(int(name.partition("_")[0]), {})[name] = each
         return found
 
-    def task(self, subtopology: int, name: str, *, at_once: bool = False) -> SavedTask:
+    def task(self, subtopology: int, name: str) -> SavedTask:
         """Return one task. Raises ConfigError for one that is not of the sub-topology, and as `tasks`."""
-        tasks = self.tasks(subtopology, at_once=at_once)
+        tasks = self.tasks(subtopology)
         if name not in tasks:
             advice = did_you_mean(name, tasks) or f"it is in: {', '.join(tasks) or 'none that has run'}"
             raise ConfigError(f"task {name!r} of application {self.application.id!r} does not have the store; {advice}")
@@ -190,8 +309,8 @@ class Copies(ABC):
         Raises StoreUnavailableError when `bounds.wait` seconds have brought none, StoreError for a store that cannot be
         read here, LogError, and WouldWait.
         """
-        task = self._as_noted_now(task, bounds.at_once)
-        if bounds.at_once:
+        task = self._as_noted_now(task)
+        if not may_wait():
             return self._snapshot_at_once(task, store, bounds)
         until = self.world.seconds() + bounds.wait
         while True:
@@ -218,18 +337,18 @@ class Copies(ABC):
                     f"{missing}"
                 )
             self.world.sleep(_WAIT_SECONDS)
-            task = self._as_noted_now(task, False)
+            task = self._as_noted_now(task)
 
-    def _as_noted_now(self, task: SavedTask, at_once: bool) -> SavedTask:
+    def _as_noted_now(self, task: SavedTask) -> SavedTask:
         """Return a task as it is now. Raises StoreUnavailableError where keys are divided among other tasks now."""
-        now = self.tasks(int(task.id.partition("_")[0]), at_once=at_once).get(task.id)
+        now = self.tasks(int(task.id.partition("_")[0])).get(task.id)
         if now is None or (now.count, now.partitions) != (task.count, task.partitions):
             raise StoreUnavailableError(f"application {self.application.id!r} was resharded meanwhile: ask again")
         return now
 
     def _snapshot_at_once(self, task: SavedTask, store: str, bounds: Bounds) -> Snapshot:
         try:
-            found = self._open(task, store, at_once=True)
+            found = self._open(task, store)
         except StoreUnavailableError:
             raise NotHere(task.id) from None
         if found.has(_wanted(task, bounds)) and (bounds.stale_ok or self._is_fresh(found)):
@@ -253,7 +372,7 @@ class Copies(ABC):
         return found.confirmed_at is not None and self.world.seconds() - found.confirmed_at <= MOST_AGE_SECONDS
 
     @abstractmethod
-    def _open(self, task: SavedTask, store: str, *, at_once: bool = False) -> Snapshot:
+    def _open(self, task: SavedTask, store: str) -> Snapshot:
         """Return a store as it is here now. Raises as `snapshot`."""
 
     @abstractmethod

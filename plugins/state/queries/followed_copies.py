@@ -27,8 +27,7 @@ from penstock.store.kept_store import Layout
 from penstock.stores.memory import MemoryBackend
 from penstock.support.repeats import Repeats
 
-from .copies import Copies
-from .snapshots import Snapshot, ViewBackend
+from .copies import Copies, Snapshot, ViewBackend
 
 _log = logging.getLogger("penstock.queries")
 
@@ -135,14 +134,14 @@ class FollowedCopies(Copies):
 
     # ------------------------------------------------------------------ reading
 
-    def _open(self, task: SavedTask, store: str, *, at_once: bool = False) -> Snapshot:
+    def _open(self, task: SavedTask, store: str) -> Snapshot:
         shown = self._shown.get(task.id)
         if shown is None:
             stretch = self._replicas[task.id].opening if task.id in self._replicas else None
             steps = "" if stretch is None else f" ({stretch.steps:,} steps so far)"
             raise StoreUnavailableError(self._errors.get(task.id) or f"its replica is being restored{steps}")
         if shown.saved != task:  # as after a deployment: the keys may be divided among other tasks
-            self._looked_at = float("-inf")
+            self._note_reader.at = float("-inf")
             raise StoreUnavailableError("the application runs another program than a moment ago")
         return shown.snapshot(task.id, store)
 

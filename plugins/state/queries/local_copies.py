@@ -35,8 +35,7 @@ from penstock.store.kept_store import KeptStore
 from penstock.stores.memory import MemoryBackend
 from penstock.support.repeats import Repeats
 
-from .copies import MOST_AGE_SECONDS, Copies, WouldWait
-from .snapshots import Snapshot, ViewBackend
+from .copies import MOST_AGE_SECONDS, Copies, Snapshot, ViewBackend, WouldWait, may_wait
 
 _REOPEN_SECONDS = 0.5
 """How long a reader stays open, or a task counts as one of another machine: it may have got other files meanwhile."""
@@ -84,32 +83,32 @@ class LocalCopies(Copies):
         self._looks: dict[str, Look] = {}
         self._looking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
-    def _open(self, task: SavedTask, store: str, *, at_once: bool = False) -> Snapshot:
+    def _open(self, task: SavedTask, store: str) -> Snapshot:
         kept = task.layouts.now.get(store)
         if kept is None:
             raise StoreUnavailableError("the program with this store has not begun to run")
         look = self._known(task)
         if look is None or (look.commit is None and self.world.seconds() - look.at > _EMPTY_SECONDS):
-            look = self._look(task, at_once)
-        if at_once and self.world.seconds() - look.at > _AHEAD_SECONDS:
+            look = self._look(task)
+        if not may_wait() and self.world.seconds() - look.at > _AHEAD_SECONDS:
             self.ahead.start(task.id, lambda: self._look(task))
         if look.commit is None:
             return Snapshot(task.id, None, kept, None, look.at, MemoryBackend.ephemeral(kept.tables(store)))
-        view = self._view(task, kept, store, at_once)
+        view = self._view(task, kept, store)
         version = view.version()
         if version is None or not is_version(version):
             view.close()
             raise StoreUnavailableError("its local state is being restored")
         if id_of_version(version) not in (None, task.layouts.id):
             view.close()
-            self._looked_at = float("-inf")
+            self._note_reader.at = float("-inf")
             raise StoreUnavailableError("its local state is of an earlier program, and the task is being opened")
         if not (may_precede(version, look.commit.version) or may_precede(look.commit.version, version)):
             view.close()
             raise StoreUnavailableError("its local state is from before the application was reset or restored")
         found = Snapshot(task.id, version, kept, None, None, view)
         # At once, the clock of the look before will do: it is at most two seconds old.
-        if kept.expires and not at_once and version_counter(look.commit.version) < found.counter:
+        if kept.expires and may_wait() and version_counter(look.commit.version) < found.counter:
             try:
                 look = self._look(task)  # its clock says what has expired
             except BaseException:
@@ -139,9 +138,9 @@ class LocalCopies(Copies):
                 break
         return found
 
-    def _look(self, task: SavedTask, at_once: bool = False) -> Look:
+    def _look(self, task: SavedTask) -> Look:
         """Ask the log for the last commit; queries that wait for the same answer share it."""
-        if at_once:
+        if not may_wait():
             raise WouldWait
         before = self._known(task)
         with self._looking[task.id]:
@@ -162,13 +161,13 @@ class LocalCopies(Copies):
 
     # ------------------------------------------------------------------ readers
 
-    def _view(self, task: SavedTask, kept: KeptStore, store: str, at_once: bool) -> ViewBackend:
-        if not self._lock.acquire(blocking=not at_once):
+    def _view(self, task: SavedTask, kept: KeptStore, store: str) -> ViewBackend:
+        if not self._lock.acquire(blocking=may_wait()):
             raise WouldWait
         try:
             key, now = (task.id, kept.backend), self.world.seconds()
             reader = self._readers.get(key)
-            if at_once and reader is None and now - self._absent.get(key, -inf) <= _REOPEN_SECONDS:
+            if not may_wait() and reader is None and now - self._absent.get(key, -inf) <= _REOPEN_SECONDS:
                 raise StoreUnavailableError("this machine has no local state of the task")
             try:
                 if reader is None or now - reader.opened_at > _REOPEN_SECONDS:
@@ -255,11 +254,11 @@ class GlobalCopies(LocalCopies):
         task = SavedTask(GLOBAL, read, Layouts({self._spec.store.name: self._kept}), "", None)
         return {self._spec.id: {GLOBAL: task}}
 
-    def _as_noted_now(self, task: SavedTask, at_once: bool) -> SavedTask:
+    def _as_noted_now(self, task: SavedTask) -> SavedTask:
         return task
 
-    def _open(self, task: SavedTask, store: str, *, at_once: bool = False) -> Snapshot:
-        view = self._view(task, self._kept, store, at_once)
+    def _open(self, task: SavedTask, store: str) -> Snapshot:
+        view = self._view(task, self._kept, store)
         version = view.version()
         if version is None:
             view.close()

@@ -26,14 +26,12 @@ from penstock.plugins.engine.task.locations import GLOBAL, Places, open_log
 from penstock.plugins.state.copies.contents import KeyTasks, declared_store
 from penstock.support.names import did_you_mean
 
-from .active_server import active_server
 from .changes_feed import ChangesFeed
-from .copies import AHEAD_SHARE, LOOK_SECONDS, Ahead, Bounds, Copies, TaskLag, WouldWait
+from .copies import Ahead, Bounds, Copies, NoteReader, TaskLag
 from .followed_copies import FollowedCopies
 from .local_copies import Filler, GlobalCopies, LocalCopies
-from .reading import BuiltStores, StoreReading, kind_of
-from .stores import can_be_queried, queried_store
-from .task_servers import TaskServer, task_servers
+from .noted_servers import TaskServer, active_server, task_servers
+from .stores import BuiltStores, StoreReading, can_be_queried, kind_of, queried_store
 
 
 @dataclass(frozen=True)
@@ -72,9 +70,10 @@ class Queries:
         self._stores = _stores(application)
         self._opening = threading.Lock()
         self._open(stored_application(application, log))
-        self._looked_at = self.seconds()
         self.ahead = Ahead(self._copies.world)
         """Asks the log for what is about to be too old."""
+        self._note_reader = NoteReader("layout", self._follow_layout, self.ahead, self.seconds)
+        self._note_reader.at = self.seconds()
 
     def _open(self, application: Application) -> None:
         self.application = application
@@ -214,31 +213,24 @@ class Queries:
             )
         return stores[name]
 
-    def copies_of(self, subtopology: int, *, at_once: bool = False) -> Copies:
+    def copies_of(self, subtopology: int) -> Copies:
         """Return the copies that have the stores of a sub-topology.
 
-        They are others after the application was resharded. Raises LogError, and WouldWait with `at_once`.
+        They are others after the application was resharded. Raises LogError, and WouldWait.
         """
-        age = self.seconds() - self._looked_at
-        if at_once and age > AHEAD_SHARE * LOOK_SECONDS:
-            self.ahead.start("layout", self._follow_layout)
-        if age > LOOK_SECONDS:
-            if at_once:
-                raise WouldWait
-            self._follow_layout()
+        self._note_reader.renew()
         return self._globals.get(subtopology, self._copies)
 
     def _look_at_layout(self) -> None:
         """Follow the layout where nobody but readers of changes asks; in a thread of its own, for it may end theirs."""
-        if self.seconds() - self._looked_at > LOOK_SECONDS:
-            self.ahead.start("layout", self._follow_layout)
+        self._note_reader.renew_ahead()
 
     def _follow_layout(self) -> None:
         """Open the copies anew where the application is in another place of the log since it was resharded."""
         if not self._opening.acquire(blocking=False):
             return  # another thread looks
         try:
-            self._looked_at = self.seconds()
+            self._note_reader.at = self.seconds()
             with suppress(LogError):  # it is asked again; whether a version is the last one is another question
                 stored = stored_application(self.named, self._log)
                 if stored.id != self.application.id:
@@ -248,7 +240,7 @@ class Queries:
             self._opening.release()
 
     def _check_topics(self, subtopology: int, store: str, bounds: Bounds) -> None:
-        tasks = self.copies_of(subtopology, at_once=bounds.at_once).tasks(subtopology, at_once=bounds.at_once)
+        tasks = self.copies_of(subtopology).tasks(subtopology)
         known = {each.topic for task in tasks.values() for each in task.partitions}
         wrong = sorted({each.topic for each in bounds.at_least} - known)
         if wrong and tasks:

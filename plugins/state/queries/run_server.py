@@ -20,7 +20,7 @@ from penstock.plugins.engine.run.open_application import OpenApplication
 from penstock.plugins.engine.task.shipping import pack
 from penstock.stores.memory import MemoryBackend
 
-from .active_server import noted_server, own_server
+from .noted_servers import noted_server, own_server
 from .settings import (
     QUERIES,
     QUERIES_ACTIONS,

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Protocol, TypeVar, overload
 
 from penstock import (
+    Application,
     BytesSerde,
     ConfigError,
     Entries,
@@ -17,8 +21,11 @@ from penstock import (
     ReadOnlyVersionedKeyValueStore,
     ReadOnlyWindowStore,
     Serde,
+    StaleStoreError,
     StateStore,
+    StoreBackend,
     StoreBuilder,
+    StoreSpec,
     StoreUnavailableError,
     StrSerde,
     ValueAndTimestamp,
@@ -26,11 +33,235 @@ from penstock import (
     VersionedRecord,
     Windowed,
 )
-from penstock.plugins.state.copies.contents import KINDS_OF_TIMES, Entry, key_serde
+from penstock.plugins.engine.program.saved_program import SavedTask
+from penstock.plugins.state.copies.contents import KINDS_OF_TIMES, Entry, KeyTasks, key_serde, store_over
 from penstock.stores.kinds.row_keys import key_in_row
+from penstock.stores.rows.scan import Scan
 
-from .changes_feed import Keys, Subscription, position_of, token_of
-from .reading import StoreReading, kind_of
+from .changes_feed import ChangesFeed, Keys, Subscription, position_of, token_of
+from .copies import Bounds, Copies, Snapshot, ViewBackend, WouldWait, may_wait
+
+_MOST_BUILT = 64
+"""How many stores are kept."""
+_MOST_USES = 200
+"""How many queries use a kept store: it keeps objects of the keys that were read."""
+
+
+@dataclass
+class BuiltStore:
+    """A store that is built over a backend. `of`: what of its snapshot it depends on."""
+
+    store: StateStore
+    backend: StoreBackend
+    of: tuple[Any, ...]
+    uses: int = 1
+
+    def end(self) -> None:
+        """Take the store apart: its fast methods refer to it, so only the garbage collector would free it.
+
+        With tens of stores a second much comes together until then, and a server answers nothing while it is freed.
+        """
+        getattr(self.store, "__dict__", {}).clear()
+
+
+class BuiltStores:
+    """Keeps a store after its query, for the next query of the same version: to build one takes longer than to read.
+
+    Any thread calls all methods; a store has one user at a time. `now_ms` is the wall clock, by which entries expire.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._kept: dict[tuple[Any, ...], BuiltStore] = {}
+
+    def take(self, application: Application, task: SavedTask, builder: StoreBuilder, found: Snapshot) -> BuiltStore:
+        """Return a store over a snapshot, to be used until the snapshot is closed. Raises as `store_over`."""
+        # A commit without changes of the state has the same version, and later clocks.
+        commit = found.commit and (found.commit.version, found.commit.engine_state)
+        of = (found.task, builder.name, found.version, commit, task.identity)
+        kept = self._kept.pop(of[:2], None)
+        if kept is not None and kept.of == of:
+            assert isinstance(kept.backend, ViewBackend) and isinstance(found.backend, ViewBackend)
+            kept.backend.show(found.backend)
+            kept.uses += 1
+            return kept
+        if kept is not None:
+            kept.end()
+        store = store_over(application, task, builder, found.kept, found.backend, found.commit, self._now_ms)
+        return BuiltStore(store, found.backend, of)
+
+    def give_back(self, built: BuiltStore) -> None:
+        """Keep a store for the next query."""
+        if built.uses >= _MOST_USES or not isinstance(built.backend, ViewBackend):
+            built.end()
+            return
+        others = self._kept.pop(built.of[:2], None)
+        if others is None and len(self._kept) >= _MOST_BUILT:
+            _, others = self._kept.popitem()
+        if others is not None:
+            others.end()
+        self._kept[built.of[:2]] = built
+
+
+T = TypeVar("T")
+
+_MOST_TRIES = 5
+"""How often a store is opened again because what was read has gone."""
+_PAUSE_SECONDS = 0.05
+
+
+def kind_of(store: StoreBuilder) -> str:
+    """Return the kind of a declared store."""
+    return store.kind if isinstance(store, StoreSpec) else "key_value"
+
+
+class Opened(Protocol):
+    """The stores of an application as they are opened now; its parts are others after a resharding."""
+
+    built: BuiltStores
+    """Stores that earlier queries have built."""
+    feed: ChangesFeed
+    """Reads the changes of stores."""
+    key_tasks: Mapping[str, KeyTasks]
+    """Which task has a key, by store."""
+
+    def copies_of(self, subtopology: int) -> Copies:
+        """Return the copies that have the stores of a sub-topology. Raises LogError, and WouldWait."""
+        ...
+
+
+@dataclass(frozen=True)
+class StoreReading:
+    """A store of the program, in the tasks of its sub-topology, as far as they can be read here.
+
+    `task`: only this one. `all_tasks`: a key is looked up in each of them, because its task is not that of the records
+    with the key. `timestamped`: values are as they were stored, with timestamps and headers if they have them.
+    """
+
+    queries: Opened
+    subtopology: int
+    builder: StoreBuilder
+    bounds: Bounds
+    timestamped: bool = False
+    task: str | None = None
+    all_tasks: bool = False
+
+    @property
+    def copies(self) -> Copies:
+        """The copies that have the store now. Raises as `Opened.copies_of`."""
+        return self.queries.copies_of(self.subtopology)
+
+    @property
+    def feed(self) -> ChangesFeed:
+        """What reads the changes of the store now."""
+        return self.queries.feed
+
+    @property
+    def application(self) -> Application:
+        """The application."""
+        return self.copies.application
+
+    # ------------------------------------------------------------------ which tasks
+
+    def tasks(self) -> Sequence[SavedTask]:
+        """Return the tasks that are asked.
+
+        Raises ConfigError for a task that does not have the store, StoreUnavailableError if the application has not
+        run, and LogError.
+        """
+        return list(self._tasks().values())
+
+    def _tasks(self) -> Mapping[str, SavedTask]:
+        if self.task is not None:
+            return {self.task: self.copies.task(self.subtopology, self.task)}
+        tasks = self.copies.tasks(self.subtopology)
+        if not tasks:
+            raise StoreUnavailableError(
+                f"application {self.application.id!r} has saved no store {self.builder.name!r} in the log "
+                f"{self.application.settings.shown('log')}: it has not run there since its last reset"
+            )
+        return tasks
+
+    def tasks_of(self, key: Any) -> Sequence[SavedTask]:
+        """Return the tasks that may have a key. Raises as `tasks`, and ConfigError if its task is unknown."""
+        tasks = self._tasks()
+        if self.all_tasks or len(tasks) == 1:
+            return list(tasks.values())
+        try:
+            key_tasks = self.queries.key_tasks[self.builder.name]
+            names = key_tasks.may_have(key, key_tasks.count_of(tasks))
+        except ConfigError as error:
+            raise ConfigError(f"{error}: name the task, or ask all tasks") from error
+        return [tasks[name] for name in names if name in tasks]
+
+    # ------------------------------------------------------------------ opening
+
+    @contextmanager
+    def opened(self, task: SavedTask) -> Iterator[StateStore]:
+        """Open the store in a task for the block. Raises as `Copies.snapshot`."""
+        with closing(self.copies.snapshot(task, self.builder.name, self.bounds)) as found:
+            stores = self.queries.built
+            built = stores.take(self.application, task, self.builder, found)
+            yield built.store
+            stores.give_back(built)
+
+    def read(self, task: SavedTask, look: Callable[[Any], T]) -> T:
+        """Return what `look` finds in a task; look again where what was read has gone, as when its files grow."""
+        tries = 0
+        while True:
+            try:
+                with self.opened(task) as store:
+                    return look(store)
+            except StaleStoreError as error:
+                if not may_wait():
+                    raise WouldWait from None
+                if tries == _MOST_TRIES:
+                    raise self._gone(task, error) from error
+            tries += 1
+            self.copies.world.sleep(_PAUSE_SECONDS)
+
+    def first(self, key: Any, look: Callable[[Any], Any]) -> Any:
+        """Return what `look` finds in the tasks that may have a key; None if nothing."""
+        for task in self.tasks_of(key):
+            value = self.read(task, look)
+            if value is not None:
+                return self.shown(value)
+        return None
+
+    def shown(self, value: Any) -> Any:
+        """Return a value as the query asks for it."""
+        has_more = isinstance(value, (ValueAndTimestamp, ValueTimestampHeaders)) and not self.timestamped
+        return value.value if has_more else value
+
+    def each(self, tasks: Sequence[SavedTask], scan: Callable[[Any], Any]) -> Scan:
+        """Iterate over what `scan` finds in each of the tasks; each is open while it is read."""
+        return Scan(self._each(tasks, scan))
+
+    def _each(self, tasks: Sequence[SavedTask], scan: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
+        for task in tasks:
+            for tries in count():
+                has_begun = False
+                try:
+                    with self.opened(task) as store:
+                        for key, value in scan(store):
+                            has_begun = True
+                            yield key, self.shown(value)
+                    break
+                except StaleStoreError as error:
+                    if has_begun or tries == _MOST_TRIES:
+                        raise self._gone(task, error) from error
+                    self.copies.world.sleep(_PAUSE_SECONDS)
+
+    def _gone(self, task: SavedTask, error: StaleStoreError) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"store {self.builder.name!r} in task {task.id} of application {self.application.id!r}: what was read is "
+            f"not there any more, ask again ({error})"
+        )
+
+    def total(self, look: Callable[[Any], int]) -> int:
+        """Return the sum of what `look` returns for each task."""
+        return sum(self.read(task, look) for task in self.tasks())
+
 
 KINDS = ("key_value", "lru_map", *KINDS_OF_TIMES)
 """The kinds of stores whose changes can be followed: an entry of theirs is a row of the changelog."""
@@ -177,10 +408,32 @@ def _value_of(entry: Entry, timestamped: bool) -> Any:
     return ValueAndTimestamp(value, entry["timestamp"])
 
 
-class _Followed:
-    """A store whose changes can be followed."""
+class _Queried:
+    """A store over all its tasks."""
 
-    _reading: StoreReading
+    def __init__(self, reading: StoreReading) -> None:
+        self.name = reading.builder.name
+        self._reading = reading
+
+    def _of(self, key: Any, scan: Callable[[Any], Any]) -> Scan:
+        """Iterate over what `scan` finds in the tasks that may have a key."""
+        return self._reading.each(self._reading.tasks_of(key), scan)
+
+    def _all(self, scan: Callable[[Any], Any]) -> Scan:
+        """Iterate over what `scan` finds in all tasks."""
+        return self._reading.each(self._reading.tasks(), scan)
+
+
+class _Counted(_Queried):
+    """A store that says about how many entries it has."""
+
+    def approximate_count(self) -> int:
+        """Return about how many entries its tasks have together."""
+        return self._reading.total(lambda store: store.approximate_count())
+
+
+class _Followed(_Queried):
+    """A store whose changes can be followed."""
 
     def changes(
         self, key: Any = None, *, start: Any = None, end: Any = None, prefix: Any = None, after: str | None = None
@@ -197,12 +450,8 @@ class _Followed:
         return Changes.of(self._reading, keys_of(self._reading, key, start, end, prefix), key, after)
 
 
-class QueriedKeyValueStore(_Followed, ReadOnlyKeyValueStore[Any, Any]):
+class QueriedKeyValueStore(_Followed, _Counted, ReadOnlyKeyValueStore[Any, Any]):
     """A key-value store. Ranges are in the order of the keys within each task, task after task."""
-
-    def __init__(self, reading: StoreReading) -> None:
-        self.name = reading.builder.name
-        self._reading = reading
 
     def get(self, key: Any) -> Any:
         return self._reading.first(key, lambda store: store.get(key))
@@ -223,93 +472,69 @@ class QueriedKeyValueStore(_Followed, ReadOnlyKeyValueStore[Any, Any]):
         return [found.get(place) for place in range(len(keys))]
 
     def range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
-        return self._reading.each(self._reading.tasks(), lambda store: store.range(start, end))
+        return self._all(lambda store: store.range(start, end))
 
     def reverse_range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
-        return self._reading.each(self._reading.tasks(), lambda store: store.reverse_range(start, end))
+        return self._all(lambda store: store.reverse_range(start, end))
 
     def prefix_scan(self, prefix: Any, serde: Serde[Any] | None = None) -> Entries[Any, Any]:
-        return self._reading.each(self._reading.tasks(), lambda store: store.prefix_scan(prefix, serde))
-
-    def approximate_count(self) -> int:
-        return self._reading.total(lambda store: store.approximate_count())
+        return self._all(lambda store: store.prefix_scan(prefix, serde))
 
 
-class QueriedWindowStore(_Followed, ReadOnlyWindowStore[Any, Any]):
+class QueriedWindowStore(_Followed, _Counted, ReadOnlyWindowStore[Any, Any]):
     """A window store."""
-
-    def __init__(self, reading: StoreReading) -> None:
-        self.name = reading.builder.name
-        self._reading = reading
 
     @overload
     def fetch(self, key: Any, time_from: int) -> Any: ...
     @overload
     def fetch(self, key: Any, time_from: int, time_to: int) -> Entries[int, Any]: ...
     def fetch(self, key: Any, time_from: int, time_to: int | None = None) -> Any:
-        reading = self._reading
         if time_to is None:
-            return reading.first(key, lambda store: store.fetch(key, time_from))
-        return reading.each(reading.tasks_of(key), lambda store: store.fetch(key, time_from, time_to))
+            return self._reading.first(key, lambda store: store.fetch(key, time_from))
+        return self._of(key, lambda store: store.fetch(key, time_from, time_to))
 
     def backward_fetch(self, key: Any, time_from: int, time_to: int) -> Entries[int, Any]:
-        reading = self._reading
-        return reading.each(reading.tasks_of(key), lambda store: store.backward_fetch(key, time_from, time_to))
+        return self._of(key, lambda store: store.backward_fetch(key, time_from, time_to))
 
     def fetch_range(self, key_from: Any, key_to: Any, time_from: int, time_to: int) -> Entries[Windowed, Any]:
         given = key_from, key_to, time_from, time_to
-        return self._reading.each(self._reading.tasks(), lambda store: store.fetch_range(*given))
+        return self._all(lambda store: store.fetch_range(*given))
 
     def backward_fetch_range(self, key_from: Any, key_to: Any, time_from: int, time_to: int) -> Entries[Windowed, Any]:
         given = key_from, key_to, time_from, time_to
-        return self._reading.each(self._reading.tasks(), lambda store: store.backward_fetch_range(*given))
-
-    def approximate_count(self) -> int:
-        return self._reading.total(lambda store: store.approximate_count())
+        return self._all(lambda store: store.backward_fetch_range(*given))
 
 
-class QueriedSessionStore(_Followed, ReadOnlySessionStore[Any, Any]):
+class QueriedSessionStore(_Followed, _Counted, ReadOnlySessionStore[Any, Any]):
     """A session store."""
-
-    def __init__(self, reading: StoreReading) -> None:
-        self.name = reading.builder.name
-        self._reading = reading
 
     def fetch_session(self, key: Any, start: int, end: int) -> Any:
         return self._reading.first(key, lambda store: store.fetch_session(key, start, end))
 
     def find_sessions(self, key: Any, earliest_session_end: int, latest_session_start: int) -> Entries[Windowed, Any]:
-        reading, times = self._reading, (earliest_session_end, latest_session_start)
-        return reading.each(reading.tasks_of(key), lambda store: store.find_sessions(key, *times))
+        return self._of(key, lambda store: store.find_sessions(key, earliest_session_end, latest_session_start))
 
     def backward_find_sessions(
         self, key: Any, earliest_session_end: int, latest_session_start: int
     ) -> Entries[Windowed, Any]:
-        reading, times = self._reading, (earliest_session_end, latest_session_start)
-        return reading.each(reading.tasks_of(key), lambda store: store.backward_find_sessions(key, *times))
+        times = earliest_session_end, latest_session_start
+        return self._of(key, lambda store: store.backward_find_sessions(key, *times))
 
     def find_sessions_range(
         self, key_from: Any, key_to: Any, earliest_session_end: int, latest_session_start: int
     ) -> Entries[Windowed, Any]:
         given = key_from, key_to, earliest_session_end, latest_session_start
-        return self._reading.each(self._reading.tasks(), lambda store: store.find_sessions_range(*given))
+        return self._all(lambda store: store.find_sessions_range(*given))
 
     def backward_find_sessions_range(
         self, key_from: Any, key_to: Any, earliest_session_end: int, latest_session_start: int
     ) -> Entries[Windowed, Any]:
         given = key_from, key_to, earliest_session_end, latest_session_start
-        return self._reading.each(self._reading.tasks(), lambda store: store.backward_find_sessions_range(*given))
-
-    def approximate_count(self) -> int:
-        return self._reading.total(lambda store: store.approximate_count())
+        return self._all(lambda store: store.backward_find_sessions_range(*given))
 
 
 class QueriedVersionedStore(_Followed, ReadOnlyVersionedKeyValueStore[Any, Any]):
     """A versioned store."""
-
-    def __init__(self, reading: StoreReading) -> None:
-        self.name = reading.builder.name
-        self._reading = reading
 
     @overload
     def get(self, key: Any) -> VersionedRecord | None: ...
@@ -318,27 +543,19 @@ class QueriedVersionedStore(_Followed, ReadOnlyVersionedKeyValueStore[Any, Any])
     @overload
     def get(self, key: Any, as_of: int, to: int) -> Entries[int, VersionedRecord]: ...
     def get(self, key: Any, as_of: int | None = None, to: int | None = None) -> Any:
-        reading = self._reading
         if to is not None:
-            return reading.each(reading.tasks_of(key), lambda store: store.get(key, as_of, to))
-        return reading.first(key, lambda store: store.get(key, as_of))
+            return self._of(key, lambda store: store.get(key, as_of, to))
+        return self._reading.first(key, lambda store: store.get(key, as_of))
 
 
-class QueriedListStore(ReadOnlyListStore[Any, Any]):
+class QueriedListStore(_Counted, ReadOnlyListStore[Any, Any]):
     """A list store."""
-
-    def __init__(self, reading: StoreReading) -> None:
-        self.name = reading.builder.name
-        self._reading = reading
 
     def get(self, key: Any) -> list[Any]:
         return self._reading.first(key, lambda store: store.get(key) or None) or []
 
     def range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
-        return self._reading.each(self._reading.tasks(), lambda store: store.range(start, end))
-
-    def approximate_count(self) -> int:
-        return self._reading.total(lambda store: store.approximate_count())
+        return self._all(lambda store: store.range(start, end))
 
 
 _BY_KIND: dict[str, type[Any]] = {

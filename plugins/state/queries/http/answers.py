@@ -28,10 +28,9 @@ from penstock.program.serdes import resolve_serde
 from penstock.store.specs import declared_serdes
 
 from ..changes_feed import Subscription
-from ..copies import Bounds, WouldWait
+from ..copies import Bounds, WouldWait, at_once
 from ..queries import Queries
-from ..reading import StoreReading, kind_of
-from ..stores import has_prefixes, keys_of, queried_store, subscribed
+from ..stores import StoreReading, has_prefixes, keys_of, kind_of, queried_store, subscribed
 from .guard import Refused, bad
 from .parameters import MOST_ENTRIES, Page, Parameters, page_gone
 
@@ -113,14 +112,11 @@ class Answers:
         """Return the entry of a key as `get` does; raise WouldWait where that has to wait for something."""
         if name not in self._quick or given.flag("all_tasks"):
             raise WouldWait
-        return self.get(name, given, at_once=True)
+        return at_once(lambda: self.get(name, given))
 
-    def get(self, name: str, given: Parameters, *, at_once: bool = False) -> Data:
-        """Return the entry of a key, of a window of it, or as of a time. Raises Refused (404) if there is none.
-
-        `at_once`: raise WouldWait instead of waiting.
-        """
-        reading = self._reading(name, given, at_once=at_once)
+    def get(self, name: str, given: Parameters) -> Data:
+        """Return the entry of a key, of a window of it, or as of a time. Raises Refused (404) if there is none."""
+        reading = self._reading(name, given)
         key, kind = self._key(reading, given, "key"), kind_of(reading.builder)
         store: Any = queried_store(reading)
         for parameter, its_kind in _TIME_OF_KIND.items():
@@ -231,15 +227,14 @@ class Answers:
             )
         )
 
-    def _reading(self, name: str, given: Parameters, *, at_once: bool = False) -> StoreReading:
+    def _reading(self, name: str, given: Parameters) -> StoreReading:
         self._check(name)
-        all_tasks = given.flag("all_tasks")
         return self._queries.reading(
             name,
-            given.bounds(at_once=at_once),
+            given.bounds(),
             timestamped=given.flag("timestamps"),
             task=given.text("task"),
-            all_tasks=all_tasks,
+            all_tasks=given.flag("all_tasks"),
         )
 
     def _key(self, reading: StoreReading, given: Parameters, name: str) -> Any:

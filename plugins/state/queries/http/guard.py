@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from penstock import ConfigError, LogError, PenstockError, StaleStoreError, StoreUnavailableError
 from penstock.support.text_form import NoTextForm
 
-from ..task_servers import is_loopback
+from ..noted_servers import is_loopback
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -118,8 +118,8 @@ class Parameters:
             raise bad(f"{name}: expected a whole number from {least} to {most}")
         return int(text)
 
-    def bounds(self, *, at_once: bool = False) -> Bounds:
-        """Return which versions may answer; `at_once` as in Bounds."""
+    def bounds(self) -> Bounds:
+        """Return which versions may answer."""
         at_least = {}
         for each in self._values.get("at_least", []):
             found = _AT_LEAST.fullmatch(each)
@@ -127,7 +127,7 @@ class Parameters:
                 raise bad("at_least: expected TOPIC:PARTITION:OFFSET")
             at_least[TopicPartition(found[1], int(found[2]))] = int(found[3])
         wait_ms = self.number("wait", _DEFAULT_WAIT_MS, most=MOST_WAIT_MS)
-        return Bounds(self.flag("stale_ok"), at_least, wait_ms / 1000, at_once)
+        return Bounds(self.flag("stale_ok"), at_least, wait_ms / 1000)
 
     def without_wait(self) -> Parameters:
         """Return the same parameters, with `wait=0`."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock import Application, ConfigError
 from penstock.support.names import did_you_mean
 
-from ..active_server import own_server
+from ..noted_servers import own_server
 from ..queries import Queries
 from ..settings import check_libraries
 from .guard import Address, Guard

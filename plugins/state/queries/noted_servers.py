@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ipaddress
+import socket
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
 from penstock import Application, ConfigError, Log, LogError
 from penstock.plugins.engine.task import notes
 
 from .settings import APPLICATION_SERVER
-from .task_servers import note_task_servers, task_servers
 
 
 def own_server(application: Application) -> str | None:
@@ -57,3 +59,48 @@ def noted_server(application: Application, log: Log) -> Iterator[None]:
 def _take_back_task_servers(application: Application, log: Log) -> None:
     if task_servers(application.id, log):
         note_task_servers(application.id, log, [])
+
+
+@dataclass(frozen=True)
+class TaskServer:
+    """A server of queries at `url`, on the machine of the host name `machine`.
+
+    `tasks`: the tasks whose local state it reads; None: it has replicas of all tasks.
+    """
+
+    url: str
+    machine: str
+    tasks: tuple[str, ...] | None = None
+
+    def has(self, task: str | None) -> bool:
+        """Return whether it can answer for a task; None: for all tasks."""
+        return self.tasks is None or task in self.tasks
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether this process can reach it: a loopback address only leads to a server of the same machine."""
+        return self.machine == socket.gethostname() or not is_loopback(urlsplit(self.url).hostname or "")
+
+
+def note_task_servers(application_id: str, log: Log, servers: Sequence[TaskServer]) -> None:
+    """Note the servers of a run in the log; the caller has the application's lease. Raises LogError."""
+    if servers:
+        notes.TASK_SERVERS.write(application_id, log, [asdict(each) for each in servers])
+    else:
+        notes.TASK_SERVERS.take_back(application_id, log)
+
+
+def task_servers(application_id: str, log: Log) -> list[TaskServer]:
+    """Return the servers that the application's run has noted. Raises LogError."""
+    noted = notes.TASK_SERVERS.read(application_id, log)
+    return [TaskServer(**{**each, "tasks": each["tasks"] and tuple(each["tasks"])}) for each in noted]
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only processes of the same machine reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,36 +1,55 @@
-"""The verb `state export`, and StoreReading: one store, read from a log or from a query's checkpoint."""
+"""The verbs `state export` and `state import`, and StoreReading: one store, read from a log or from a query's checkpoint."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock import ConfigError, StoreError
+from penstock import Application, ConfigError, Serde, SerdeError, StoreBuilder, StoreError
 from penstock.support.packages import needed
 
-from .command import verb
+from .command import options, verb
 from .options import (
     application_options,
     check_batch,
     checkpoint_options,
     find_application,
     find_checkpoint,
+    leased,
     open_application,
 )
 from .output import count, data_output, note, reader_may_leave
 
 if TYPE_CHECKING:
-    from penstock import Application, Commit, Log
-    from penstock.plugins.spark.dataframe.checkpoint_state import Checkpoint
+    from penstock import Commit, Log
+    from penstock.plugins.spark.dataframe.checkpoint import Checkpoint
     from penstock.plugins.state.copies.contents import KeyTasks
 
+
 _PORTION = 20_000
+
+store_argument = click.argument("store", metavar="STORE")
+task_option = click.option("--task", metavar="TASK", help="Only this task, e.g. 0_3.")
+times_options = options(
+    click.option("--from", "first", type=int, default=0, help="Windows, sessions and versions from this time on (ms)."),
+    click.option(
+        "--to", "last", type=int, default=2**63 - 1, help="Windows, sessions and versions up to this time (ms)."
+    ),
+)
+_format_option = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["jsonl", "parquet"]),
+    help="Of the file. [default: parquet for a name that ends so, else jsonl]",
+)
 
 
 @verb(
@@ -39,21 +58,15 @@ _PORTION = 20_000
     ("What was valid then", "penstock state export shop:application prices --from 1700000000000 --to 1700000000000"),
     ("To another program", "penstock state export shop:application totals | jq -r .key"),
 )  # fmt: skip
-@click.argument("store", metavar="STORE")
+@store_argument
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write to this file, which appears when it is complete; else to stdout.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["jsonl", "parquet"]),
-    help="Of the file. [default: parquet for a name that ends so, else jsonl]",
-)
-@click.option("--from", "first", type=int, default=0, help="Windows, sessions and versions from this time on (ms).")
-@click.option("--to", "last", type=int, default=2**63 - 1, help="Windows, sessions and versions up to this time (ms).")
-@click.option("--task", metavar="TASK", help="Only this task, e.g. 0_3.")
+@_format_option
+@times_options
+@task_option
 @checkpoint_options
 @application_options
 def export(
@@ -262,7 +275,7 @@ class _InCheckpoint(StoreReading):
     @contextmanager
     def open(self, task: str, commit: Any = None) -> Iterator[tuple[Any, str]]:
         from penstock.plugins.engine.task.temporary import TemporaryDirectory
-        from penstock.plugins.spark.dataframe.checkpoint_state import open_at
+        from penstock.plugins.spark.dataframe.checkpoint import open_at
 
         found = self._commits.get(task)
         if found is None:
@@ -272,3 +285,116 @@ class _InCheckpoint(StoreReading):
             open_at(self.application, self.store.name, task, self._query, found, directory / "task") as opened,
         ):
             yield opened, found.version
+
+
+@verb(
+    ("Before the first start", "penstock state import shop:application totals totals.parquet"),
+    ("From another application", "penstock state export old:application totals --output totals.jsonl\npenstock state import shop:application totals totals.jsonl"),
+    name="import",
+)  # fmt: skip
+@store_argument
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE")
+@_format_option
+@click.option("--task", metavar="TASK", help="Put all rows into this task, where keys are not those of records.")
+@application_options
+def import_store(target: str, store: str, file: Path, form: str | None, task: str | None, **where: Any) -> None:
+    """Fill STORE of MODULE:ATTR, which is empty, from FILE, in the form that `penstock state export` writes.
+
+    Each row goes to the task of its key. It is refused while the application runs, and where the store has content. The
+    application need not have run before.
+    """
+    from penstock.plugins.state.copies.contents import declared_store
+    from penstock.plugins.state.transfer.backups import fill_store
+
+    application = find_application(target, **where)
+    form = form or ("parquet" if file.suffix == ".parquet" else "jsonl")
+    with leased(application) as (stored, log, lease), _read_twice(file) as opened:
+        _, builder = declared_store(stored, store)
+        read = _of_parquet if form == "parquet" else _of_lines
+        written = fill_store(stored, log, store, lambda: read(opened, file, stored, builder), lease, task=task)
+    note(f"{count(written, 'entry', 'entries')} of {store}")
+
+
+@contextmanager
+def _read_twice(file: Path) -> Iterator[Path]:
+    """Return a file that can be read again from its beginning: what a pipe has is copied first."""
+    from penstock.plugins.engine.task.temporary import TemporaryDirectory
+
+    if file.is_file():
+        yield file
+        return
+    with TemporaryDirectory("import") as directory, file.open("rb") as pipe:
+        copied = directory / "rows"
+        with copied.open("wb") as copy:
+            shutil.copyfileobj(pipe, copy)
+        yield copied
+
+
+Readers = Mapping[str, Callable[[Any], Any]]
+"""By part of a row, `key` or `value`: makes the object of the store's serde."""
+
+
+def _of_lines(opened: Path, file: Path, application: Application, store: StoreBuilder) -> Iterator[Mapping[str, Any]]:
+    from penstock.plugins.state.copies.contents import reading_serdes
+
+    from .text import headers_from_json
+
+    read = {name: serde.from_json for name, serde in _by_part(reading_serdes(application, store)).items()}
+    with opened.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                if headers := row.get("headers"):
+                    row["headers"] = headers_from_json(headers)
+                yield _made(row, read)
+            except Exception as error:  # a serde of another package may raise anything
+                raise ConfigError(
+                    f"{file}, line {number}: {error if isinstance(error, SerdeError | ValueError) else repr(error)}"
+                ) from error
+
+
+def _of_parquet(opened: Path, file: Path, application: Application, store: StoreBuilder) -> Iterator[Mapping[str, Any]]:
+    with needed("Parquet"):
+        from pyarrow import ArrowInvalid, parquet
+
+    from penstock.plugins.state.copies.arrow_columns import is_json_text
+    from penstock.plugins.state.copies.contents import reading_serdes
+
+    read = {
+        name: _from_text(serde) if is_json_text(serde) else _as_it_is(serde)
+        for name, serde in _by_part(reading_serdes(application, store)).items()
+    }
+    number = 0
+    try:
+        with parquet.ParquetFile(opened) as rows:
+            for batch in rows.iter_batches(_PORTION):
+                for row in batch.to_pylist():
+                    number += 1
+                    if headers := row.get("headers"):
+                        row["headers"] = [(each["name"], each["value"]) for each in headers]
+                    yield _made(row, read)
+    except (ArrowInvalid, ValueError, TypeError, SerdeError) as error:
+        raise ConfigError(f"{file}, row {number}: {error}") from error
+
+
+def _by_part(serdes: Mapping[str, Serde[Any]]) -> Mapping[str, Serde[Any]]:
+    return {name.removesuffix("_serde"): serde for name, serde in serdes.items()}
+
+
+def _made(row: Any, read: Readers) -> Mapping[str, Any]:
+    return {**row, **{name: read[name](row[name]) for name in read if name in row}}
+
+
+def _as_it_is(serde: Serde[Any]) -> Callable[[Any], Any]:
+    """Return the function from a value of a column of the serde's own type."""
+    from penstock.plugins.serdes.typed.base import TypedSerde
+    from penstock.plugins.state.copies.arrow_columns import without_absent
+
+    if isinstance(serde, TypedSerde):
+        schema = serde.json_schema()
+        return lambda value: serde.of_plain(without_absent(value, schema))
+    return lambda value: serde.deserialize(serde.serialize(value))
+
+
+def _from_text(serde: Serde[Any]) -> Callable[[Any], Any]:
+    return lambda text: serde.from_json(json.loads(text))

@@ -9,10 +9,10 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from enum import Enum
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
-from .serdes import Column, Unfit
+from .typed_serdes import Column, Unfit
 
 _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
@@ -20,11 +20,26 @@ _FIRST_US, _LAST_US = (datetime.min - _EPOCH) // _MICROSECOND, (datetime.max - _
 _FIRST_DAY, _LAST_DAY = (date.min - _EPOCH.date()).days, (date.max - _EPOCH.date()).days
 
 
+class ScalarColumn(Column):
+    """A column of such a type. `arrow_type`: pyarrow's function that makes it, and its arguments."""
+
+    arrow_type: ClassVar[tuple[str, ...]]
+
+    def arrow(self) -> Any:
+        import pyarrow
+
+        function, *arguments = self.arrow_type
+        return getattr(pyarrow, function)(*arguments)
+
+    def read(self, array: Any) -> list[Any]:
+        return _numbers(array)
+
+
 # ---------------------------------------------------------------------- numbers
 
 
 @dataclass(frozen=True)
-class IntegerColumn(Column):
+class IntegerColumn(ScalarColumn):
     """Integers of so many bits: an int within their range."""
 
     name: str
@@ -34,9 +49,6 @@ class IntegerColumn(Column):
         import pyarrow
 
         return getattr(pyarrow, f"int{self.bits}")()
-
-    def read(self, array: Any) -> list[Any]:
-        return _numbers(array)
 
     def plain(self, value: Any) -> Any:
         limit = 1 << self.bits - 1
@@ -52,7 +64,7 @@ class IntegerColumn(Column):
 
 
 @dataclass(frozen=True)
-class FloatColumn(Column):
+class FloatColumn(ScalarColumn):
     """Floats, NaN and the infinities included. One of 32 bits is rounded to the nearest."""
 
     name: str
@@ -62,9 +74,6 @@ class FloatColumn(Column):
         import pyarrow
 
         return pyarrow.float64() if self.bits == 64 else pyarrow.float32()
-
-    def read(self, array: Any) -> list[Any]:
-        return _numbers(array)
 
     def text(self, array: Any) -> list[Any]:
         return [each if each is None or math.isfinite(each) else str(each) for each in self.read(array)]
@@ -79,18 +88,11 @@ class FloatColumn(Column):
 
 
 @dataclass(frozen=True)
-class BooleanColumn(Column):
+class BooleanColumn(ScalarColumn):
     """Booleans."""
 
+    arrow_type = ("bool_",)
     name: str = "boolean"
-
-    def arrow(self) -> Any:
-        import pyarrow
-
-        return pyarrow.bool_()
-
-    def read(self, array: Any) -> list[Any]:
-        return _numbers(array)
 
     def plain(self, value: Any) -> Any:
         if not isinstance(value, bool):
@@ -99,7 +101,7 @@ class BooleanColumn(Column):
 
 
 @dataclass(frozen=True)
-class DecimalColumn(Column):
+class DecimalColumn(ScalarColumn):
     """Decimals with a scale: read with it, written if no digit is lost."""
 
     name: str
@@ -140,15 +142,11 @@ def _exact(precision: int) -> Context:
 
 
 @dataclass(frozen=True)
-class TextColumn(Column):
+class TextColumn(ScalarColumn):
     """Text. A UUID, and an Enum of text, are written as theirs."""
 
+    arrow_type = ("string",)
     name: str = "string"
-
-    def arrow(self) -> Any:
-        import pyarrow
-
-        return pyarrow.string()
 
     def read(self, array: Any) -> list[Any]:
         import pyarrow
@@ -187,15 +185,11 @@ def _is_unicode(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class BinaryColumn(Column):
+class BinaryColumn(ScalarColumn):
     """Bytes."""
 
+    arrow_type = ("binary",)
     name: str = "binary"
-
-    def arrow(self) -> Any:
-        import pyarrow
-
-        return pyarrow.binary()
 
     def read(self, array: Any) -> list[Any]:
         return _objects(array)
@@ -213,7 +207,7 @@ class BinaryColumn(Column):
 
 
 @dataclass(frozen=True)
-class TimestampColumn(Column):
+class TimestampColumn(ScalarColumn):
     """Points in time, to the microsecond: a datetime in UTC, or one without a zone (`timestamp_ntz`)."""
 
     name: str
@@ -262,15 +256,11 @@ class TimestampColumn(Column):
 
 
 @dataclass(frozen=True)
-class DateColumn(Column):
+class DateColumn(ScalarColumn):
     """Days of the calendar."""
 
+    arrow_type = ("date32",)
     name: str = "date"
-
-    def arrow(self) -> Any:
-        import pyarrow
-
-        return pyarrow.date32()
 
     def read(self, array: Any) -> list[Any]:
         import pyarrow
@@ -297,16 +287,12 @@ class DateColumn(Column):
 
 
 @dataclass(frozen=True)
-class TimeColumn(Column):
+class TimeColumn(ScalarColumn):
     """Times of day without a zone, with so many digits after the second."""
 
+    arrow_type = ("time64", "ns")
     name: str
     digits: int
-
-    def arrow(self) -> Any:
-        import pyarrow
-
-        return pyarrow.time64("ns")
 
     def read(self, array: Any) -> list[Any]:
         import pyarrow
@@ -326,16 +312,12 @@ class TimeColumn(Column):
 
 
 @dataclass(frozen=True)
-class IntervalColumn(Column):
+class IntervalColumn(ScalarColumn):
     """Day-time intervals, which end with a unit of so many microseconds."""
 
+    arrow_type = ("duration", "us")
     name: str
     unit_us: int
-
-    def arrow(self) -> Any:
-        import pyarrow
-
-        return pyarrow.duration("us")
 
     def read(self, array: Any) -> list[Any]:
         return [None if each is None else timedelta(microseconds=each) for each in self.text(array)]
@@ -357,15 +339,11 @@ class IntervalColumn(Column):
 
 
 @dataclass(frozen=True)
-class NullColumn(Column):
+class NullColumn(ScalarColumn):
     """Nothing but nulls."""
 
+    arrow_type = ("null",)
     name: str = "void"
-
-    def arrow(self) -> Any:
-        import pyarrow
-
-        return pyarrow.null()
 
     def read(self, array: Any) -> list[Any]:
         return [None] * len(array)

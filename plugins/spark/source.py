@@ -15,9 +15,9 @@ from penstock.plugins.engine.run.planning.run_plan import Plan
 from penstock.plugins.engine.task.locations import open_log
 from penstock.support.packages import needed
 
-from ..placement.group_keys import slot_key
-from ..session.sessions import SPARK
+from .group_keys import slot_key
 from .planner_watch import PlannerPulse
+from .sessions import SPARK
 
 with needed(SPARK):
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition

@@ -1,24 +1,40 @@
-"""The state of a `transform`, read from outside: what a query's checkpoint has of each task, and a store of it."""
+"""Spark's checkpoint as the commit point of a task: SparkCommitter, and StreamCommit, which it keeps of a task."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import (
     Application,
+    Assignment,
     Commit,
     ConfigError,
     IncompatibleStateError,
+    OutputBatch,
     StateStore,
     StoreError,
+    TaskCommitter,
     TaskId,
+    TopologyError,
     World,
     check_compatible,
+    version_counter,
+)
+from penstock.plugins.engine.program.plan import (
+    BEGINS,
+    CONTINUES,
+    KEPT,
+    NEW,
+    UNUSED,
+    Plan,
+    PlannedStore,
+    PlannedTopic,
+    changes_of_store,
 )
 from penstock.plugins.engine.program.saved_program import SavedTask, written_forms
 from penstock.plugins.engine.task.local_state.backends import Backends, Coverage
@@ -26,12 +42,135 @@ from penstock.plugins.engine.task.locations import open_deltas
 from penstock.plugins.state.copies.contents import declared_store, store_over
 from penstock.program.compatibility import saved_serdes
 from penstock.program.layouts import Layouts, layout_of_fingerprint
+from penstock.task.saved_schedules import left_schedules
 
-from ..placement.group_keys import SPREAD, group_key
-from .stream_commit import StreamCommit
+from ..group_keys import SPREAD, group_key
+from .records import check_application, check_count
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+STATE_SCHEMA = "version string, commit string"
+_FORMAT = 2
+_FORMATS = (1, 2)
+
+
+@dataclass(frozen=True)
+class StreamCommit:
+    """A task after a batch, as the group's state in Spark's checkpoint.
+
+    `attempt` is new for every attempt at a batch: an open task compares it to see whether its own attempt was
+    committed. `read`: number of records processed so far, by topic. `anchors`: earlier versions, about as far apart as
+    Spark keeps batches (see `oldest_needed`). `source_order`: see `SourceOrder`. `application`: the id with
+    which the state was made. Commits of format 1 have neither.
+    """
+
+    attempt: str
+    version: str
+    engine_state: str = ""
+    read: Mapping[str, int] = field(default_factory=dict)
+    anchors: tuple[str, ...] = ()
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    source_order: tuple[str, ...] = ()
+    application: str = ""
+
+    def to_state(self) -> tuple[str, str]:
+        """Return the row of `STATE_SCHEMA`; everything that a release of ours may change is in the JSON."""
+        return self.version, json.dumps({"format": _FORMAT, **asdict(self)}, separators=(",", ":"))
+
+    @classmethod
+    def from_state(cls, state: tuple[str, str]) -> StreamCommit:
+        """Return the commit that `to_state` made."""
+        data = json.loads(state[1])
+        if data.pop("format") not in _FORMATS:
+            raise IncompatibleStateError(
+                "Spark's checkpoint was written by another release of penstock, in a form that this one does not know: "
+                "run that release, or start with a new checkpoint"
+            )
+        order = tuple(data.get("source_order", ()))
+        return cls(**{**data, "anchors": tuple(data["anchors"]), "source_order": order})
+
+
+@dataclass(frozen=True)
+class SourceOrder:
+    """The order of the DataFrames in Spark's plan, by topic; empty if there is only one.
+
+    Spark's checkpoint has the offsets of sources by their places in the plan, without names. `is_given`: the user
+    named the order, which then also counts for a commit without one.
+    """
+
+    topics: tuple[str, ...] = ()
+    is_given: bool = False
+
+    def problem(self, saved: tuple[str, ...]) -> str | None:
+        """Return why a query cannot continue from a commit with the order `saved`, and what to do; None if it can."""
+        if self.topics == saved or (self.is_given and not saved):
+            return None
+        now = ", ".join(map(repr, self.topics)) or "one source"
+        if saved:
+            before, order = f"in the order {', '.join(map(repr, saved))}", f"{list(saved)}"
+        else:
+            before = "in the order of the mapping that transform got, which that release of penstock did not save"
+            order = "[...] with that order"
+        return (
+            f"Spark's checkpoint has the offsets of the DataFrames {before}. They are now in the order {now}, so each "
+            f"would get the offsets of another: pass transform(..., source_order={order})"
+        )
+
+
+class SparkCommitter(TaskCommitter):
+    """Spark's checkpoint as a commit point. There is no fence: the versions of store and changelog stand in for it.
+
+    `commit` changes nothing yet: outputs and commit are the batch's rows and the group's state, and Spark makes both
+    visible in one step. The task learns of that when the next batch begins with this commit.
+    """
+
+    def __init__(self, known: Commit | None) -> None:
+        self._known = known
+
+    @property
+    def committed(self) -> Commit | None:
+        """The commit that Spark has."""
+        return self._known
+
+    def is_current(self) -> bool:
+        """Return True: Spark says what counts when the next batch begins."""
+        return True
+
+    def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
+        """Do nothing: Spark takes both when the batch ends."""
+
+    def expires(self) -> bool:
+        """Return whether Spark has no commit of the task, which every batch then offers."""
+        return self._known is None
+
+    def note(self, commit: Commit) -> None:
+        """Note that Spark has a commit."""
+        self._known = commit
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+
+def next_anchors(anchors: tuple[str, ...], version: str, kept: int) -> tuple[str, ...]:
+    """Return the anchors of a commit at `version`: at most three; the first is dropped once the second is old enough.
+
+    A batch makes at most one version. So the states of the last `kept` batches, which Spark may roll back to, are among
+    the last `kept` versions.
+    """
+    newest = version_counter(version)
+    if not anchors or newest - version_counter(anchors[-1]) >= kept:
+        anchors = (*anchors, version)
+    while len(anchors) > 1 and newest - version_counter(anchors[1]) >= kept:
+        anchors = anchors[1:]
+    return anchors
+
+
+def oldest_needed(anchors: tuple[str, ...], version: str, kept: int) -> str | None:
+    """Return a version that is not newer than any that Spark may roll back to; None if there is none yet."""
+    old_enough = anchors and version_counter(version) - version_counter(anchors[0]) >= kept
+    return anchors[0] if old_enough else None
 
 
 Stores = Mapping[str, Mapping[str, Any]]
@@ -249,3 +388,94 @@ def open_at(
         saved_task = SavedTask(task, (), layouts, "", None, forms=written_forms(saved))
         with closing(store_over(application, saved_task, builder, kept, backend, at)) as opened:
             yield opened
+
+
+_Programs = Sequence[tuple[int, Mapping[str, Any]]]
+"""The fingerprints of the programs that wrote the commits, each with the number of a sub-topology whose tasks did."""
+
+
+def plan_of_checkpoint(application: Application, found: Checkpoint, partitions: int | None = None) -> Plan:
+    """Return what a start of `transform` with an application would do on a checkpoint; nothing is changed.
+
+    `partitions`: the number that `transform` gets (None: that of the checkpoint). What is left to the start: the
+    DataFrames, `wall_clock`, and whether the changelog leads to the versions in the checkpoint.
+    """
+    commits = found.commits
+    try:
+        check_application(application)
+        number = found.partitions if partitions is None else partitions
+        check_count(number)
+        topics = sorted(application.program.topics())
+        assignment = application.program.resolve(dict.fromkeys(topics, number), application.id)
+        now = application.program.fingerprint(assignment, application.settings)
+        for task, commit in commits.items():
+            check_continues(application, task, found.query, commit, now)
+        order = _order(topics, next(iter(commits.values()), None))
+    except (ConfigError, IncompatibleStateError, TopologyError) as error:
+        return Plan(application.id, refusal=str(error))
+    before: list[tuple[int, Mapping[str, Any]]] = []  # several, where some have had no row since
+    for task, commit in commits.items():
+        if (task.subtopology, commit.fingerprint) not in before:
+            before.append((task.subtopology, commit.fingerprint))
+    return Plan(
+        application.id,
+        is_first=not commits,
+        tasks=len(assignment.tasks),
+        stores=tuple(_stores(before, now)),
+        inputs=tuple(_inputs(assignment, number, commits)),
+        left_schedules=tuple(sorted(_left_schedules(application, assignment, commits))),
+        rollback=tuple(dict.fromkeys(_rollback(before, now))),
+        left_to_the_start=() if order is None else (order,),
+    )
+
+
+def _order(topics: list[str], commit: StreamCommit | None) -> str | None:
+    """Return what the start must say of the order of DataFrames; None where nothing. Raises IncompatibleStateError."""
+    if commit is None:
+        return None
+    problem = SourceOrder(tuple(topics) if len(topics) > 1 else ()).problem(commit.source_order)
+    if problem is not None and commit.source_order and sorted(commit.source_order) != topics:
+        raise IncompatibleStateError(f"it reads other topics than the query did: {problem}")
+    return problem
+
+
+def _stores(before: _Programs, now: Mapping[str, Any]) -> Iterator[PlannedStore]:
+    for number in map(int, now["subtopologies"]):
+        was = {
+            name: kept
+            for each, fingerprint in before
+            for name, kept in layout_of_fingerprint(stores_in(fingerprint, number)).items()
+            if each == number
+        }
+        for name, kept in sorted(layout_of_fingerprint(stores_in(now, number)).items()):
+            earlier = was.get(name)
+            if earlier is None:
+                yield PlannedStore(name, number, NEW)
+            else:
+                yield PlannedStore(name, number, KEPT, tuple(changes_of_store(earlier, kept)))
+
+
+def _inputs(assignment: Assignment, number: int, commits: Mapping[TaskId, StreamCommit]) -> Iterator[PlannedTopic]:
+    """Yield the topics; Spark's sources have the offsets of their DataFrames."""
+    were = {topic for commit in commits.values() for topic in commit.fingerprint["partitions"]}
+    now = set(assignment.partitions())
+    for topic in sorted(now | were):
+        yield PlannedTopic(topic, number, UNUSED if topic not in now else CONTINUES if topic in were else BEGINS)
+
+
+def _left_schedules(
+    application: Application, assignment: Assignment, commits: Mapping[TaskId, StreamCommit]
+) -> set[str]:
+    found = set[str]()
+    for task, commit in commits.items():
+        if task in assignment.tasks and commit.engine_state:
+            part = application.program.subtopology(task.subtopology)
+            found |= left_schedules(commit.engine_state.encode(), part)
+    return found
+
+
+def _rollback(before: _Programs, now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why the program of the checkpoint could not come back after this one."""
+    for number, was in before:
+        yield from check_compatible(now, was)
+        yield from changes_of_history(stores_in(now, number), stores_in(was, number))

@@ -28,7 +28,7 @@ from uuid import UUID
 from penstock import ConfigError
 
 from . import scalars
-from .serdes import Column, Unfit, of_part
+from .typed_serdes import Column, Unfit, of_part
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType

@@ -30,6 +30,8 @@ from penstock import (
 )
 from penstock.support.text_form import from_json, to_json
 
+__all__ = ["AsyncClient", "AsyncStore", "Changes", "Client", "Entry", "QueryError", "Store"]
+
 
 class QueryError(PenstockError):
     """A server refused a query, or cannot be reached. `status`: of HTTP, 0 without an answer; `code`: the server's."""

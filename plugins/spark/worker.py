@@ -1,20 +1,24 @@
-"""In Spark's workers, for `penstock run`: the proxy that hands a slot's batch to the slot's task host."""
+"""In Spark's workers: the proxy that hands a slot's batch to its task host, and the counts that rows have."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock import Commit
+from penstock import Commit, ConfigError
 from penstock.plugins.engine.host.claims import Claims, SlotLayout, owner_elsewhere
-from penstock.plugins.engine.host.client import Client, end_hosts
-from penstock.plugins.engine.host.executor_identity import LOCAL_EXECUTOR, executor_identity
+from penstock.plugins.engine.host.client import Client, HostSpec, end_hosts, nothing
+from penstock.plugins.engine.host.executor_identity import LOCAL_EXECUTOR, ExecutorIdentity, describe, executor_identity
 from penstock.plugins.engine.host.log_lines import log_to_driver
+from penstock.plugins.engine.host.place import LEASE_SECONDS, Process, digest_of, started_at
 from penstock.plugins.engine.host.reports import (
     STUCK,
     Observed,
@@ -26,14 +30,20 @@ from penstock.plugins.engine.host.reports import (
 )
 from penstock.plugins.engine.host.slot_engine import SlotCargo, SlotRequest
 from penstock.plugins.engine.task.locations import open_log
-
-from ..observed import COUNTS_SCHEMA, counts_row
-from .host_caller import HostCaller
+from penstock.plugins.engine.task.shipping import check_packages, packages_of
 
 if TYPE_CHECKING:
     import pandas
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.state import GroupState
 
+
+OBSERVED = "penstock"
+"""The name of the metrics: `lastProgress.observedMetrics["penstock"]`."""
+_SUMMED = ("records_in", "records_out", "dropped", "commits", "restored", "lag", "state_rows")
+COUNTS_SCHEMA = f"{', '.join(f'{name} long' for name in _SUMMED)}, counters map<string, long>"
+COUNTS = "counts"
+"""The column of an operator in which a row of counts has them, as JSON; null in its rows of results."""
 OUTPUT_SCHEMA = f"message string, {COUNTS_SCHEMA}"
 STATE_SCHEMA = "commits string"
 _HEARD = "heard"
@@ -149,3 +159,125 @@ def saved_after(saved: Mapping[str, list[Any]], message: SlotMessage) -> dict[st
     if message.host is not None and message.number and (reports or message.kept):
         return {**saved, **commits, _HEARD: [message.host.token, message.number]}
     return {**saved, **commits}
+
+
+_clients: dict[tuple[str, str], Client] = {}
+"""This process's connections to hosts, by their keys and digests."""
+
+
+class HostCaller:
+    """Reaches the task hosts of an executor, for a group function.
+
+    `cargo` is a pickled `Cargo`. `family` is a digest of what all hosts of a query have in common: two queries, or two
+    applications on one executor, do not share hosts. `title` names them for people. `lease_seconds`: see `HostSpec`.
+    """
+
+    def __init__(self, cargo: bytes, family: str, title: str, lease_seconds: float = LEASE_SECONDS) -> None:
+        self.cargo = cargo
+        self.family = family
+        self.title = title
+        self.lease_seconds = lease_seconds
+        self.packages = tuple(packages_of(cargo).items())
+        self.digest = hashlib.sha256(cargo).hexdigest()
+
+    def check(self, identity: ExecutorIdentity) -> None:
+        """Raise RuntimeUnavailableError if this executor's machine has other versions of what the program uses."""
+        check_packages(self.packages, describe(identity.text))
+
+    def client(self, slot: int, identity: ExecutorIdentity, scope: str = "") -> Client:
+        """Return this process's connection to the host of a slot. Hosts of different scopes are not the same."""
+        key = host_key(self.family, identity.text, slot, scope)
+        found = _clients.get((key, self.digest))
+        pids = [each for each in (identity.process, identity.daemon) if each is not None]
+        if found is None or [each.pid for each in found.spec.watched] != pids:
+            # A daemon that has ended took its hosts with it; the next ones watch the JVM alone.
+            names = ("the executor's JVM", "PySpark's daemon")
+            watched = tuple(Process(pid, started_at(pid), name) for pid, name in zip(pids, names, strict=False))
+            if found is not None:
+                found.close()
+            found = Client(
+                HostSpec(
+                    key,
+                    slot,
+                    self.digest,
+                    self.cargo,
+                    self.title,
+                    watched,
+                    scope,
+                    _set_up_for_spark(),
+                    self.lease_seconds,
+                )
+            )
+            _clients[key, self.digest] = found
+        return found
+
+
+def _set_up_for_spark() -> Callable[[], None]:
+    """Return a function that lets `SparkFiles.get` work in a host; it imports PySpark only if there are files."""
+    from pyspark import SparkFiles
+
+    root = SparkFiles._root_directory
+    if root is None or not SparkFiles._is_running_on_worker or not os.listdir(root):
+        return nothing
+    return partial(use_spark_files, root)
+
+
+def use_spark_files(root: str) -> None:
+    """Let `SparkFiles` find its files in `root`, as in one of Spark's workers."""
+    from pyspark import SparkFiles
+
+    SparkFiles._root_directory, SparkFiles._is_running_on_worker = root, True
+
+
+def host_key(family: str, executor: str, slot: int, scope: str = "") -> str:
+    """Return the key of a slot's host on an executor (see `Place`)."""
+    return digest_of(family, executor, str(slot), scope)
+
+
+def counts_row(observed: Observed) -> dict[str, Any]:
+    """Return a row of `COUNTS_SCHEMA`."""
+    counts = observed.counts
+    of_counts = {name: getattr(counts, name) for name in _SUMMED if hasattr(counts, name)}
+    return {**of_counts, "lag": observed.lag, "state_rows": observed.state_rows, "counters": observed.counters()}
+
+
+def sums(within: str = "") -> list[Column]:
+    """Return the sums of rows of `COUNTS_SCHEMA`; `within`: the prefix of its columns, such as "counts."."""
+    from pyspark.sql import functions as f
+
+    counters = f.aggregate(
+        f.collect_list(f"{within}counters"),
+        f.create_map().cast("map<string, long>"),
+        lambda one, other: f.map_zip_with(
+            one, other, lambda _, left, right: f.coalesce(left, f.lit(0)) + f.coalesce(right, f.lit(0))
+        ),
+    )
+    return [*(f.sum(f"{within}{name}").alias(name) for name in _SUMMED), counters.alias("counters")]
+
+
+def observed(rows: DataFrame) -> DataFrame:
+    """Return an operator's rows, whose counts are observed as they pass.
+
+    Raises ConfigError for rows that come from another operator: Spark allows one in a query.
+    """
+    from pyspark.errors import AnalysisException
+    from pyspark.sql.functions import from_json
+
+    parsed = rows.withColumn(COUNTS, from_json(COUNTS, COUNTS_SCHEMA))
+    try:
+        return parsed.observe(OBSERVED, *sums(f"{COUNTS}."))
+    except AnalysisException as error:
+        if error.getCondition() != "DUPLICATED_METRICS_NAME":
+            raise
+        raise ConfigError(
+            "the rows of `sources` come from another transform, or are observed by the name 'penstock': Spark allows "
+            "one such operator in a query. Combine the two topologies; or write the rows of the first to a table or a "
+            "topic, and read that in a second query"
+        ) from error
+
+
+def without_counts(rows: DataFrame) -> DataFrame:
+    """Return an operator's rows of results."""
+    from pyspark.sql.functions import col
+
+    return rows.where(col(COUNTS).isNull()).drop(COUNTS)

@@ -1,1 +1,0 @@
-"""Typed columns: keys and values of records with Spark's types, in and out, instead of bytes."""
