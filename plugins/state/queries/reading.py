@@ -153,22 +153,17 @@ class StoreReading:
     def tasks(self) -> Sequence[SavedTask]:
         """Return the tasks that are asked.
 
-        Raises ConfigError for a task that does not have the store, StoreUnavailableError if the application has not
-        run, and LogError.
+        Raises ConfigError for a task that does not have the store, StoreUnavailableError if the application has not run
+        within the time that a call waits, LogError, and WouldWait.
         """
         return list(self._tasks().values())
 
     def _tasks(self) -> Mapping[str, SavedTask]:
         at_once = self.bounds.at_once
-        if self.task is not None:
-            return {self.task: self.copies.task(self.subtopology, self.task, at_once=at_once)}
-        tasks = self.copies.tasks(self.subtopology, at_once=at_once)
-        if not tasks:
-            raise StoreUnavailableError(
-                f"application {self.application.id!r} has saved no store {self.builder.name!r} in the log "
-                f"{self.application.settings.shown('log')}: it has not run there since its last reset"
-            )
-        return tasks
+        tasks = self.copies.awaited_tasks(self.subtopology, self.builder.name, self.bounds)
+        return (
+            tasks if self.task is None else {self.task: self.copies.task(self.subtopology, self.task, at_once=at_once)}
+        )
 
     def tasks_of(self, key: Any) -> Sequence[SavedTask]:
         """Return the tasks that may have a key. Raises as `tasks`, and ConfigError if its task is unknown."""

@@ -86,7 +86,7 @@ class Answers:
     def metadata(self, name: str, given: Parameters) -> Data:
         """Return which task has a key."""
         self._check(name)
-        reading = self._queries.reading(name, Bounds(stale_ok=True))
+        reading = self._queries.reading(name, Bounds(stale_ok=True, wait=0.0))
         found = self._queries.query_metadata_for_key(name, self._key(reading, given, "key"))
         lag = _without(asdict(found.lag), "task")
         return {"task": found.task, "partition": found.partition, **lag, "server": found.server, "copies": [lag]}
