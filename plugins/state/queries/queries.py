@@ -35,7 +35,6 @@ from .reading import BuiltStores, StoreReading, kind_of
 from .stores import can_be_queried, queried_store
 from .task_servers import TaskServer, task_servers
 
-
 _AS_IT_IS = Bounds(stale_ok=True, wait=0.0)
 """The bounds of facts: what is not here yet is a fact, too."""
 
