@@ -12,7 +12,7 @@ from penstock import Log, TopicInfo, TopicPartition, UnknownTopicError
 from penstock.support.names import did_you_mean
 
 from .command import Group
-from .options import find_settings, log_options, name_and_value, open_log
+from .options import by_name, find_settings, log_options, name_and_value, open_log
 from .output import count, note, print_json, print_table, print_text
 
 
@@ -53,7 +53,7 @@ def create(names: Sequence[str], partitions: int, config: Sequence[str], if_not_
     """Create topics."""
     example = ", for instance --config cleanup.policy=compact"
     pairs = [name_and_value("--config", each, example) for each in config]
-    settings = {name.strip(): value.strip() for name, value in pairs}
+    settings = by_name("--config", ((name.strip(), value.strip()) for name, value in pairs))
     with open_log(find_settings(**where)) as log:
         existing = log.topics() if if_not_exists else {}
         for name in names:
