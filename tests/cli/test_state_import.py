@@ -233,6 +233,20 @@ def test_imported_rows_expire(console: Console) -> None:
     assert [keys(store) for store in rows] == [set(), set(), {"a"}]
 
 
+def test_rows_that_have_expired_are_not_counted_as_imported(console: Console) -> None:
+    """By the stream time of the task; they are put, and no query finds them."""
+    console.write("expiring.py", EXPIRING)
+    console("topics", "create", "in")
+    now = SystemClock().now_ms()
+    console("produce", "in", "--timestamp", str(now), stdin="x\n")
+    run("expiring:application", subtopologies=1)
+    rows = [{"key": key, "value": 1, "timestamp": now - age} for key, age in (("a", 0), ("b", 3_600_000), ("c", 1))]
+    said = console("state", "import", "expiring:application", "stamped", lines(console, "rows.jsonl", rows)).stderr
+    assert said == "2 entries of stamped; 1 row had expired\n"
+    found = console.json_lines("state", "export", "expiring:application", "stamped")
+    assert [row["key"] for row in found] == ["a", "c"]
+
+
 ODD = """
 from typing import TypedDict
 from penstock import Application, Processor, Serde, Topology, key_value_store

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock import (
     Application,
@@ -44,6 +44,13 @@ Row = Mapping[str, Any]
 `headers` where values have them."""
 
 
+class Filled(NamedTuple):
+    """How many rows were put, and how many of them the store does not have, because they have expired."""
+
+    rows: int
+    expired: int
+
+
 def fill_store(
     application: Application,
     log: Log,
@@ -52,8 +59,8 @@ def fill_store(
     lease: Lease,
     *,
     task: str | None = None,
-) -> int:
-    """Fill an empty store, each row in the task of its key, or all in one `task`; return the number of rows.
+) -> Filled:
+    """Fill an empty store, each row in the task of its key, or all in one `task`.
 
     `rows` is called twice, and returns the same: all are checked before the first is written. The application need not
     have run; then it begins at the positions of now, as `offset_reset` says. Until the end it refuses to start; after a
@@ -73,13 +80,14 @@ def fill_store(
         filling = _Filling(prepared, log, number, builder, task, stack)
         count = filling.check(rows())
         notes.RESTORING.write(application.id, lease, mark)
-        if (filled := filling.fill(rows(), lease.renew)) != count:
+        filled = filling.fill(rows(), lease.renew)
+        if filled.rows != count:
             raise ConfigError(
-                f"the rows of store {store!r} have changed: {count} rows were checked, and then {filled} "
-                f"{'was' if filled == 1 else 'were'} there: repeat the import with a file that nobody writes to"
+                f"the rows of store {store!r} have changed: {count} rows were checked, and then {filled.rows} "
+                f"{'was' if filled.rows == 1 else 'were'} there: repeat the import with a file that nobody writes to"
             )
         notes.RESTORING.take_back(application.id, log)
-    return count
+    return filled
 
 
 class _Task(LastingTaskWorker):
@@ -105,11 +113,16 @@ class _Task(LastingTaskWorker):
         now = self._stream_time if self._stream_time >= 0 else self._now
         self._state.set_clocks(now if timestamp is None else timestamp, self._now)
 
+    def end_ttl(self) -> None:
+        """Let expire what has, by the task's times."""
+        assert self._state is not None
+        self._state.set_clocks(self._stream_time, self._now)
+
     def commit_stores(self) -> None:
         """Commit what was put, at the positions of the last commit."""
         state, commits, committer = self._state, self._commits, self._committer
         assert state is not None and commits is not None and committer is not None
-        state.set_clocks(self._stream_time, self._now)
+        self.end_ttl()
         state.flush()
         changes, last = state.changes(), commits.last
         commit = Commit(last.positions, state.new_version(last.version), last.engine_state)
@@ -164,9 +177,11 @@ class _Filling:
     def _tasks_of(self, row: Row) -> list[str]:
         return [self._only] if self._only is not None else self._key_tasks.of(row["key"], self._count)
 
-    def fill(self, rows: Iterable[Row], check_lease: Callable[[], None]) -> int:
-        """Put all rows, and commit after each portion; return their number."""
-        waiting, count = iter(rows), 0
+    def fill(self, rows: Iterable[Row], check_lease: Callable[[], None]) -> Filled:
+        """Put all rows, and commit after each portion."""
+        waiting, count, expired = iter(rows), 0, 0
+        kind, traits = getattr(self._store, "kind", "key_value"), self._store.traits
+        may_expire = traits.expires or kind in ("window", "session")
         while portion := list(islice(waiting, _PORTION)):
             count += len(portion)
             check_lease()
@@ -174,12 +189,17 @@ class _Filling:
             for row in portion:
                 for task in self._tasks_of(row):
                     used.add(task)
-                    if self._store.traits.expires:
-                        self._tasks[task].begin_ttl(row["timestamp"] if self._store.traits.timestamped else None)
+                    if traits.expires:
+                        self._tasks[task].begin_ttl(row["timestamp"] if traits.timestamped else None)
                     _put(self._tasks[task].store(self._store.name), row, _item(row, self._store))
+            for task in used if may_expire else ():
+                self._tasks[task].end_ttl()
+            for row in portion if may_expire else ():
+                stores = [self._tasks[task].store(self._store.name) for task in self._tasks_of(row)]
+                expired += not any(_has(store, row) for store in stores)
             for task in sorted(used):
                 self._tasks[task].commit_stores()
-        return count
+        return Filled(count, expired)
 
 
 def _item(row: Row, store: StoreBuilder) -> Any:
@@ -190,6 +210,16 @@ def _item(row: Row, store: StoreBuilder) -> Any:
     if getattr(store, "headers", False):
         return ValueTimestampHeaders(value, row["timestamp"], tuple(row.get("headers") or ()))
     return ValueAndTimestamp(value, row["timestamp"]) if store.traits.timestamped else value
+
+
+def _has(store: StateStore, row: Row) -> bool:
+    """Return whether a store that may expire has the entry of a row, or of a later one with its key."""
+    if isinstance(store, WindowStore):
+        return store.fetch(row["key"], row["start"]) is not None
+    if isinstance(store, SessionStore):
+        return store.fetch_session(row["key"], row["start"], row["end"]) is not None
+    assert isinstance(store, KeyValueStore)
+    return store.get(row["key"]) is not None
 
 
 def _put(store: StateStore, row: Row, value: Any) -> None:
