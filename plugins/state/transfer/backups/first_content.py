@@ -29,14 +29,16 @@ from penstock import (
 )
 from penstock.plugins.engine.program.check import drop_stores
 from penstock.plugins.engine.program.preparation import Prepared, prepare
+from penstock.plugins.engine.program.saved_program import read_note, saved_subtopologies
 from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.commit import PendingCommit
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.report import Phases
 from penstock.plugins.engine.task.task_worker import LastingTaskWorker
-from penstock.plugins.state.copies.contents import KeyTasks, declared_store, entries
+from penstock.plugins.state.copies.contents import KeyTasks, declared_store, entries, reading_serdes
 
 _PORTION = 50_000
+_LEAST_TIME, _LAST_TIME = -(2**63), 2**63 - 1
 _PUT_KINDS = ("key_value", "lru_map", "window", "session", "list")
 
 Row = Mapping[str, Any]
@@ -73,7 +75,8 @@ def fill_store(
         raise ConfigError(f"store {store!r} is of kind {kind!r}: only {', '.join(_PUT_KINDS)} can be filled from rows")
     mark = f"import of {store}"
     if notes.RESTORING.read(application.id, log) == mark:
-        drop_stores(application, log, lease, [store])
+        if _is_saved(application.id, log, store):  # else it was dropped after the kill
+            drop_stores(application, log, lease, [store])
         notes.RESTORING.take_back(application.id, log)
     prepared = prepare(application, log)
     with ExitStack() as stack:
@@ -88,6 +91,11 @@ def fill_store(
             )
         notes.RESTORING.take_back(application.id, log)
     return filled
+
+
+def _is_saved(application_id: str, log: Log, store: str) -> bool:
+    note = read_note(application_id, log)
+    return bool(note) and any(store in each["stores"] for each in saved_subtopologies(note).values())
 
 
 class _Task(LastingTaskWorker):
@@ -131,12 +139,17 @@ class _Task(LastingTaskWorker):
         commits.last = commit
 
 
+class _RowError(ValueError):
+    """A row that cannot be put."""
+
+
 class _Filling:
     def __init__(
         self, prepared: Prepared, log: Log, number: int, store: StoreBuilder, only: str | None, stack: ExitStack
     ) -> None:
         """Make the tasks, which `stack` closes."""
         self._application, self._store = prepared.application, store
+        self._serdes = reading_serdes(self._application, store)
         self._tasks: dict[str, _Task] = {}
         resources = stack.enter_context(closing(ProcessResources()))
         for task, partitions in prepared.assignment.tasks.items():
@@ -166,13 +179,33 @@ class _Filling:
                 if part in row and row[part] is None:
                     raise ConfigError(f"row {count}: its {part} is null, and no store has one: leave the row out")
             try:
-                self._tasks_of(row)
                 _item(row, self._store)
+                self._check_row(row)
+                self._tasks_of(row)
             except KeyError as error:
                 raise ConfigError(f"row {count}: it has no {error.args[0]!r}") from error
+            except _RowError as error:
+                raise ConfigError(f"row {count}: {error}") from error
             except ConfigError as error:
                 raise ConfigError(f"row {count}: {error}: put all rows into one with --task") from error
         return count
+
+    def _check_row(self, row: Row) -> None:
+        """Raise _RowError for a part that the store would refuse when it is put: until then, nothing is written."""
+        for name, serde in self._serdes.items():
+            part = name.removesuffix("_serde")
+            try:
+                serde.serialize(row[part])
+            except Exception as error:  # a serde of another package may raise anything
+                raise _RowError(f"its {part} {str(row[part])[:40]!r}: {error or type(error).__name__}") from error
+        kind = getattr(self._store, "kind", "key_value")
+        times = {"window": ["start"], "session": ["start", "end"]}.get(kind, [])
+        for name in times + ["timestamp"] * self._store.traits.timestamped:
+            time = row[name]
+            if type(time) is not int or not (_LEAST_TIME if name == "timestamp" else 0) <= time <= _LAST_TIME:
+                raise _RowError(f"its {name} is {str(time)[:40]!r}: expected ms since the epoch, an int of 64 bits")
+        if kind == "session" and row["end"] < row["start"]:
+            raise _RowError(f"its end {row['end']} is before its start {row['start']}")
 
     def _tasks_of(self, row: Row) -> list[str]:
         return [self._only] if self._only is not None else self._key_tasks.of(row["key"], self._count)
