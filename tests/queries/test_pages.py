@@ -102,7 +102,8 @@ def test_a_page_ends_where_its_entries_are_large(store: str, tmp_path: Path, mon
         asked.writer.commit([*rows, ("large", "y" * 5_000), ("last", "z")])
         with served(asked.here) as url, Client(url) as client:
             entries(url, asked, store)  # the commit is there
-            pages, counts = [], []
+            pages: list[str] = []
+            counts: list[int] = []
             given: dict[str, Any] = {"limit": 10}
             while True:
                 found, page = entries(url, asked, store, **given)
@@ -119,3 +120,20 @@ def test_a_page_ends_where_its_entries_are_large(store: str, tmp_path: Path, mon
                 json.dumps(json.loads(each), separators=(",", ":")) for each in pages
             ]
             assert len(entries(url, asked, store, limit=2)[0]) == 2
+
+
+def test_entries_of_several_keys_are_not_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client asks for fewer keys then."""
+    monkeypatch.setattr(answers, "MOST_MANY_BYTES", 1_000)
+    with closing(Asked(tmp_path)) as asked:
+        keys = [f"k{number}" for number in range(9)]
+        asked.writer.commit([(key, "x" * 600) for key in keys])
+        with served(asked.here) as url, Client(url) as client:
+            entries(url, asked, "plain")  # the commit is there
+            body = json.dumps({"keys": keys}).encode()
+            status, answer = ask(url, "/v1/stores/plain/get", method="POST", body=body)
+            assert (status, answer["error"]["code"]) == (413, "too_large")
+            found = client.store("plain").get_many([*keys, "none"])
+            assert [each and (each.key, each.value) for each in found] == [*((key, "x" * 600) for key in keys), None]
+            two = json.dumps({"keys": keys[:2]}).encode()
+            assert ask(url, "/v1/stores/plain/get", method="POST", body=two)[0] == 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, overload
 
 from penstock import (
@@ -209,17 +209,25 @@ class QueriedKeyValueStore(_Followed, ReadOnlyKeyValueStore[Any, Any]):
 
     def get_many(self, keys: Iterable[Any]) -> list[Any]:
         """Return the value of each key, None where it has none; those of one task are of one version."""
-        keys = list(keys)
+        return self.get_many_as(list(keys), lambda _, value: None if value is None else self._reading.shown(value))
+
+    def get_many_as(self, keys: Sequence[Any], shown: Callable[[Any, Any], Any]) -> list[Any]:
+        """Return what `shown` makes of each key and its value as it was stored, None where it has none.
+
+        No more values than one are in memory, but for what `shown` returns.
+        """
         found: dict[int, Any] = {}
         by_task: dict[str, tuple[Any, list[int]]] = {}
         for place, key in enumerate(keys):
             for task in self._reading.tasks_of(key):
                 by_task.setdefault(task.id, (task, []))[1].append(place)
         for task, places in by_task.values():
-            values = self._reading.read(task, lambda store: [store.get(keys[place]) for place in places])  # noqa: B023
-            for place, value in zip(places, values, strict=True):
-                if value is not None:
-                    found[place] = self._reading.shown(value)
+
+            def look(store: Any, places: Sequence[int] = places) -> list[Any]:
+                return [shown(keys[place], store.get(keys[place])) for place in places]
+
+            values = zip(places, self._reading.read(task, look), strict=True)
+            found |= {place: value for place, value in values if value is not None}
         return [found.get(place) for place in range(len(keys))]
 
     def range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:

@@ -392,11 +392,22 @@ class Store:
             raise
 
     def get_many(self, keys: Iterable[Any]) -> list[Entry | None]:
-        """Return the entry of each key of a key-value store, None where there is none."""
-        body = {"keys": [_data(key) for key in keys]}
-        if not body["keys"]:
+        """Return the entry of each key of a key-value store, None where there is none.
+
+        Those of one task are of one version, unless they are so large that they come in several answers.
+        """
+        return self._get_many([_data(key) for key in keys])
+
+    def _get_many(self, keys: list[Any]) -> list[Entry | None]:
+        if not keys:
             return []
-        found = self.client.request(f"{self._path}/get", self.bounds, body)["entries"]
+        try:
+            found = self.client.request(f"{self._path}/get", self.bounds, {"keys": keys})["entries"]
+        except QueryError as error:
+            if error.code != "too_large" or len(keys) == 1:
+                raise
+            half = len(keys) // 2
+            return [*self._get_many(keys[:half]), *self._get_many(keys[half:])]
         return [None if each is None else Entry.of(each) for each in found]
 
     def entries(

@@ -32,7 +32,7 @@ from ..changes_feed import Subscription
 from ..copies import Bounds, WouldWait
 from ..queries import Queries
 from ..reading import StoreReading, kind_of
-from ..stores import has_prefixes, keys_of, queried_store, subscribed
+from ..stores import QueriedKeyValueStore, has_prefixes, keys_of, queried_store, subscribed
 from .guard import Refused, bad
 from .parameters import MOST_ENTRIES, Page, Parameters, page_gone
 
@@ -40,6 +40,8 @@ Data = dict[str, Any]
 MASKED = "***"
 """What the values of a masked store are shown as."""
 _DEFAULT_ENTRIES = 100
+MOST_MANY_BYTES = 64 << 20
+"""The entries of several keys are not more than this, and one."""
 MOST_PAGE_BYTES = 8 << 20
 """A page that has so much ends, whatever its limit."""
 _NUMBER_BYTES = 8
@@ -148,16 +150,27 @@ class Answers:
         return self._shown(reading, found, given)
 
     def get_many(self, name: str, given: Parameters, keys: Sequence[Any]) -> Data:
-        """Return the entry of each key; null for one that has no value."""
+        """Return the entry of each key; null for one that has no value. Raises Refused (413) for too much."""
         reading = self._reading(name, given)
         if kind_of(reading.builder) not in _BY_KEY:
             raise bad(f"store {name!r}: only key-value stores are asked for several keys at once")
         text = self._text(reading)
         wanted = [text.key_of_json(key) for key in keys]
-        store: Any = queried_store(replace(reading, timestamped=True))
-        found = store.get_many(wanted)
-        rows = [None if value is None else _entry(key, value) for key, value in zip(wanted, found, strict=True)]
-        return {"entries": [None if each is None else self._shown(reading, each, given) for each in rows]}
+        size = 0
+
+        def shown(key: Any, value: Any) -> Data | None:
+            nonlocal size
+            if value is None:
+                return None
+            if size >= MOST_MANY_BYTES:
+                raise Refused(413, "too_large", f"the entries have more than {MOST_MANY_BYTES:,} bytes: ask for fewer")
+            data = self._shown(reading, _entry(key, value), given)
+            size += sum(map(_size, data.values()))
+            return data
+
+        store = queried_store(replace(reading, timestamped=True))
+        assert isinstance(store, QueriedKeyValueStore)
+        return {"entries": store.get_many_as(wanted, shown)}
 
     def subscription(self, name: str, given: Parameters, after: str | None, notify: Callable[[], None]) -> Followed:
         """Return a subscription to changes of a store. Raises Refused.

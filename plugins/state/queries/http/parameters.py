@@ -254,7 +254,7 @@ _ERRORS = {
     409: "the store cannot be read here, or a value has no text form",
     GONE: "another server has begun the page, or this one before it was started again, or the application was reset or "
     "resharded since: begin at the first page",
-    413: "the body is too large",
+    413: "the body, or the answer, is too large",
     503: "no version that may answer is here now: ask again later",
 }
 _TEXT_FORM = "in penstock's text form: an object with one name such as `!bytes` is of a type that JSON lacks"
