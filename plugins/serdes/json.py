@@ -50,7 +50,7 @@ def _of_dataclass(value: Any) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1024)
-def _names_of(kind: type) -> KeysView[str]:
+def _names_of(kind: Any) -> KeysView[str]:
     """Return the fields that orjson writes, in order. Raises TypeError for a class that it does not write."""
     if "__dataclass_fields__" not in vars(kind):
         raise TypeError(f"{kind.__name__} is no dataclass")

@@ -85,7 +85,8 @@ def test_one_topic_gets_another_number(before: tuple[int, int], after: tuple[int
     names = {"orders": "orders", "notes": "notes"}
     produce_all(log, {"orders": KEYS, "notes": others}, 0, 3)
     run(merged(tmp_path), log)
-    sources, partitions = {}, next(new for old, new in zip(before, after, strict=True) if old != new)
+    sources: dict[str, str] = {}
+    partitions = next(new for old, new in zip(before, after, strict=True) if old != new)
     for topic, old, new in zip(("orders", "notes"), before, after, strict=True):
         if new > old:
             grow(log, topic, new)

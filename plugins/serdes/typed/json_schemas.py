@@ -63,8 +63,9 @@ def _with_decimals(before: Schema) -> Schema:
     made: Schema = deepcopy(dict(before))
     for each in _with_definitions(made, made.get("$defs", {})):
         if _has_number_or_text(each):
-            number = next(other for other in _alternatives(each) if other.get("type") == "number")
-            for text in _alternatives(each):
+            parts: list[Any] = _alternatives(each)
+            number = next(other for other in parts if other.get("type") == "number")
+            for text in parts:
                 if text.get("type") == "string":
                     text.update({"format": "decimal", **dict.fromkeys(DIGITS, 0), **number, "type": "string"})
     return made
