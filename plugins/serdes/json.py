@@ -38,14 +38,15 @@ def _of_dataclass(value: Any) -> dict[str, Any]:
 
     orjson itself leaves out a field that has no value, or crashes. Raises TypeError for other values.
     """
-    names = _names_of(type(value))
+    kind: Any = type(value)
+    names = _names_of(kind)
     own: dict[str, Any] = getattr(value, "__dict__", {})
     shown = {name: each for name, each in own.items() if name[0] != "_"}
     if names <= shown.keys():
         return shown
     for name in names:
         if not hasattr(value, name):
-            raise _AbsentField(f"field {name!r} of {type(value).__name__} has no value: set it")
+            raise _AbsentField(f"field {name!r} of {kind.__name__} has no value: set it")
     return {**{name: getattr(value, name) for name in names}, **shown}
 
 

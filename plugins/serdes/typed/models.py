@@ -81,7 +81,7 @@ class _WithKeys(GenerateJsonSchema):
         whole = None if None in (digits, places) else digits - places
         given = {name: each for name, each in zip(DIGITS, (digits, places, whole), strict=True) if each is not None}
         parts = made.get("anyOf", [made])
-        bounds = next((each for each in parts if each.get("type") == "number"), {})
+        bounds: dict[str, Any] = next((each for each in parts if each.get("type") == "number"), {})
         for each in parts:
             if each.get("type") == "string":
                 each.update({**bounds, **given, **each, "format": "decimal"})

@@ -120,7 +120,7 @@ class Parameters:
 
     def bounds(self, *, at_once: bool = False) -> Bounds:
         """Return which versions may answer; `at_once` as in Bounds."""
-        at_least = {}
+        at_least: dict[TopicPartition, int] = {}
         for each in self._values.get("at_least", []):
             found = _AT_LEAST.fullmatch(each)
             if found is None:
