@@ -216,6 +216,8 @@ def test_nothing_happens_without_a_yes(words: Console) -> None:
     [
         (["--to-latest", "--shift-by", "1"], "--to-latest and --shift-by exclude each other"),
         (["--to-time", "yesterday"], "--to-time 'yesterday': expected ms since the epoch, a time like"),
+        (["--to-offsets", "words:0=1", "--to-offsets", "words:0=2"], "--to-offsets says two things of words:0: 1 and 2"),
+        (["--to-offsets", "twice.txt", "--to-offsets", "words:0=2"], "says two things of words:0: 1 and 2; say one"),
         (["--to-offsets", "words=1"], "expected TOPIC:PARTITION=OFFSET, or a file with a line for each (No such file"),
         (["--to-offsets", "wrong.txt"], "wrong.txt, line 2: expected TOPIC:PARTITION=OFFSET or TOPIC,PARTITION,OFFSET"),
         (["--to-offsets", "words:2=1"], "words:2=1: the application reads no such partition; it reads: words:0, " "words:1"),
@@ -224,6 +226,7 @@ def test_nothing_happens_without_a_yes(words: Console) -> None:
 )  # fmt: skip
 def test_what_makes_no_sense_is_said(words: Console, options: list[str], said: str) -> None:
     words.write("wrong.txt", "words:0=1\nwords:0=one\n")
+    words.write("twice.txt", "words:0=1\nwords,0,1\n")
     before = positions(words)
     assert said in words("reset", TARGET, "--yes", *options, code=2).stderr
     assert positions(words) == before

@@ -73,6 +73,7 @@ def test_undo(shop: Console) -> None:
         (("--partitions", "3", "--source", "orders=none"), "topic 'none' does not exist"),
         (("--partitions", "3", "--source", "orders=orders"), "a source topic is replaced by one"),
         ((*TO_THREE, "--drop", "count"), "has no store 'count'; did you mean 'counts'?"),
+        ((*TO_THREE, "--source", "orders=other"), "--source says two things of orders: "),
         ((*TO_THREE, "--partitioner", "order=shop:backwards"), "has no source topic 'order'; did you mean 'orders'?"),
         (
             (*TO_THREE, "--partitioner", "orders=shop:backwards"),

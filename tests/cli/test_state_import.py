@@ -149,6 +149,19 @@ def test_a_wrong_row_is_named_and_nothing_is_done(console: Console, kinds: Conso
         file = lines(console, "bad.jsonl", [good, row])  # type: ignore[list-item]
         assert said in kinds("state", "import", target, store, file, code=2).stderr
         assert kinds("state", "export", target, store).stdout == ""
+    for store, parts, said in (
+        ("windows", {"start": "5"}, "row 2: its start is '5': expected ms since the epoch"),
+        ("windows", {"start": -5}, "row 2: its start is '-5'"),
+        ("windows", {"start": 2**63}, "row 2: its start is '9223372036854775808'"),
+        ("sessions", {"start": True}, "row 2: its start is 'True'"),
+        ("sessions", {"start": 9, "end": 5}, "row 2: its end 5 is before its start 9"),
+        ("stamped", {"timestamp": 1.5}, "row 2: its timestamp is '1.5'"),
+    ):
+        good = {"key": "a", "value": "x", "start": 0, "end": 1, "timestamp": 0}
+        file = lines(console, "bad.jsonl", [good, {**good, **parts}])
+        assert said in kinds("state", "import", target, store, file, code=2).stderr
+        assert kinds("state", "export", target, store).stdout == ""
+    kinds("state", "import", target, "windows", lines(console, "good.jsonl", [good]))  # nothing waits to be repeated
     console.write("bad.jsonl", "{")
     assert "bad.jsonl, line 1: " in kinds("state", "import", target, "lists", "bad.jsonl", code=2).stderr
     console.write("bad.parquet", "{")
@@ -183,6 +196,7 @@ def test_an_import_that_was_killed_is_repeated(
         Exception, match=r"is being restored or filled \(import of counts\), or that was cut short: repeat"
     ):
         run()
+    console("state", "drop", TARGET, "counts", "--yes")  # it has what the import had written
     other = lines(console, "other.jsonl", [{"key": key, "value": 20} for key in "xyz"])
     console("state", "import", TARGET, "counts", other)
     assert counts(console) == dict.fromkeys("xyz", 20)
@@ -231,6 +245,20 @@ def test_imported_rows_expire(console: Console) -> None:
     assert [keys(store) for store in rows] == [{"a"}, {"a"}, {"a"}]
     at(now + 3_600_000)
     assert [keys(store) for store in rows] == [set(), set(), {"a"}]
+
+
+def test_rows_that_have_expired_are_not_counted_as_imported(console: Console) -> None:
+    """By the stream time of the task; they are put, and no query finds them."""
+    console.write("expiring.py", EXPIRING)
+    console("topics", "create", "in")
+    now = SystemClock().now_ms()
+    console("produce", "in", "--timestamp", str(now), stdin="x\n")
+    run("expiring:application", subtopologies=1)
+    rows = [{"key": key, "value": 1, "timestamp": now - age} for key, age in (("a", 0), ("b", 3_600_000), ("c", 1))]
+    said = console("state", "import", "expiring:application", "stamped", lines(console, "rows.jsonl", rows)).stderr
+    assert said == "2 entries of stamped; 1 row had expired\n"
+    found = console.json_lines("state", "export", "expiring:application", "stamped")
+    assert [row["key"] for row in found] == ["a", "c"]
 
 
 ODD = """

@@ -55,6 +55,9 @@ def test_what_is_refused(console: Console) -> None:
         (["scal"], "has no visitor 'scal'"),
         (["check", "--argument", "1"], "visitor 'keep.check' takes no argument"),
         (["scale", "--argument", "{"], "--argument: expected JSON"),
+        (["scale", "--argument", "NaN"], "--argument: expected JSON, found 'NaN': JSON has no NaN"),
+        (["scale", "--argument", "[-Infinity]"], "JSON has no -Infinity"),
+        (["scale", "--argument", '{"a": 1e999}'], "visitor 'keep.scale': its argument is no JSON data: Out of range"),
         (["--stop"], "name it"),
         (["scale", "--stop", "--argument", "1"], "say one of --stop and --argument"),
     ):

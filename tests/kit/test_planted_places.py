@@ -65,7 +65,16 @@ PLACES: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize(("backend", "test", "rule", "arguments"), [case(*each) for each in PLACES])
-def test_a_planted_mistake_is_found(backend: Any, test: str, rule: str, arguments: Any, tmp_path: Path) -> None:
+def test_a_planted_mistake_is_found(
+    backend: Any,
+    test: str,
+    rule: str,
+    arguments: Any,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path_factory.mktemp("working"))  # some leave files there
     planted.STOP.clear()
     suite = suite_of(backend, in_one_process=issubclass(backend, MemoryBackend))
     try:

@@ -25,6 +25,7 @@ from penstock.plugins.state.queries import changes_feed
 from penstock.plugins.state.queries import stores as in_process
 from penstock.queries import Changes, ChangesEndedError
 
+from ..replicas.every_kind import INPUT
 from ..waiting import wait_until
 from .served import ask, served
 from .test_kinds import Asked
@@ -297,6 +298,37 @@ def test_a_reader_gets_beyond_a_version_of_many_parts(
         asked.writer.commit([("end", "1")])
         for each in opened:
             assert next(found for found in each if found != ("a", "0")) == ("end", "1")
+
+
+@pytest.mark.parametrize("asked", ["topic:"], indirect=True)
+def test_readers_that_have_read_different_parts_of_a_version_lose_nothing(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place of both has the same name; what the other one has read there is new to the first one."""
+    monkeypatch.setattr(topic, "_FETCHED_BYTES", 500)
+    monkeypatch.setattr(replica, "_PORTION_BYTES", 1_000)
+    base = asked.writer.commit([("a", "0")])
+    rows = [(f"k{number}", "v") for number in range(60)]
+    for number in range(0, 60, 6):
+        asked.writer.commit(rows[number : number + 6])
+    last, feed = asked.log.last_commit("app", "0_0", [INPUT]), asked.here.feed
+    source = feed._source("0_0", [])
+    assert source is not None and last is not None
+
+    def reading(have: str) -> Iterator[tuple[set[tuple[str, bytes]], str]]:
+        for changes, version in source.steps(source.history.restore(last.version, have)):
+            yield {(store, key) for store, rows in changes.items() for key, _ in rows}, version
+
+    first, other = reading(base), reading(base)
+    found, place = next(first)
+    more = next(other)[0]
+    while not more - found:
+        rows_of_part, at = next(other)
+        more |= rows_of_part
+        assert at == place, "both are within the version"
+    parts = list(reading(place))  # as after a failure
+    assert found.union(*(each for each, _ in parts)) >= more
+    assert parts[-1][1] == last.version
 
 
 def test_the_client_follows_over_restarts_of_the_server(asked: Asked) -> None:

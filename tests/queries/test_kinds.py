@@ -298,7 +298,7 @@ def test_an_application_that_has_not_run(tmp_path: Path) -> None:
     made: Application = application(tmp_path, "directory:changelog", f"local:{tmp_path}/log")
     for open_queries in (Queries.of_this_machine, Queries.from_changelog):
         with open_queries(made) as queries, pytest.raises(StoreUnavailableError, match="has saved no store 'plain'"):
-            queries.store("plain").get("a")
+            queries.store("plain", wait="0s").get("a")
 
 
 def test_a_version_as_of_a_time_is_the_same_in_process_and_over_http(asked: Asked) -> None:

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.client import Client
+from penstock.plugins.state.queries.http import answers
 from penstock.program.serdes import make_serde
 from penstock.queries import Queries
 from penstock.support.text_form import from_json
@@ -89,3 +91,49 @@ def test_a_prefix_finds_all_keys_or_is_refused(serde: str, tmp_path: Path) -> No
                 rows = answer["entries"] if isinstance(answer, dict) else map(json.loads, answer.splitlines())
                 found = {from_json(each["key"]) for each in rows}
                 assert found == {key for key, text in zip(keys, texts, strict=True) if text.startswith(prefix)}
+
+
+@pytest.mark.parametrize("store", ["plain", "windows", "lists"])
+def test_a_page_ends_where_its_entries_are_large(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its limit: a thousand values of 1 MB would be a page of 1 GB. Each page has one entry at least."""
+    monkeypatch.setattr(answers, "MOST_PAGE_BYTES", 1_000)
+    with closing(Asked(tmp_path)) as asked:
+        rows = [(f"k{number}", "x" * 400) for number in range(7)]
+        asked.writer.commit([*rows, ("large", "y" * 5_000), ("last", "z")])
+        with served(asked.here) as url, Client(url) as client:
+            entries(url, asked, store)  # the commit is there
+            pages: list[str] = []
+            counts: list[int] = []
+            given: dict[str, Any] = {"limit": 10}
+            while True:
+                found, page = entries(url, asked, store, **given)
+                pages += found
+                counts.append(len(found))
+                if page is None:
+                    break
+                given["page"] = page
+            assert len(pages) == len(set(pages)) == 9 and counts == [3, 3, 2, 1]
+            assert [len(page) for page in client.store(store).pages()] == counts
+            assert [each.key for each in client.store(store).entries()] == [key for key, _ in rows] + ["large", "last"]
+            status, lines = ask(url, f"/v1/stores/{store}/entries", accept="application/x-ndjson")
+            assert status == 200 and lines.decode().splitlines() == [
+                json.dumps(json.loads(each), separators=(",", ":")) for each in pages
+            ]
+            assert len(entries(url, asked, store, limit=2)[0]) == 2
+
+
+def test_entries_of_several_keys_are_not_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client asks for fewer keys then."""
+    monkeypatch.setattr(answers, "MOST_MANY_BYTES", 1_000)
+    with closing(Asked(tmp_path)) as asked:
+        keys = [f"k{number}" for number in range(9)]
+        asked.writer.commit([(key, "x" * 600) for key in keys])
+        with served(asked.here) as url, Client(url) as client:
+            entries(url, asked, "plain")  # the commit is there
+            body = json.dumps({"keys": keys}).encode()
+            status, answer = ask(url, "/v1/stores/plain/get", method="POST", body=body)
+            assert (status, answer["error"]["code"]) == (413, "too_large")
+            found = client.store("plain").get_many([*keys, "none"])
+            assert [each and (each.key, each.value) for each in found] == [*((key, "x" * 600) for key in keys), None]
+            two = json.dumps({"keys": keys[:2]}).encode()
+            assert ask(url, "/v1/stores/plain/get", method="POST", body=two)[0] == 200

@@ -8,7 +8,9 @@ import re
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from penstock.plugins.engine.host.slot_engine import NICE
 from penstock.plugins.engine.program.run_status import StatusTopic
 from penstock.plugins.state.queries.run_server import _Server
 from penstock.queries import Queries
+from penstock.world import World
 
 from ..console.browsing import Reader
 from ..spark import apps
@@ -81,6 +84,62 @@ def test_a_running_application_answers(surroundings: Surroundings, settings: dic
         running.store("counts")
     with Queries.from_changelog(application(surroundings)) as queries:
         assert queries.store("counts", at_least=ends(surroundings), wait="60s").get("k3") == 15
+
+
+def patient() -> tuple[World, threading.Event]:
+    """Return a world, and the event that something waits in it."""
+    waits = threading.Event()
+
+    def sleep(seconds: float) -> None:
+        waits.set()
+        time.sleep(seconds)
+
+    return World(sleep=sleep), waits
+
+
+ASKED: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "get": (lambda store: store.get("k0"), 1),
+    "many": (lambda store: store.get_many(["k3", "x"]), [1, None]),
+    "all": (lambda store: sorted(store.all()), [(key, 1) for key in KEYS]),
+    "count": (lambda store: store.approximate_count(), 7),
+}
+
+
+@pytest.mark.parametrize("asked", [*ASKED, "task", "changes"])
+@pytest.mark.parametrize("source", ["of_this_machine", "from_changelog"])
+def test_a_query_waits_for_the_first_start(surroundings: Surroundings, source: str, asked: str) -> None:
+    """As right after `start`, which returns before the log has a note of the program."""
+    put(surroundings, 1)
+    made, threads, (world, waits) = application(surroundings), ThreadPoolExecutor(1), patient()
+    with getattr(Queries, source)(made, world=world) as queries, threads:
+        task = {"task": "0_0"} if asked == "task" else {}
+        store = queries.store("counts", at_least=ends(surroundings), wait="60s", **task)
+        waits.clear()
+        look, expected = ASKED.get(asked, (lambda store: store.approximate_count() > 0, True))
+        answer = threads.submit(store.changes if asked == "changes" else partial(look, store))
+        assert waits.wait(60) and not answer.done()
+        with made.start():
+            if asked != "changes":
+                assert answer.result(60) == expected
+                return
+            with answer.result(60) as changes:
+                put(surroundings, 1)
+                assert next(changes)[0] in KEYS
+
+
+def test_a_query_of_an_application_that_never_starts_ends(surroundings: Surroundings) -> None:
+    made, (world, waits) = application(surroundings), patient()
+    with Queries.of_this_machine(made, world) as queries, ThreadPoolExecutor(1) as threads:
+        with pytest.raises(StoreUnavailableError, match="has saved no store 'counts'"):
+            queries.store("counts", wait="10ms").get("k0")
+        with pytest.raises(StoreUnavailableError, match="has saved no store 'counts'"):
+            queries.lags("counts")
+        waits.clear()
+        answer = threads.submit(queries.store("counts", wait="60s").get, "k0")
+        assert waits.wait(60) and not answer.done()
+        queries.close()
+        with pytest.raises(StoreUnavailableError, match="not read here any more"):
+            answer.result(60)
 
 
 def test_a_partitioner_of_the_program_says_which_task_has_a_key(surroundings: Surroundings) -> None:

@@ -29,6 +29,7 @@ MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}
 LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
 DAY = {"type": "int", "logicalType": "date"}
+COARSE = {"type": "int", "logicalType": "time-millis"}
 CLOCK = {"type": "long", "logicalType": "time-micros"}
 ID = {"type": "string", "logicalType": "uuid"}
 AMOUNT = {"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2}
@@ -130,6 +131,8 @@ def _of(kind: Any) -> Any:
         (["null", DAY, "long"], [1, 2**40, date(2024, 2, 29)]),
         ([MICROS, "int", "string"], [1, _NOW, "text"]),
         (["null", AMOUNT, PAIR], [b"\x01\x02", Decimal("2.58"), None]),
+        (["null", COARSE, CLOCK], [time(1, 2, 3, 4567), time(1, 2, 3, 4000), time(0), None]),
+        ([CLOCK, COARSE], [time(1, 2, 3, 4567), time(1, 2, 3, 4000)]),
         ({"type": "map", "values": [AMOUNT, PAIR]}, [{"a": b"\x01\x02", "b": Decimal("2.58")}]),
     ],
 )
@@ -152,6 +155,15 @@ def test_a_logical_type_takes_plain_values_where_no_other_branch_does() -> None:
         serde = serde_of(kind)
         for _ in range(2):  # the first value is written by Confluent's serializer
             assert serde.deserialize(serde.serialize({"v": value})) == {"v": expected}
+
+
+@pytest.mark.parametrize("kind", [[COARSE, CLOCK], [DAY, MILLIS, "string"], ["null", CLOCK, DAY]], ids=str)
+def test_an_int_that_may_be_several_dates_and_times_is_refused(kind: list[Any]) -> None:
+    serde = serde_of(kind)
+    for value in (1, 2**40):
+        for _ in range(2):
+            with pytest.raises(SerdeError, match="serde 'avro': cannot write"):
+                serde.serialize({"v": value})
 
 
 def test_a_schema_that_is_no_record() -> None:

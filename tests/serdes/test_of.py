@@ -384,6 +384,11 @@ def keyed(kind: Any) -> Any:
     return dict[kind, int]
 
 
+def bounded(**bounds: Any) -> Any:
+    """A Decimal of a model with bounds."""
+    return Annotated[Decimal, pydantic.Field(**bounds)]
+
+
 class Pair(NamedTuple):
     x: int
 
@@ -453,6 +458,13 @@ FITS: list[tuple[Any, Any]] = [
     (fields(a=matching("^a")), fields(a=matching("^a"), b=(dict[int, int] | None, None))),
     (model(a=dict[int, int]), model(a=dict[float, int])),
     (model(a=matching("^a")), model(a=matching("^a"))),
+    (model(a=Decimal), model(a=Decimal | None)),
+    (model(a=Decimal), model(a=Decimal | str)),
+    (model(a=Decimal), model(a=float | str)),
+    (model(a=int), model(a=Decimal)),
+    (model(a=float), model(a=Decimal)),
+    (model(a=bounded(max_digits=4)), model(a=bounded(max_digits=5))),
+    (model(a=bounded(ge=0)), model(a=Decimal)),
 ]
 DIFFERS: list[tuple[Any, Any, str]] = [
     (fields(a=int, b=str), fields(a=int), "field 'b' is gone"),
@@ -486,12 +498,31 @@ DIFFERS: list[tuple[Any, Any, str]] = [
     (dict[Literal["x", "y"], int], dict[Literal["x"], int], "field '(keys)' can no longer be 'y'"),
     (tagged("A", int) | tagged("B", date), tagged("A", date) | tagged("B", date), "field 'a (keys)' was integer"),
     (model(a=dict[str, int]), model(a=dict[int, int]), "field 'a (keys)' was string and is integer"),
-    (model(a=dict[Decimal, int]), model(a=dict[date, int]), "field 'a (keys)' was string and is date"),
+    (model(a=dict[Decimal, int]), model(a=dict[date, int]), "field 'a (keys)' was decimal and is date"),
+    (model(a=str), model(a=Decimal), "field 'a' was string and is decimal"),
+    (model(a=str | None), model(a=Decimal | None), "field 'a' was string and is decimal"),
+    (model(a=dict[str, int]), model(a=dict[Decimal, int]), "field 'a (keys)' was string and is decimal"),
+    (model(a=float | str), model(a=Decimal), "field 'a' was string and is decimal"),
+    (model(a=list[str]), model(a=list[Decimal]), "field 'a[]' was string and is decimal"),
+    (model(a=UUID), model(a=Decimal), "field 'a' was uuid and is decimal"),
+    (model(a=Decimal), model(a=bounded(ge=0)), "field 'a' has minimum 0.0 and had none"),
+    (model(a=bounded(max_digits=5)), model(a=bounded(max_digits=4)), "field 'a' has maxDigits 4 and had 5"),
+    (
+        model(a=bounded(max_digits=5, decimal_places=2)),
+        model(a=bounded(max_digits=5, decimal_places=3)),
+        "field 'a' has maxWholeDigits 2 and had 3",
+    ),
     (fields(a=str), fields(a=matching("^a")), "field 'a' has the pattern '^a' and had none"),
     (fields(a=matching("^a")), fields(a=matching("^b")), "field 'a' has the pattern '^b' and had '^a'"),
     (fields(a=dict[str, int]), fields(a=keyed(matching("^a"))), "field 'a (keys)' has the pattern '^a'"),
     (model(a=str), model(a=matching("^a")), "field 'a' has the pattern '^a' and had none"),
 ]  # fmt: skip
+
+
+OLD_DECIMAL = (
+    '{"$patterns":true,"properties":{"a":{"anyOf":[{"type":"number"},{"type":"string"}]}},"required":["a"],'
+    '"type":"object"}'
+)
 
 
 @pytest.mark.parametrize(("before", "now"), FITS)
@@ -521,10 +552,30 @@ def test_what_older_rows_do_not_follow_is_said(before: Any, now: Any, expected: 
             '{"properties":{"a":{"additionalProperties":{"type":"integer"},"propertyNames":{"format":"date"},'
             '"type":"object"}},"required":["a"],"type":"object"}',
         ),
+        (model(a=Decimal), OLD_DECIMAL),
+        (
+            model(a=bounded(ge=0, max_digits=5)),
+            '{"$patterns":true,"properties":{"a":{"anyOf":[{"minimum":0.0,"type":"number"},{"type":"string"}]}},'
+            '"required":["a"],"type":"object"}',
+        ),
+        (
+            model(a=dict[Decimal, int]),
+            '{"$patterns":true,"properties":{"a":{"additionalProperties":{"type":"integer"},"keys":{"anyOf":'
+            '[{"type":"number"},{"type":"string"}]},"type":"object"}},"required":["a"],"type":"object"}',
+        ),
     ],
 )
 def test_forms_that_older_versions_saved_of_a_type_are_those_of_the_type(kind: Any, form: str) -> None:
     assert of(kind).unreadable(f"of({form})") == ""
+
+
+def test_a_form_without_the_format_of_decimals_tells_them_from_text() -> None:
+    """Older versions saved the text of a Decimal beside its number, and text alone."""
+    old = f"of({OLD_DECIMAL})"
+    assert of(model(a=Decimal | None)).unreadable(old) == of(model(a=Decimal)).unfindable(old) == ""
+    text = '{"$patterns":true,"properties":{"a":{"type":"string"}},"required":["a"],"type":"object"}'
+    assert "field 'a' was string and is decimal" in of(model(a=Decimal)).unreadable(f"of({text})")
+    assert "field 'a' has minimum 0.0 and had none" in of(model(a=bounded(ge=0))).unreadable(old)
 
 
 KEYS: list[tuple[Any, list[Any], str]] = [

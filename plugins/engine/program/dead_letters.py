@@ -36,6 +36,7 @@ from .stored_id import read_grown, read_stored, stored_application
 
 _STATE_BYTES = 1_900
 _VERSION = "replay"
+_LOOK_BACK = 20
 _STRETCHES = "offsets"
 """Beside the kinds, which are hexadecimal numbers."""
 
@@ -388,7 +389,8 @@ class _Progress:
 
     `waiting` has the kinds of letters that are held, and `refused` those of them that the log refused: other letters
     of such a kind are sent. `stretch` has the offsets of the last letters in a row that do not wait. `record` is the
-    source record that was sent last, as `_source_record` returns it.
+    source record that was sent last, as `_source_record` returns it. With a `record_kind`, an earlier replay has sent
+    it for letters of this kind, and others wait.
     """
 
     memory: Replayed
@@ -400,6 +402,7 @@ class _Progress:
     first_held: int | None = None
     stretch: tuple[int, int] | None = None
     record: tuple[object, ...] | None = None
+    record_kind: str | None = None
     left_out: int = 0
     held: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -449,10 +452,19 @@ class _PartitionReplay:
         start = self._selection.first or 0
         # Only a replay of everything moves `base`.
         first = start if self._again else max(start, self.now.memory.base)
+        if not self._again:
+            self._recall(first)
         for batch in batches_from(self._log, self._partition, first, self._selection.end):
             yield batch
             if self.now.left == 0:
                 return
+
+    def _recall(self, first: int) -> None:
+        """Recall the source record before offset `first`: a limit, or a kill, may have cut off more of its letters."""
+        # Between two letters may be the offsets of a few transactions.
+        for batch in batches_from(self._log, self._partition, max(0, first - _LOOK_BACK), first):
+            for letter in letters_in(batch):
+                self.now.record = _source_record(letter) if self.now.memory.has(letter) else None
 
     def _commit(self, committer: TaskCommitter, batch: RecordBatch) -> None:
         """Send the letters of a batch in one commit, without those that the log refuses."""
@@ -510,6 +522,7 @@ class _PartitionReplay:
             return True
         if now.memory.has(letter) and not self._again:
             now.done.add(letter.kind)
+            now.record, now.record_kind = _source_record(letter), letter.kind
             return True
         to = self._to or letter.source
         refusal = self._refusal(letter, to)
@@ -525,9 +538,10 @@ class _PartitionReplay:
             return False
         now.done.add(letter.kind)
         if self._was_sent_last(letter):
-            now.sent[to] = replace(now.sent[to], last=letter.offset)
+            if to in now.sent:  # else an earlier replay has sent it
+                now.sent[to] = replace(now.sent[to], last=letter.offset)
             return True
-        now.record = _source_record(letter)
+        now.record, now.record_kind = _source_record(letter), None
         number = letter.note.partition
         chosen: Sequence[int] | None = None
         stays = self._to is None and not self._targets.is_moved(letter.note)
@@ -550,7 +564,10 @@ class _PartitionReplay:
 
     def _was_sent_last(self, letter: Letter) -> bool:
         """Return whether a letter is another one of the source record that was sent last: several outputs failed."""
-        return self.now.record is not None and self.now.record == _source_record(letter)
+        now = self.now
+        return (
+            now.record is not None and now.record == _source_record(letter) and now.record_kind in (None, letter.kind)
+        )
 
     def _why_not(self, topic: str) -> str | None:
         if self._to is not None:

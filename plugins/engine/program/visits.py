@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +67,7 @@ def ask_for_visit(application: Application, log: Log, visitor: str, now_ms: int,
 
     A run reads the note within some seconds, and so does each later run. Visits that are over in all tasks are dropped
     from it. `argument` is JSON data. Raises ConfigError for a visitor that the program does not have, for an argument
-    that it does not take, and where there is none that it needs.
+    that is none or that it does not take, and where there is none that it needs.
     """
     known = program_visitors(application)
     name = _full_name(application, visitor, list(known))
@@ -80,6 +81,10 @@ def ask_for_visit(application: Application, log: Log, visitor: str, now_ms: int,
             f"visitor {name!r} takes an argument, and the visit has none: give one other than null (`penstock visit "
             f"MODULE:ATTR {name} --argument JSON`), or write `argument=DEFAULT` in its method"
         )
+    try:
+        json.dumps(argument, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"visitor {name!r}: its argument is no JSON data: {error}") from error
     over = _over(application, log)
     states = _states(application, log, resolve(application, log).tasks)
     newest = max((each.number for of_task in states.values() for each in of_task.values()), default=-1)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,6 +21,9 @@ from .failures import ended_by_sigterm
 
 if TYPE_CHECKING:
     from penstock.plugins.spark.dataframe.checkpoint import Checkpoint
+
+Name = TypeVar("Name", bound=Hashable)
+Value = TypeVar("Value")
 
 _LONGEST_LOOK_MS = 30_000
 
@@ -214,6 +217,15 @@ def name_and_value(option: str, text: str, example: str = "") -> tuple[str, str]
     if not equals or not name:
         raise ConfigError(f"{option} {text!r}: expected NAME=VALUE{example}")
     return name, value
+
+
+def by_name(option: str, pairs: Iterable[tuple[Name, Value]]) -> dict[Name, Value]:
+    """Return the values of an option by their names. Raises ConfigError for a name with two values."""
+    found: dict[Name, Value] = {}
+    for name, value in pairs:
+        if found.setdefault(name, value) != value:
+            raise ConfigError(f"{option} says two things of {name}: {found[name]} and {value}; say one")
+    return found
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -13,7 +13,7 @@ import click
 from penstock import Clock, ConfigError, SystemClock, TopicPartition, duration_ms
 
 from .command import verb
-from .options import application_options, confirm, find_application, leased, open_application
+from .options import application_options, by_name, confirm, find_application, leased, open_application
 from .output import count, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
@@ -167,7 +167,15 @@ def parse_time(option: str, text: str, clock: Clock | None = None) -> int:
 
 
 def _offsets(given: Sequence[str]) -> Mapping[TopicPartition, int]:
-    found: dict[TopicPartition, int] = {}
+    found = {}
+    for name, offset in by_name("--to-offsets", _said_offsets(given)).items():
+        topic, _, partition = name.rpartition(":")
+        found[TopicPartition(topic, int(partition))] = offset
+    return found
+
+
+def _said_offsets(given: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Yield TOPIC:PARTITION with its offset. Raises ConfigError."""
     for text in given:
         if _OFFSET.fullmatch(text):
             lines = [(f"--to-offsets {text!r}", text)]
@@ -186,8 +194,7 @@ def _offsets(given: Sequence[str]) -> Mapping[TopicPartition, int]:
             match = _OFFSET.fullmatch(line.strip())
             if match is None:
                 raise ConfigError(f"{place}: expected TOPIC:PARTITION=OFFSET or TOPIC,PARTITION,OFFSET, found {line!r}")
-            found[TopicPartition(match["topic"], int(match["partition"]))] = int(match["offset"])
-    return found
+            yield f"{match['topic']}:{int(match['partition'])}", int(match["offset"])
 
 
 def _show(application_id: str, plan: ResetPlan, *, as_json: bool) -> None:

@@ -311,8 +311,9 @@ def import_store(target: str, store: str, file: Path, form: str | None, task: st
     with leased(application) as (stored, log, lease), _read_twice(file) as opened:
         _, builder = declared_store(stored, store)
         read = _of_parquet if form == "parquet" else _of_lines
-        written = fill_store(stored, log, store, lambda: read(opened, file, stored, builder), lease, task=task)
-    note(f"{count(written, 'entry', 'entries')} of {store}")
+        filled = fill_store(stored, log, store, lambda: read(opened, file, stored, builder), lease, task=task)
+    expired = f"; {count(filled.expired, 'row')} had expired" if filled.expired else ""
+    note(f"{count(filled.rows - filled.expired, 'entry', 'entries')} of {store}{expired}")
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from penstock.support.names import did_you_mean
 
 from .command import Group, options, separator_option, verb
 from .failures import ended_by_sigterm
-from .options import find_settings, log_options, name_and_value, open_log
+from .options import by_name, find_settings, log_options, name_and_value, open_log
 from .output import Meter, count, data_output, note, print_json, print_table, print_text, reader_may_leave
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def create(names: Sequence[str], partitions: int, config: Sequence[str], if_not_
     """Create topics."""
     example = ", for instance --config cleanup.policy=compact"
     pairs = [name_and_value("--config", each, example) for each in config]
-    settings = {name.strip(): value.strip() for name, value in pairs}
+    settings = by_name("--config", ((name.strip(), value.strip()) for name, value in pairs))
     with open_log(find_settings(**where)) as log:
         existing = log.topics() if if_not_exists else {}
         for name in names:

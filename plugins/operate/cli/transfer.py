@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .command import Group, verb
-from .options import application_options, confirm, find_application, leased, name_and_value, open_application, open_log
+from .options import (
+    application_options,
+    by_name,
+    confirm,
+    find_application,
+    leased,
+    name_and_value,
+    open_application,
+    open_log,
+)
 from .output import count, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
@@ -260,7 +269,7 @@ def reshard(
         _end(application, undoes, yes)
         return
     assert partitions is not None
-    renamed = dict(name_and_value("--source", each, ", e.g. orders=orders-12") for each in sources)
+    renamed = by_name("--source", (name_and_value("--source", each, ", e.g. orders=orders-12") for each in sources))
     chosen = _functions(partitioners)
 
     def planned(log: Any) -> ReshardPlan:
@@ -313,7 +322,7 @@ def _functions(given: Sequence[str]) -> dict[str, Any]:
     from .target import load_function
 
     named = (name_and_value("--partitioner", each, ", e.g. orders=shop:by_country") for each in given)
-    return {topic: load_function(target) for topic, target in named}
+    return {topic: load_function(target) for topic, target in by_name("--partitioner", named).items()}
 
 
 def _show(plan: ReshardPlan, log: Any, *, as_json: bool) -> None:

@@ -58,9 +58,13 @@ def visit(target: str, visitor: str | None, argument: str | None, stop: bool, as
 
 def _data(argument: str | None) -> Any:
     try:
-        return None if argument is None else json.loads(argument)
+        return None if argument is None else json.loads(argument, parse_constant=_refuse)
     except ValueError as error:
         raise ConfigError(f"--argument: expected JSON, found {argument!r}: {error}") from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"JSON has no {constant}")
 
 
 def _rows(statuses: Sequence[VisitStatus]) -> list[dict[str, Any]]:

@@ -17,10 +17,12 @@ with needed("serde 'avro'", "avro"):
     from fastavro.read import LOGICAL_READERS
     from fastavro.write import LOGICAL_WRITERS
 
-NO_INT, CHECKED, _BESIDE_TEXT, _BESIDE_PLAIN, _READ = "no-int", "checked", "beside-text", "beside-plain", "read"
+NO_INT, CHECKED, _READ = "no-int", "checked", "read"
+_BESIDE_TEXT, _BESIDE_PLAIN, _BESIDE_MICROS = "beside-text", "beside-plain", "beside-micros"
 _FLOAT32 = Struct(">f")
 _FLOATS, _INTS, _BYTES = ("float", "double"), ("int", "long"), ("bytes", "fixed")
 _TEXTS = ("string", "bytes")
+_MILLIS, _MICROS = "time-millis", "time-micros"
 RECORDS = ("record", "error")
 NAMED = (*RECORDS, "enum", "fixed")
 Reader = Callable[[Any, Any, Any], Any]
@@ -60,7 +62,8 @@ def check_values(parsed: Any) -> Any:
 
     fastavro writes 1 for 1.5 where an int is declared, True for any text, infinity for a float that is too large, each
     letter of a text as an entry of an array, and a datetime without a time zone by the zone of this host. In a union it
-    writes an int as a date or time, and bytes as a Decimal, although another branch has them as they are.
+    writes an int as a date or time, and bytes as a Decimal, although another branch has them as they are, an int as the
+    first of several dates and times, and a time without its microseconds, although another branch has these.
     """
     parts = list(parts_of(parsed, set()))
     named = {part["name"]: part for part in parts if isinstance(part, dict) and kind_of(part) in NAMED}
@@ -69,9 +72,17 @@ def check_values(parsed: Any) -> Any:
             branches = [named.get(each, each) if isinstance(each, str) else each for each in part]
             has_text = any(kind_of(each) in ("string", "enum") for each in branches)
             plain = [kind_of(each) for each in branches if not isinstance(each, dict) or "logicalType" not in each]
+            logical = {_logical_of(each) for each in branches if kind_of(each) in _INTS} - {None}
             beside = [kinds for kinds in (_INTS, _BYTES) if any(kind in kinds for kind in plain)]
+            if len(logical) > 1:
+                beside.append(_INTS)  # nothing says of which of them an int is
             part[:] = [
-                _checked(each, beside_text=has_text, beside_plain=any(kind_of(other) in kinds for kinds in beside))
+                _checked(
+                    each,
+                    beside_text=has_text,
+                    beside_plain=any(kind_of(other) in kinds for kinds in beside),
+                    beside_micros=_MICROS in logical,
+                )
                 for each, other in zip(part, branches, strict=True)
             ]
             continue
@@ -87,9 +98,12 @@ def check_values(parsed: Any) -> Any:
     return _checked(parsed)
 
 
-def _checked(schema: Any, *, beside_text: bool = False, beside_plain: bool = False) -> Any:
-    kind = kind_of(schema)
-    logical = schema.get("logicalType") if isinstance(schema, dict) else None
+def _logical_of(schema: Any) -> Any:
+    return schema.get("logicalType") if isinstance(schema, dict) else None
+
+
+def _checked(schema: Any, *, beside_text: bool = False, beside_plain: bool = False, beside_micros: bool = False) -> Any:
+    kind, logical = kind_of(schema), _logical_of(schema)
     if beside_plain and logical == "decimal":
         return {**schema, "logicalType": CHECKED, CHECKED: logical}
     if (
@@ -100,7 +114,7 @@ def _checked(schema: Any, *, beside_text: bool = False, beside_plain: bool = Fal
     ):
         return schema
     own = schema if isinstance(schema, dict) else {"type": kind}
-    beside = {_BESIDE_TEXT: beside_text, _BESIDE_PLAIN: beside_plain}
+    beside = {_BESIDE_TEXT: beside_text, _BESIDE_PLAIN: beside_plain, _BESIDE_MICROS: beside_micros}
     return {**own, "logicalType": CHECKED, CHECKED: logical, **beside}
 
 
@@ -209,8 +223,8 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
 """Which values are of a type, after fastavro has made a date, time or UUID a number or text."""
 _LOGICAL: Mapping[str, tuple[type | tuple[type, ...], Callable[[Any], bool], str]] = {
     "date": (datetime, lambda value: False, "a date without a time"),
-    "time-millis": (time, lambda value: value.tzinfo is None, "a time without a time zone"),
-    "time-micros": (time, lambda value: value.tzinfo is None, "a time without a time zone"),
+    _MILLIS: (time, lambda value: value.tzinfo is None, "a time without a time zone"),
+    _MICROS: (time, lambda value: value.tzinfo is None, "a time without a time zone"),
     "timestamp-millis": (datetime, lambda value: value.tzinfo is not None, "a datetime with a time zone"),
     "timestamp-micros": (datetime, lambda value: value.tzinfo is not None, "a datetime with a time zone"),
     "local-timestamp-millis": (datetime, lambda value: value.tzinfo is None, "a datetime without a time zone"),
@@ -248,6 +262,8 @@ def _check(value: Any, schema: Any) -> Any:
         declared, fits, expected = _LOGICAL.get(logical, ((), bool, ""))
         if isinstance(value, declared) and not fits(value):
             return _Unfit(value, expected)
+        if schema[_BESIDE_MICROS] and isinstance(value, time) and logical == _MILLIS and value.microsecond % 1000:
+            return _Unfit(value, "a time of whole milliseconds")
         if (
             isinstance(value, str)
             and logical == "date"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Any
 
 Schema = Mapping[str, Any]
 
 _LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
-_UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+DIGITS = ("maxDigits", "maxDecimalPlaces", "maxWholeDigits")
+"""Keywords of the text of a Decimal, which JSON schemas do not have."""
+_UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", *DIGITS)
 _SAME = ("format", "contentEncoding", "uniqueItems", "multipleOf")
 _ONE_OF = ("anyOf", "oneOf")
 _PARTS = ("items", "additionalProperties", "propertyNames", "keys")
@@ -25,6 +28,8 @@ _NUMBERS = "$numbers"
 """Marks a type whose floats and Decimals are written as such where a value has an int, which older versions wrote as an
 int."""
 
+_DECIMALS = "$decimals"
+"""Marks a type in which the text of a Decimal beside its number has a format, which older versions left out."""
 _DEFAULTS = "$defaults"
 """Marks a type whose keys have the defaults of absent fields, which older versions left out of keys that were read."""
 _SETS = "$sets"
@@ -39,6 +44,30 @@ def essence(schema: Schema) -> dict[str, Any]:
     made = _essence(schema)
     if _has_text(made):
         made[_PATTERNS] = True
+    return made
+
+
+def of_decimals(essence: dict[str, Any]) -> dict[str, Any]:
+    """Return an essence marked as one that says which text beside a number is that of a Decimal."""
+    if any(_has_number_or_text(each) for each in _with_definitions(essence, essence.get("$defs", {}))):
+        essence[_DECIMALS] = True
+    return essence
+
+
+def _has_number_or_text(schema: Schema) -> bool:
+    return {"number", "string"} <= {each.get("type") for each in _alternatives(schema)}
+
+
+def _with_decimals(before: Schema) -> Schema:
+    """Return an older essence in which the text beside a number is taken for that of a Decimal."""
+    made: Schema = deepcopy(dict(before))
+    for each in _with_definitions(made, made.get("$defs", {})):
+        if _has_number_or_text(each):
+            parts: list[Any] = _alternatives(each)
+            number = next(other for other in parts if other.get("type") == "number")
+            for text in parts:
+                if text.get("type") == "string":
+                    text.update({"format": "decimal", **dict.fromkeys(DIGITS, 0), **number, "type": "string"})
     return made
 
 
@@ -158,6 +187,8 @@ def changes(before: Schema, now: Schema, *, ignores_extra: bool = False, of_keys
     >>> changes(old, {"type": "object", "properties": {"a": {"type": "number"}, "b": {}}, "required": ["a"]})
     []
     """
+    if _DECIMALS in now and _DECIMALS not in before:
+        before = _with_decimals(before)
     return list(dict.fromkeys(_Comparison(before, now, ignores_extra, of_keys).of_all(before, now)))
 
 

@@ -9,7 +9,7 @@ from penstock import ConfigError
 from penstock.support.packages import check_installed, needed
 
 from .base import TypedSerde, kind_name
-from .json_schemas import Schema, essence
+from .json_schemas import DIGITS, Schema, essence, of_decimals
 from .set_order import rank
 
 check_installed("a serde of Pydantic models", "pydantic", "pydantic")  # its version, too
@@ -56,7 +56,7 @@ class ModelSerde(TypedSerde[T]):
         return self._adapter.json_schema(by_alias=True, schema_generator=_WithDefaultsInOrder)
 
     def _essence(self) -> dict[str, Any]:
-        return essence(self._adapter.json_schema(by_alias=True, schema_generator=_WithKeys))
+        return of_decimals(essence(self._adapter.json_schema(by_alias=True, schema_generator=_WithKeys)))
 
 
 class _WithDefaultsInOrder(GenerateJsonSchema):
@@ -69,7 +69,23 @@ class _WithDefaultsInOrder(GenerateJsonSchema):
 
 
 class _WithKeys(GenerateJsonSchema):
-    """Adds the schema of a dict's keys: JSON's own keyword for them has no numbers."""
+    """Adds the schema of a dict's keys, which JSON's own keyword has only of text, and of the text of Decimals.
+
+    Some versions of pydantic say of the text of a Decimal only that it is text.
+    """
+
+    def decimal_schema(self, schema: Any) -> dict[str, Any]:
+        """Return the schema of a Decimal: a number, or text of this format with the same bounds."""
+        made = super().decimal_schema(schema)
+        digits, places = schema.get("max_digits"), schema.get("decimal_places")
+        whole = None if None in (digits, places) else digits - places
+        given = {name: each for name, each in zip(DIGITS, (digits, places, whole), strict=True) if each is not None}
+        parts = made.get("anyOf", [made])
+        bounds: dict[str, Any] = next((each for each in parts if each.get("type") == "number"), {})
+        for each in parts:
+            if each.get("type") == "string":
+                each.update({**bounds, **given, **each, "format": "decimal"})
+        return made
 
     def dict_schema(self, schema: Any) -> dict[str, Any]:
         """Return the schema of a dict. Raises TypeError for keys that pydantic would not read back."""

@@ -394,11 +394,22 @@ class Store:
             raise
 
     def get_many(self, keys: Iterable[Any]) -> list[Entry | None]:
-        """Return the entry of each key of a key-value store, None where there is none."""
-        body = {"keys": [_data(key) for key in keys]}
-        if not body["keys"]:
+        """Return the entry of each key of a key-value store, None where there is none.
+
+        Those of one task are of one version, unless they are so large that they come in several answers.
+        """
+        return self._get_many([_data(key) for key in keys])
+
+    def _get_many(self, keys: list[Any]) -> list[Entry | None]:
+        if not keys:
             return []
-        found = self.client.request(f"{self._path}/get", self.bounds, body)["entries"]
+        try:
+            found = self.client.request(f"{self._path}/get", self.bounds, {"keys": keys})["entries"]
+        except QueryError as error:
+            if error.code != "too_large" or len(keys) == 1:
+                raise
+            half = len(keys) // 2
+            return [*self._get_many(keys[:half]), *self._get_many(keys[half:])]
         return [None if each is None else Entry.of(each) for each in found]
 
     def entries(
@@ -416,6 +427,20 @@ class Store:
         Times (ms) as in `Queries.store`: windows that start, sessions that overlap, versions valid from `time_from` to
         `time_to`. They are read in pages, each of the version of its time.
         """
+        for page in self.pages(key=key, start=start, end=end, prefix=prefix, time_from=time_from, time_to=time_to):
+            yield from page
+
+    def pages(
+        self,
+        *,
+        key: Any = None,
+        start: Any = None,
+        end: Any = None,
+        prefix: Any = None,
+        time_from: int | None = None,
+        time_to: int | None = None,
+    ) -> Iterator[list[Entry]]:
+        """Iterate over the pages in which `entries` reads: up to 1,000 entries, or 8 MB and an entry."""
         keys = {"key": key, "start": start, "end": end, "prefix": prefix}
         given = [(name, _key(each)) for name, each in keys.items() if each is not None]
         given += [("json_keys", "true"), ("limit", str(_PAGE)), *_numbers(**{"from": time_from, "to": time_to})]
@@ -423,7 +448,7 @@ class Store:
         while True:
             more = [] if page is None else [("page", page)]
             found = self.client.request(f"{self._path}/entries", [*given, *more, *self.bounds])
-            yield from (Entry.of(each) for each in found["entries"])
+            yield [Entry.of(each) for each in found["entries"]]
             page = found["page"]
             if page is None:
                 return
@@ -497,9 +522,9 @@ class AsyncStore:
 
     async def entries(self, **given: Any) -> AsyncIterator[Entry]:
         """Iterate as `Store.entries` does; a page is read at a time."""
-        found = self.store.entries(**given)
-        while rows := await asyncio.to_thread(_take, found):
-            for each in rows:
+        found = self.store.pages(**given)
+        while (page := await asyncio.to_thread(next, found, None)) is not None:
+            for each in page:
                 yield each
 
     async def changes(self, key: Any = None, **given: Any) -> AsyncGenerator[Entry, None]:
@@ -518,10 +543,6 @@ class AsyncStore:
     async def lags(self) -> dict[str, int]:
         """Return how many versions the copy of each task is behind."""
         return await asyncio.to_thread(self.store.lags)
-
-
-def _take(found: Iterator[Entry]) -> list[Entry]:
-    return [each for _, each in zip(range(_PAGE), found, strict=False)]
 
 
 def _data(key: Any) -> Any:

@@ -224,6 +224,8 @@ MOST_AGE_SECONDS = 2.0
 """How long ago the log may have had no later version than the one that answers, unless a stale one may."""
 _WAIT_SECONDS = 0.005
 """Seconds between two looks at a copy that is about to get a version."""
+_NOTE_SECONDS = 0.05
+"""Seconds between two looks for the tasks of an application that is about to start."""
 
 
 @dataclass(frozen=True)
@@ -275,6 +277,30 @@ class Copies(ABC):
         self._note_reader.renew()
         return self._tasks.get(subtopology, {})
 
+    def awaited_tasks(self, subtopology: int, store: str, bounds: Bounds) -> Mapping[str, SavedTask]:
+        """Return the tasks of a sub-topology that has a store: an application notes them at its start.
+
+        Raises StoreUnavailableError when `bounds.wait` seconds have brought none, LogError, and WouldWait.
+        """
+        until = self.world.seconds() + bounds.wait
+        while True:
+            try:
+                if tasks := self.tasks(subtopology):
+                    return tasks
+            except LogError:
+                if not self._has_closed:
+                    raise  # else the log is closed as well
+            if not may_wait():
+                raise WouldWait
+            if self._has_closed:
+                raise self._closed(store)
+            if self.world.seconds() >= until:
+                raise StoreUnavailableError(
+                    f"application {self.application.id!r} has saved no store {store!r} in the log "
+                    f"{self.application.settings.shown('log')}: it has not run there since its last reset"
+                )
+            self.world.sleep(_NOTE_SECONDS)
+
     def _look_at_tasks(self) -> None:
         now = self.world.seconds()
         if self._tasks:
@@ -315,10 +341,7 @@ class Copies(ABC):
         until = self.world.seconds() + bounds.wait
         while True:
             if self._has_closed:
-                raise StoreUnavailableError(
-                    f"store {store!r} of application {self.application.id!r} is not read here any more: the queries "
-                    "were closed, or the application was resharded, then ask again"
-                )
+                raise self._closed(store)
             try:
                 found = self._open(task, store)
                 try:
@@ -338,6 +361,12 @@ class Copies(ABC):
                 )
             self.world.sleep(_WAIT_SECONDS)
             task = self._as_noted_now(task)
+
+    def _closed(self, store: str) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"store {store!r} of application {self.application.id!r} is not read here any more: the queries were "
+            "closed, or the application was resharded, then ask again"
+        )
 
     def _as_noted_now(self, task: SavedTask) -> SavedTask:
         """Return a task as it is now. Raises StoreUnavailableError where keys are divided among other tasks now."""

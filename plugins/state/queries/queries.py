@@ -33,6 +33,9 @@ from .local_copies import Filler, GlobalCopies, LocalCopies
 from .noted_servers import TaskServer, active_server, task_servers
 from .stores import BuiltStores, StoreReading, can_be_queried, kind_of, queried_store
 
+_AS_IT_IS = Bounds(stale_ok=True, wait=0.0)
+"""The bounds of facts: what is not here yet is a fact, too."""
+
 
 @dataclass(frozen=True)
 class KeyMetadata:
@@ -253,17 +256,17 @@ class Queries:
 
     def lags(self, store: str) -> Sequence[TaskLag]:
         """Return how far the copy of a store is behind in each task. Semantics: `allLocalStorePartitionLags`."""
-        reading = self.reading(store, Bounds(stale_ok=True))
+        reading = self.reading(store, _AS_IT_IS)
         return [reading.copies.lag(task, store) for task in reading.tasks()]
 
     def can_answer(self, store: str) -> bool:
         """Return whether a version of a store is here in every task; it costs the log nothing."""
-        reading = self.reading(store, Bounds(stale_ok=True))
+        reading = self.reading(store, _AS_IT_IS)
         return all(reading.copies.has(task, store) for task in reading.tasks())
 
     def query_metadata_for_key(self, store: str, key: Any) -> KeyMetadata:
         """Return which task has a key. Raises ConfigError if the key's serde refuses it."""
-        reading = self.reading(store, Bounds(stale_ok=True))
+        reading = self.reading(store, _AS_IT_IS)
         task = reading.tasks_of(key)[0]
         lag, partition = reading.copies.lag(task, store), task.id.partition("_")[2]
         server = next((each.url for each in self.task_servers() if each.has(task.id)), None)

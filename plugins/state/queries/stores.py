@@ -166,21 +166,14 @@ class StoreReading:
     def tasks(self) -> Sequence[SavedTask]:
         """Return the tasks that are asked.
 
-        Raises ConfigError for a task that does not have the store, StoreUnavailableError if the application has not
-        run, and LogError.
+        Raises ConfigError for a task that does not have the store, StoreUnavailableError if the application has not run
+        within the time that a call waits, LogError, and WouldWait.
         """
         return list(self._tasks().values())
 
     def _tasks(self) -> Mapping[str, SavedTask]:
-        if self.task is not None:
-            return {self.task: self.copies.task(self.subtopology, self.task)}
-        tasks = self.copies.tasks(self.subtopology)
-        if not tasks:
-            raise StoreUnavailableError(
-                f"application {self.application.id!r} has saved no store {self.builder.name!r} in the log "
-                f"{self.application.settings.shown('log')}: it has not run there since its last reset"
-            )
-        return tasks
+        tasks = self.copies.awaited_tasks(self.subtopology, self.builder.name, self.bounds)
+        return tasks if self.task is None else {self.task: self.copies.task(self.subtopology, self.task)}
 
     def tasks_of(self, key: Any) -> Sequence[SavedTask]:
         """Return the tasks that may have a key. Raises as `tasks`, and ConfigError if its task is unknown."""
@@ -458,17 +451,25 @@ class QueriedKeyValueStore(_Followed, _Counted, ReadOnlyKeyValueStore[Any, Any])
 
     def get_many(self, keys: Iterable[Any]) -> list[Any]:
         """Return the value of each key, None where it has none; those of one task are of one version."""
-        keys = list(keys)
+        return self.get_many_as(list(keys), lambda _, value: None if value is None else self._reading.shown(value))
+
+    def get_many_as(self, keys: Sequence[Any], shown: Callable[[Any, Any], Any]) -> list[Any]:
+        """Return what `shown` makes of each key and its value as it was stored, None where it has none.
+
+        No more values than one are in memory, but for what `shown` returns.
+        """
         found: dict[int, Any] = {}
         by_task: dict[str, tuple[Any, list[int]]] = {}
         for place, key in enumerate(keys):
             for task in self._reading.tasks_of(key):
                 by_task.setdefault(task.id, (task, []))[1].append(place)
         for task, places in by_task.values():
-            values = self._reading.read(task, lambda store: [store.get(keys[place]) for place in places])  # noqa: B023
-            for place, value in zip(places, values, strict=True):
-                if value is not None:
-                    found[place] = self._reading.shown(value)
+
+            def look(store: Any, places: Sequence[int] = places) -> list[Any]:
+                return [shown(keys[place], store.get(keys[place])) for place in places]
+
+            values = zip(places, self._reading.read(task, look), strict=True)
+            found |= {place: value for place, value in values if value is not None}
         return [found.get(place) for place in range(len(keys))]
 
     def range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:

@@ -7,13 +7,14 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import dropwhile, islice, takewhile
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from itertools import dropwhile, takewhile
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from penstock import Serde, StateStore, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.plugins.engine.program.saved_program import SavedTask
+from penstock.plugins.serdes.json_text import dump_json
 from penstock.plugins.state.copies.contents import (
     KINDS_OF_TIMES,
     LATEST,
@@ -30,7 +31,7 @@ from penstock.store.specs import declared_serdes
 from ..changes_feed import Subscription
 from ..copies import Bounds, WouldWait, at_once
 from ..queries import Queries
-from ..stores import StoreReading, has_prefixes, keys_of, kind_of, queried_store, subscribed
+from ..stores import QueriedKeyValueStore, StoreReading, has_prefixes, keys_of, kind_of, queried_store, subscribed
 from .guard import Refused, bad
 from .parameters import MOST_ENTRIES, Page, Parameters, page_gone
 
@@ -38,6 +39,11 @@ Data = dict[str, Any]
 MASKED = "***"
 """What the values of a masked store are shown as."""
 _DEFAULT_ENTRIES = 100
+MOST_MANY_BYTES = 64 << 20
+"""The entries of several keys are not more than this, and one."""
+MOST_PAGE_BYTES = 8 << 20
+"""A page that has so much ends, whatever its limit."""
+_NUMBER_BYTES = 8
 _BY_KEY = ("key_value", "lru_map")
 _QUICK_KINDS = ("key_value", "window", "versioned")
 _VALUE_FIELDS = ("value", "headers")
@@ -85,7 +91,7 @@ class Answers:
     def metadata(self, name: str, given: Parameters) -> Data:
         """Return which task has a key."""
         self._check(name)
-        reading = self._queries.reading(name, Bounds(stale_ok=True))
+        reading = self._queries.reading(name, Bounds(stale_ok=True, wait=0.0))
         found = self._queries.query_metadata_for_key(name, self._key(reading, given, "key"))
         lag = _without(asdict(found.lag), "task")
         return {"task": found.task, "partition": found.partition, **lag, "server": found.server, "copies": [lag]}
@@ -140,16 +146,27 @@ class Answers:
         return self._shown(reading, found, given)
 
     def get_many(self, name: str, given: Parameters, keys: Sequence[Any]) -> Data:
-        """Return the entry of each key; null for one that has no value."""
+        """Return the entry of each key; null for one that has no value. Raises Refused (413) for too much."""
         reading = self._reading(name, given)
         if kind_of(reading.builder) not in _BY_KEY:
             raise bad(f"store {name!r}: only key-value stores are asked for several keys at once")
         text = self._text(reading)
         wanted = [text.key_of_json(key) for key in keys]
-        store: Any = queried_store(replace(reading, timestamped=True))
-        found = store.get_many(wanted)
-        rows = [None if value is None else _entry(key, value) for key, value in zip(wanted, found, strict=True)]
-        return {"entries": [None if each is None else self._shown(reading, each, given) for each in rows]}
+        size = 0
+
+        def shown(key: Any, value: Any) -> Data | None:
+            nonlocal size
+            if value is None:
+                return None
+            if size >= MOST_MANY_BYTES:
+                raise Refused(413, "too_large", f"the entries have more than {MOST_MANY_BYTES:,} bytes: ask for fewer")
+            data = self._shown(reading, _entry(key, value), given)
+            size += sum(map(_size, data.values()))
+            return data
+
+        store = queried_store(replace(reading, timestamped=True))
+        assert isinstance(store, QueriedKeyValueStore)
+        return {"entries": store.get_many_as(wanted, shown)}
 
     def subscription(self, name: str, given: Parameters, after: str | None, notify: Callable[[], None]) -> Followed:
         """Return a subscription to changes of a store. Raises Refused.
@@ -187,19 +204,30 @@ class Answers:
             tasks = list(dropwhile(lambda task: task.id != page.task, tasks))
             if not tasks or _division(tasks[0]) != page.division:
                 raise page_gone("it is of another query, or the application was resharded or reset since")
-        found: list[Entry] = []
+        found: list[Data] = []
+        size = 0
         for task in tasks:
             after = page if page is not None and page.task == task.id else Page(task.id, _division(task))
-            left = limit - len(found)
-            rows = reading.read(task, lambda store: list(islice(scan.rows(store, after), left + 1)))  # noqa: B023
-            found += rows[:left]
-            if len(rows) > left:
-                return self._paged(reading, given, found, scan.next_page(rows[:left], after))
-        return self._paged(reading, given, found, None)
+            room = _Room(limit - len(found), MOST_PAGE_BYTES - size)
+            part = reading.read(task, lambda store: self._part(reading, given, scan.rows(store, after), room))  # noqa: B023
+            found += part.shown
+            size += part.size
+            if part.has_more:
+                return {"entries": found, "page": scan.next_page(part.rows, after).token(self._secret(name))}
+        return {"entries": found, "page": None}
 
-    def _paged(self, reading: StoreReading, given: Parameters, found: list[Entry], page: Page | None) -> Data:
-        shown = [self._shown(reading, each, given) for each in found]
-        return {"entries": shown, "page": None if page is None else page.token(self._secret(reading.builder.name))}
+    def _part(self, reading: StoreReading, given: Parameters, rows: Iterator[Entry], room: _Room) -> _Part:
+        """Return the entries of one task that a page has room for; the first one of a page is never too large."""
+        part = _Part()
+        for entry in rows:
+            if len(part.rows) >= room.entries or part.size >= room.size:
+                part.has_more = True
+                return part
+            shown = self._shown(reading, entry, given)
+            part.shown.append(shown)
+            part.rows.append(_without(entry, *_VALUE_FIELDS))
+            part.size += sum(map(_size, shown.values()))
+        return part
 
     # ------------------------------------------------------------------ helpers
 
@@ -258,6 +286,30 @@ class Answers:
         masked = {field: MASKED for field in _VALUE_FIELDS if entry.get(field) is not None}
         shown = self._text(reading).entry(_without(entry, *masked))
         return {field: masked.get(field, shown.get(field)) for field in entry}
+
+
+class _Room(NamedTuple):
+    """How many entries, and bytes, a page may still get."""
+
+    entries: int
+    size: int
+
+
+@dataclass
+class _Part:
+    """The part of a page that is of one task. `rows`: the entries without their values, `shown`: as data for JSON."""
+
+    rows: list[Entry] = field(default_factory=list)
+    shown: list[Data] = field(default_factory=list)
+    size: int = 0
+    has_more: bool = False
+
+
+def _size(data: Any) -> int:
+    """Return about how many bytes data is as JSON."""
+    if isinstance(data, str):
+        return len(data)
+    return _NUMBER_BYTES if data is None or isinstance(data, int | float) else len(dump_json(data))
 
 
 @dataclass(frozen=True)

@@ -120,12 +120,13 @@ class Parameters:
 
     def bounds(self) -> Bounds:
         """Return which versions may answer."""
-        at_least = {}
+        at_least: dict[TopicPartition, int] = {}
         for each in self._values.get("at_least", []):
             found = _AT_LEAST.fullmatch(each)
             if found is None:
                 raise bad("at_least: expected TOPIC:PARTITION:OFFSET")
-            at_least[TopicPartition(found[1], int(found[2]))] = int(found[3])
+            partition, offset = TopicPartition(found[1], int(found[2])), int(found[3])
+            at_least[partition] = max(offset, at_least.get(partition, 0))
         wait_ms = self.number("wait", _DEFAULT_WAIT_MS, most=MOST_WAIT_MS)
         return Bounds(self.flag("stale_ok"), at_least, wait_ms / 1000)
 
@@ -148,7 +149,7 @@ def _signature(secret: bytes, data: bytes) -> bytes:
 def keys_of_body(body: bytes) -> list[Any]:
     """Return the keys that a request's body names, as JSON values. Raises Refused."""
     try:
-        given = json.loads(body)
+        given = json.loads(body, parse_constant=_no_json)
     except (ValueError, RecursionError):
         raise bad('the body: expected JSON, {"keys": [...]}') from None
     if not isinstance(given, dict) or set(given) != {"keys"} or not isinstance(given["keys"], list):
@@ -157,6 +158,10 @@ def keys_of_body(body: bytes) -> list[Any]:
     if not 1 <= len(keys) <= MOST_KEYS:
         raise bad(f"keys: expected 1 to {MOST_KEYS} keys, found {len(keys)}")
     return keys
+
+
+def _no_json(constant: str) -> None:
+    raise ValueError(f"JSON has no {constant}")
 
 
 Schema = dict[str, Any]
@@ -186,7 +191,7 @@ PARAMETERS: Mapping[str, tuple[str, Schema]] = {
     "as_of": ("Of a versioned store: the version that was valid then (ms); else the latest one.", _TIME),
     "from": ("Windows that start, sessions that overlap and versions valid from this time on (ms).", _TIME),
     "to": ("Windows, sessions and versions up to this time (ms), included.", _TIME),
-    "limit": ("How many entries the answer has at most.", _number(1, MOST_ENTRIES, 100)),
+    "limit": ("How many entries the answer has at most; fewer where they are large.", _number(1, MOST_ENTRIES, 100)),
     "page": ("The `page` of the answer before; the other parameters stay.", _TEXT),
     "timestamps": ("Whether entries have the timestamps and headers of their values.", _FLAG),
     "stale_ok": ("Whether any committed version may answer, however old.", _FLAG),
@@ -249,7 +254,7 @@ _ERRORS = {
     409: "the store cannot be read here, or a value has no text form",
     GONE: "another server has begun the page, or this one before it was started again, or the application was reset or "
     "resharded since: begin at the first page",
-    413: "the body is too large",
+    413: "the body, or the answer, is too large",
     503: "no version that may answer is here now: ask again later",
 }
 _TEXT_FORM = "in penstock's text form: an object with one name such as `!bytes` is of a type that JSON lacks"

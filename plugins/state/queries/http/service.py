@@ -224,7 +224,7 @@ class _Service:
         forwarding = self._forwarding
 
         def found() -> list[str]:
-            return forwarding.others(self._answers.task_of(name, given))
+            return forwarding.others(self._answers.task_of(name, given.without_wait()))  # the answer waits
 
         try:
             urls: list[str] = await self._in_thread(found)

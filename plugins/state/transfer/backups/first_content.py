@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock import (
     Application,
@@ -29,19 +29,28 @@ from penstock import (
 )
 from penstock.plugins.engine.program.check import drop_stores
 from penstock.plugins.engine.program.preparation import Prepared, prepare
+from penstock.plugins.engine.program.saved_program import read_note, saved_subtopologies
 from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.commit import PendingCommit
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.report import Phases
 from penstock.plugins.engine.task.task_worker import LastingTaskWorker
-from penstock.plugins.state.copies.contents import KeyTasks, declared_store, entries
+from penstock.plugins.state.copies.contents import KeyTasks, declared_store, entries, reading_serdes
 
 _PORTION = 50_000
+_LEAST_TIME, _LAST_TIME = -(2**63), 2**63 - 1
 _PUT_KINDS = ("key_value", "lru_map", "window", "session", "list")
 
 Row = Mapping[str, Any]
 """`key` and `value` as objects of the store's serdes; `start` and `end` (ms) of windows and sessions; `timestamp` and
 `headers` where values have them."""
+
+
+class Filled(NamedTuple):
+    """How many rows were put, and how many of them the store does not have, because they have expired."""
+
+    rows: int
+    expired: int
 
 
 def fill_store(
@@ -52,8 +61,8 @@ def fill_store(
     lease: Lease,
     *,
     task: str | None = None,
-) -> int:
-    """Fill an empty store, each row in the task of its key, or all in one `task`; return the number of rows.
+) -> Filled:
+    """Fill an empty store, each row in the task of its key, or all in one `task`.
 
     `rows` is called twice, and returns the same: all are checked before the first is written. The application need not
     have run; then it begins at the positions of now, as `offset_reset` says. Until the end it refuses to start; after a
@@ -66,20 +75,27 @@ def fill_store(
         raise ConfigError(f"store {store!r} is of kind {kind!r}: only {', '.join(_PUT_KINDS)} can be filled from rows")
     mark = f"import of {store}"
     if notes.RESTORING.read(application.id, log) == mark:
-        drop_stores(application, log, lease, [store])
+        if _is_saved(application.id, log, store):  # else it was dropped after the kill
+            drop_stores(application, log, lease, [store])
         notes.RESTORING.take_back(application.id, log)
     prepared = prepare(application, log)
     with ExitStack() as stack:
         filling = _Filling(prepared, log, number, builder, task, stack)
         count = filling.check(rows())
         notes.RESTORING.write(application.id, lease, mark)
-        if (filled := filling.fill(rows(), lease.renew)) != count:
+        filled = filling.fill(rows(), lease.renew)
+        if filled.rows != count:
             raise ConfigError(
-                f"the rows of store {store!r} have changed: {count} rows were checked, and then {filled} "
-                f"{'was' if filled == 1 else 'were'} there: repeat the import with a file that nobody writes to"
+                f"the rows of store {store!r} have changed: {count} rows were checked, and then {filled.rows} "
+                f"{'was' if filled.rows == 1 else 'were'} there: repeat the import with a file that nobody writes to"
             )
         notes.RESTORING.take_back(application.id, log)
-    return count
+    return filled
+
+
+def _is_saved(application_id: str, log: Log, store: str) -> bool:
+    note = read_note(application_id, log)
+    return bool(note) and any(store in each["stores"] for each in saved_subtopologies(note).values())
 
 
 class _Task(LastingTaskWorker):
@@ -105,11 +121,16 @@ class _Task(LastingTaskWorker):
         now = self._stream_time if self._stream_time >= 0 else self._now
         self._state.set_clocks(now if timestamp is None else timestamp, self._now)
 
+    def end_ttl(self) -> None:
+        """Let expire what has, by the task's times."""
+        assert self._state is not None
+        self._state.set_clocks(self._stream_time, self._now)
+
     def commit_stores(self) -> None:
         """Commit what was put, at the positions of the last commit."""
         state, commits, committer = self._state, self._commits, self._committer
         assert state is not None and commits is not None and committer is not None
-        state.set_clocks(self._stream_time, self._now)
+        self.end_ttl()
         state.flush()
         changes, last = state.changes(), commits.last
         commit = Commit(last.positions, state.new_version(last.version), last.engine_state)
@@ -118,12 +139,17 @@ class _Task(LastingTaskWorker):
         commits.last = commit
 
 
+class _RowError(ValueError):
+    """A row that cannot be put."""
+
+
 class _Filling:
     def __init__(
         self, prepared: Prepared, log: Log, number: int, store: StoreBuilder, only: str | None, stack: ExitStack
     ) -> None:
         """Make the tasks, which `stack` closes."""
         self._application, self._store = prepared.application, store
+        self._serdes = reading_serdes(self._application, store)
         self._tasks: dict[str, _Task] = {}
         resources = stack.enter_context(closing(ProcessResources()))
         for task, partitions in prepared.assignment.tasks.items():
@@ -153,20 +179,42 @@ class _Filling:
                 if part in row and row[part] is None:
                     raise ConfigError(f"row {count}: its {part} is null, and no store has one: leave the row out")
             try:
-                self._tasks_of(row)
                 _item(row, self._store)
+                self._check_row(row)
+                self._tasks_of(row)
             except KeyError as error:
                 raise ConfigError(f"row {count}: it has no {error.args[0]!r}") from error
+            except _RowError as error:
+                raise ConfigError(f"row {count}: {error}") from error
             except ConfigError as error:
                 raise ConfigError(f"row {count}: {error}: put all rows into one with --task") from error
         return count
 
+    def _check_row(self, row: Row) -> None:
+        """Raise _RowError for a part that the store would refuse when it is put: until then, nothing is written."""
+        for name, serde in self._serdes.items():
+            part = name.removesuffix("_serde")
+            try:
+                serde.serialize(row[part])
+            except Exception as error:  # a serde of another package may raise anything
+                raise _RowError(f"its {part} {str(row[part])[:40]!r}: {error or type(error).__name__}") from error
+        kind = getattr(self._store, "kind", "key_value")
+        times = {"window": ["start"], "session": ["start", "end"]}.get(kind, [])
+        for name in times + ["timestamp"] * self._store.traits.timestamped:
+            time = row[name]
+            if type(time) is not int or not (_LEAST_TIME if name == "timestamp" else 0) <= time <= _LAST_TIME:
+                raise _RowError(f"its {name} is {str(time)[:40]!r}: expected ms since the epoch, an int of 64 bits")
+        if kind == "session" and row["end"] < row["start"]:
+            raise _RowError(f"its end {row['end']} is before its start {row['start']}")
+
     def _tasks_of(self, row: Row) -> list[str]:
         return [self._only] if self._only is not None else self._key_tasks.of(row["key"], self._count)
 
-    def fill(self, rows: Iterable[Row], check_lease: Callable[[], None]) -> int:
-        """Put all rows, and commit after each portion; return their number."""
-        waiting, count = iter(rows), 0
+    def fill(self, rows: Iterable[Row], check_lease: Callable[[], None]) -> Filled:
+        """Put all rows, and commit after each portion."""
+        waiting, count, expired = iter(rows), 0, 0
+        kind, traits = getattr(self._store, "kind", "key_value"), self._store.traits
+        may_expire = traits.expires or kind in ("window", "session")
         while portion := list(islice(waiting, _PORTION)):
             count += len(portion)
             check_lease()
@@ -174,12 +222,17 @@ class _Filling:
             for row in portion:
                 for task in self._tasks_of(row):
                     used.add(task)
-                    if self._store.traits.expires:
-                        self._tasks[task].begin_ttl(row["timestamp"] if self._store.traits.timestamped else None)
+                    if traits.expires:
+                        self._tasks[task].begin_ttl(row["timestamp"] if traits.timestamped else None)
                     _put(self._tasks[task].store(self._store.name), row, _item(row, self._store))
+            for task in used if may_expire else ():
+                self._tasks[task].end_ttl()
+            for row in portion if may_expire else ():
+                stores = [self._tasks[task].store(self._store.name) for task in self._tasks_of(row)]
+                expired += not any(_has(store, row) for store in stores)
             for task in sorted(used):
                 self._tasks[task].commit_stores()
-        return count
+        return Filled(count, expired)
 
 
 def _item(row: Row, store: StoreBuilder) -> Any:
@@ -190,6 +243,16 @@ def _item(row: Row, store: StoreBuilder) -> Any:
     if getattr(store, "headers", False):
         return ValueTimestampHeaders(value, row["timestamp"], tuple(row.get("headers") or ()))
     return ValueAndTimestamp(value, row["timestamp"]) if store.traits.timestamped else value
+
+
+def _has(store: StateStore, row: Row) -> bool:
+    """Return whether a store that may expire has the entry of a row, or of a later one with its key."""
+    if isinstance(store, WindowStore):
+        return store.fetch(row["key"], row["start"]) is not None
+    if isinstance(store, SessionStore):
+        return store.fetch_session(row["key"], row["start"], row["end"]) is not None
+    assert isinstance(store, KeyValueStore)
+    return store.get(row["key"]) is not None
 
 
 def _put(store: StateStore, row: Row, value: Any) -> None:

@@ -126,8 +126,39 @@ def _kept(note: ProgramNote) -> Any:
 
 
 def moves(plan: ReshardPlan, then: Assignment, number: int) -> bool:
-    """Return whether a sub-topology gets another number of tasks; else each of its tasks stays as it is."""
-    return task_count(plan.tasks, number) != task_count(then, number)
+    """Return whether keys of a sub-topology get other tasks; else each of its tasks stays as it is.
+
+    Either the number of tasks changes, or only that of a topic that feeds a store: other topics may have more
+    partitions, before and after.
+    """
+    subtopology = plan.before.program.subtopology(number)
+    return task_count(plan.tasks, number) != task_count(then, number) or not all(
+        stays(plan, subtopology, store, then) for store in _layout(subtopology) if store not in plan.dropped
+    )
+
+
+def stays(plan: ReshardPlan, subtopology: Subtopology, store: str, then: Assignment) -> bool:
+    """Return whether each row of a store stays in the task of its number: the topics that feed it are as before."""
+    feeding = plan.before.program.sources_of_stores(subtopology).get(store, set())
+    counts = topic_counts_of(plan, then, subtopology.id)
+    read = plan.tasks.sources[subtopology.id]
+    own = [count for topic, count in counts.items() if read[topic] in feeding or not feeding]
+    return all(before == after for before, after in own)
+
+
+def topic_counts_of(plan: ReshardPlan, then: Assignment, number: int) -> Mapping[str, tuple[int, int]]:
+    """Return the number of partitions of each topic of a sub-topology, before and in the new layout.
+
+    `then` has the tasks of the new layout, under any id. Topics have the names of the old one.
+    """
+    before, after, read = plan.tasks.partitions(), then.partitions(), then.sources[number]
+    found = {}
+    for topic, source in plan.tasks.sources[number].items():
+        new = plan.sources.get(topic, topic)
+        if new not in read:  # an internal topic has another id in its name, and a source of its own
+            new = next((name for name, other in read.items() if other == source), "")
+        found[topic] = before.get(topic, 0), after.get(new, 0)
+    return found
 
 
 def task_count(assignment: Assignment, number: int) -> int:
@@ -295,7 +326,7 @@ class StoreRoute:
     sources the first one counts that fits every row of the old layout.
     """
 
-    def __init__(self, plan: ReshardPlan, subtopology: Subtopology, store: str) -> None:
+    def __init__(self, plan: ReshardPlan, subtopology: Subtopology, store: str, then: Assignment) -> None:
         assert subtopology.layouts is not None
         self._where = f"application {plan.id!r}, store {store!r}"
         spec = next(each for each in subtopology.stores if each.name == store)
@@ -308,11 +339,11 @@ class StoreRoute:
         serde = resolve_serde(keys.serde(spec), settings.state_serde, f"store {store!r}", settings.of_plugins)
         self._serde = serde.bind(changelog_topic(plan.before.id, store), is_key=True)
         self._record_key = spec.division.record_key
-        self._candidates = candidates_of(plan, subtopology, _sources_of(subtopology, store))
+        self._candidates = candidates_of(plan, subtopology, _sources_of(subtopology, store), then)
         self._refused = ""
 
-    def check(self, task: str, partition: int, count: int, rows: Iterable[bytes]) -> None:
-        """Leave the candidates that find this partition of `count` for all rows of a task of the old layout.
+    def check(self, task: str, partition: int, rows: Iterable[bytes]) -> None:
+        """Leave the candidates that find this partition for all rows of a task of the old layout.
 
         Raises IncompatibleStateError, naming a key, if none is left.
         """
@@ -322,7 +353,7 @@ class StoreRoute:
                 continue
             for candidate in tuple(self._candidates):
                 try:
-                    reason = candidate.misfit(self._key(raw), partition, count)
+                    reason = candidate.misfit(self._key(raw), partition)
                 except Exception as error:  # a serde of another package may raise anything
                     reason = f"its serde raises {type(error).__name__}: {error}"
                 if reason:
@@ -359,25 +390,43 @@ class StoreRoute:
         key = self._serde.deserialize(raw)
         return key if self._record_key is None else self._record_key(key)
 
-    def split(self, count: int) -> Callable[[bytes], int | None]:
-        """Return the function from a row to its partition of `count`; None for the store's own row.
+    def kept(self, tasks: int) -> Callable[[int, bytes], int | None]:
+        """Return the function that leaves a row of a partition there; None for the store's own row.
+
+        It raises IncompatibleStateError if the partition is of none of the new tasks.
+        """
+
+        def partition_of(partition: int, row: bytes) -> int | None:
+            if self._key_in(row) is None:
+                return None
+            if partition >= tasks:
+                raise IncompatibleStateError(
+                    f"{self._where}: task {partition} of its sub-topology has rows, and there will be {tasks} tasks; "
+                    "--drop lets the store start empty"
+                )
+            return partition
+
+        return partition_of
+
+    def split(self) -> Callable[[int, bytes], int | None]:
+        """Return the function from a partition and a row of it to the new one; None for the store's own row.
 
         It raises IncompatibleStateError if the partitioner does.
         """
         candidate, known = self._candidates[0], dict[bytes, int]()
 
-        def partition_of(row: bytes) -> int | None:
+        def partition_of(_: int, row: bytes) -> int | None:
             raw = self._key_in(row)
             if raw is None:
                 return None
             found = known.get(raw)
             if found is None:
                 try:
-                    found = candidate.partition(self._key(raw), count)
+                    found = candidate.target(self._key(raw))
                 except Exception as error:  # as above
                     raise IncompatibleStateError(
                         f"{self._where}, key {_shown(raw)}: {candidate.name} raises {type(error).__name__} for "
-                        f"{count} partitions: {error}"
+                        f"{candidate.then} partitions: {error}"
                     ) from error
                 if len(known) >= _CACHED:
                     known.clear()
@@ -388,19 +437,27 @@ class StoreRoute:
 
 
 class Candidate:
-    """The partitions of keys in the topic of one source.
+    """The partitions of keys in the topic of one source, which has `then` partitions in the new layout.
 
     `of_window`: its records have keys of windows; else the key of a window is that of its records. `outside`: the sink
     of writers from outside.
     """
 
     def __init__(
-        self, plan: ReshardPlan, subtopology: Subtopology, source: SourceNode, of_window: bool, outside: SinkNode
+        self,
+        plan: ReshardPlan,
+        subtopology: Subtopology,
+        source: SourceNode,
+        then: Assignment,
+        of_window: bool,
+        outside: SinkNode,
     ) -> None:
         self._of_window, self.outside = of_window, outside
         settings, program = plan.before.settings, plan.before.program
         topics = plan.tasks.sources[subtopology.id]
         self.topic = next((topic for topic, name in topics.items() if name == source.name), "")
+        # Not the number of tasks: another topic of the sub-topology may have more partitions.
+        self._before, self.then = topic_counts_of(plan, then, subtopology.id).get(self.topic, (0, 0))
         self.name = f"source {source.name!r} (topic {self.topic!r})"
         self._serde: Serde[Any] = resolve_serde(
             source.key_serde, settings.key_serde, f"source {source.name!r}", settings.of_plugins
@@ -415,18 +472,24 @@ class Candidate:
         ]
         self._sink = own[0] if own and given is None else replace(outside, partitioner=given)
 
-    def misfit(self, key: Any, partition: int, count: int) -> str:
-        """Return why a key is not in this partition of `count`, in words; "" if it is."""
+    def misfit(self, key: Any, partition: int) -> str:
+        """Return why a key is not in this partition of the old layout, in words; "" if it is."""
         if self._of_window and not isinstance(key, Windowed):
             return "it is of no window"
         try:
-            found = self.partition(key, count)
+            found = self._partition(key, self._before)
         except Exception as error:  # serdes and partitioners of users may raise anything
             return f"{self.name} raises {type(error).__name__}: {error}"
         return "" if found == partition else f"it belongs to partition {found} by {self.name}"
 
-    def partition(self, key: Any, count: int) -> int:
-        """Return the partition of a key. Raises what serde and partitioner raise, and ValueError for no partition."""
+    def target(self, key: Any) -> int:
+        """Return the partition of a key in the new layout.
+
+        Raises what serde and partitioner raise, and ValueError for no partition.
+        """
+        return self._partition(key, self.then)
+
+    def _partition(self, key: Any, count: int) -> int:
         if isinstance(key, Windowed) and not self._of_window:
             key = key.key
         chosen = partitions_of_key(self._sink, self._serde, self.topic, key, count)
@@ -437,14 +500,14 @@ class Candidate:
 
 
 def candidates_of(
-    plan: ReshardPlan, subtopology: Subtopology, sources: Iterable[SourceNode], *, without: str = ""
+    plan: ReshardPlan, subtopology: Subtopology, sources: Iterable[SourceNode], then: Assignment, *, without: str = ""
 ) -> list[Candidate]:
     """Return the topics of sources by which keys may be divided, each in every form, but for one topic.
 
     Writers of windowed keys from outside may choose partitions by the key alone, or by key and window.
     """
     found = [
-        Candidate(plan, subtopology, source, of_window, SinkNode("", "", (), partition_by=by))
+        Candidate(plan, subtopology, source, then, of_window, SinkNode("", "", (), partition_by=by))
         for source in sources
         for of_window, by in ((False, None), (True, None), (True, whole_key))
     ]

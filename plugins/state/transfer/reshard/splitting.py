@@ -34,7 +34,7 @@ from penstock.stores.rows.envelope import unwrap, wrap
 from penstock.support.names import changelog_topic
 from penstock.support.private_files import make_private_directory
 
-from .plan import ReshardPlan, StoreRoute, candidates_of, task_count
+from .plan import ReshardPlan, StoreRoute, candidates_of, moves, stays, task_count
 
 Workers = Mapping[TaskId, TaskWorker]
 _PORTION_BYTES = 4 * 1024 * 1024
@@ -111,11 +111,11 @@ def split_state(
     with ExitStack() as stack:
         split = SplitState(directory, logged, tasks, stack)
         split.change = _changes(plan, subtopology, own, stores, then)
-        if len(own) == tasks:
+        if moves(plan, then, subtopology.id):
+            _divide(plan, subtopology, own, stores, then, split)
+        else:
             for partition, store, row, data in _rows(own, stores):
                 split.add(partition, store, row, data)
-        else:
-            _divide(plan, subtopology, own, stores, tasks, split)
         split.flush()
         yield split
 
@@ -146,19 +146,21 @@ def _divide(
     subtopology: Subtopology,
     own: Mapping[int, TaskWorker],
     stores: Sequence[str],
-    tasks: int,
+    then: Assignment,
     split: SplitState,
 ) -> None:
-    routes = {store: StoreRoute(plan, subtopology, store) for store in stores}
-    count = task_count(plan.tasks, subtopology.id)
+    routes = {store: StoreRoute(plan, subtopology, store, then) for store in stores}
+    staying = {store for store in stores if stays(plan, subtopology, store, then)}
     for (partition, store), rows in groupby(_rows(own, stores), key=itemgetter(0, 1)):
-        routes[store].check(f"{subtopology.id}_{partition}", partition, count, (row for *_, row, _ in rows))
-    choose = {store: route.split(tasks) for store, route in routes.items()}
+        if store not in staying:
+            routes[store].check(f"{subtopology.id}_{partition}", partition, (row for *_, row, _ in rows))
+    tasks = task_count(then, subtopology.id)
+    choose = {store: routes[store].kept(tasks) if store in staying else routes[store].split() for store in stores}
     is_sent = _sent_rows(plan, subtopology, own)
     for partition, store, row, data in _rows(own, stores):
         if store in is_sent and is_sent[store](partition, row):
             continue
-        target = choose[store](row)
+        target = choose[store](partition, row)
         if target is None:
             # What has expired for one old task alone stays where windows are sent when they close.
             keeps_rows = partial(merged_numbers, keeps_rows=True)
@@ -205,19 +207,18 @@ class ValueRoute:
         self._in_value = in_value
         topic = decorate(plan.before.id, in_value.topic, program.internal_topics)
         other = next(each for each in program.subtopologies if topic in plan.tasks.sources[each.id])
-        self._before, self._then = task_count(plan.tasks, other.id), task_count(then, other.id)
         serde = resolve_serde(
             declared_serdes(store)["value_serde"], settings.state_serde, f"store {store.name!r}", settings.of_plugins
         )
         self._serde: Serde[Any] = serde.bind(changelog_topic(plan.before.id, store.name), is_key=False)
-        self._candidates = candidates_of(plan, other, other.sources, without=topic)
+        self._candidates = candidates_of(plan, other, other.sources, then, without=topic)
         self._refused = "no source has records of these keys"
 
     def check(self, data: bytes) -> None:
         """Leave the candidates that find the partition in a row. Raises IncompatibleStateError if none is left."""
         key, partition = self._in_value.find(self._serde.deserialize(unwrap(data).value))
         for candidate in tuple(self._candidates):
-            reason = candidate.misfit(key, partition, self._before)
+            reason = candidate.misfit(key, partition)
             if reason:
                 self._candidates.remove(candidate)
                 self._refused = reason
@@ -231,7 +232,7 @@ class ValueRoute:
         envelope = unwrap(data)
         value = self._serde.deserialize(envelope.value)
         key, _ = self._in_value.find(value)
-        value = self._in_value.put(value, self._candidates[0].partition(key, self._then))
+        value = self._in_value.put(value, self._candidates[0].target(key))
         return wrap(self._serde.serialize(value), *envelope[1:])
 
 
