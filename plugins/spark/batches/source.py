@@ -10,6 +10,7 @@ import os
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -36,11 +37,18 @@ SCHEMA = "group bigint, plan string"
 
 
 def register(session: SparkSession) -> None:
-    """Let a session know the source. Its classes are sent by value: they are used without an import of this module."""
+    """Let a session know the source."""
+    with sent_by_value():
+        session.dataSource.register(PenstockDataSource)
+
+
+@contextmanager
+def sent_by_value() -> Iterator[None]:
+    """Let the block pickle the classes of this module as a whole: who loads them need not import penstock."""
     module = sys.modules[__name__]
     register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
-        session.dataSource.register(PenstockDataSource)
+        yield
     finally:
         unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
