@@ -26,6 +26,8 @@ _VECTOR_FROM = 128 if find_spec("numpy") is not None else sys.maxsize
 """From so many keys on, hashing them together with numpy is faster than looking them up one by one in a cache.
 
 A small installation may lack numpy: every key is looked up then."""
+_LOAD_FROM = 10_000
+"""After so many keys numpy is imported, which takes four times as long as looking these up: short runs do without."""
 _CACHED_KEYS = 1 << 14
 """The most keys that a cache holds."""
 _CACHED_KEY_BYTES = 256
@@ -92,6 +94,7 @@ class Partitioner:
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
         self._cache: dict[bytes | None, int] = {}
+        self._looked_up = 0
 
     def split(self, batch: OutputBatch, appended: Callable[[], int]) -> list[Share]:
         """Return the records of each partition, in the batch's order.
@@ -109,8 +112,9 @@ class Partitioner:
         return self._shares(batch, self._indexes_by_key(hashed_keys(batch), appended))
 
     def _indexes_by_key(self, keys: Sequence[bytes | None], appended: Callable[[], int]) -> list[list[int]]:
-        if len(keys) >= _VECTOR_FROM:
+        if len(keys) >= _VECTOR_FROM and ("numpy" in sys.modules or self._looked_up + len(keys) > _LOAD_FROM):
             return self._many_indexes_by_key(keys, appended)
+        self._looked_up += len(keys)
         cache, position = self._cache, -1
         indexes: list[list[int]] = [[] for _ in range(self.partitions)]
         for index, key in enumerate(keys):

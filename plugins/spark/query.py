@@ -137,10 +137,10 @@ class ApplicationQuery(Query):
         from pyspark.sql.functions import collect_list
         from pyspark.sql.streaming.state import GroupStateTimeout
 
-        from .source import NAME, PenstockDataSource
+        from .source import NAME, register
 
         spark = tune(self._session, self.checkpoint.is_local, self.parallelism)
-        spark.dataSource.register(PenstockDataSource)
+        register(spark)
         self._directory.mkdir(0o700, exist_ok=True)  # something may have cleaned it away, and so ended the last query
         self._orders.write(self._control)
         Plan.of(

@@ -97,6 +97,11 @@ def local_changelog(settings: Settings, master: str) -> str | None:
 
 
 def _stop_quietly(session: SparkSession) -> None:
+    server = session.sparkContext._accumulatorServer
+    if server is not None:
+        # Its end waits for up to a second, and nobody waits for it.
+        session.sparkContext._accumulatorServer = None  # type: ignore[assignment]
+        threading.Thread(target=server.shutdown, name="penstock-accumulators", daemon=True).start()
     try:
         session.stop()
     except Exception as error:

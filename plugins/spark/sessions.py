@@ -22,16 +22,20 @@ from penstock.plugins.engine.task.locations import user_cache
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.support.packages import check_installed
 
+from .ahead import start_jvm
 from .interpreter import check_command, chosen_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
+JAVA_OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m -Djdk.lang.Process.launchMechanism=VFORK"
+)
 """Options for a short start: in a local session no record passes through the JVM, which only plans small batches.
 
-The compiler and collector for large services cost more than they bring. The child processes are Hadoop's `chmod` calls.
+The compiler and collector for large services cost more than they bring. Spark's classes take 150 MB; until so many are
+loaded, Java's default collects all garbage four times. The child processes are Hadoop's `chmod` calls.
 """
 
 _LINKED = ("bin", "sbin", "jars")
@@ -192,7 +196,7 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
     submitted.pop("spark.master", None)
     options = {**submitted, **(options or {})}
     is_local = master.startswith("local")
-    from pyspark import SparkContext
+    from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
@@ -203,7 +207,7 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
     python = chosen_command(options)
     if is_local:
         check_command(python)
-    chosen = {**_session_options(is_local, java), "spark.pyspark.python": python, **options}
+    chosen = {**session_options(is_local, java), "spark.pyspark.python": python, **options}
     try:
         with _launching(is_local, python) as directory:
             # Without a configuration of its own Spark explains how to change its log level, and logs each lost worker
@@ -221,6 +225,7 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
             for name, value in chosen.items():
                 builder = builder.config(name, value)
             with _keeping_ctrl_c():
+                start_jvm(SparkConf().setAppName("penstock").setMaster(master).setAll(list(chosen.items())))
                 session: SparkSession = builder.getOrCreate()
         # Without this it prints a traceback when the JVM has ended; the runner reports that in one sentence.
         session.sparkContext._accumulatorServer.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
@@ -386,7 +391,8 @@ def _submitted() -> dict[str, str]:
     return dict(SparkConf().getAll())
 
 
-def _session_options(is_local: bool, java: str) -> dict[str, str]:
+def session_options(is_local: bool, java: str) -> dict[str, str]:
+    """Return the settings that a new session has unless its maker says otherwise."""
     options = {
         "spark.pyspark.driver.python": sys.executable,
         "spark.ui.enabled": "false",

@@ -1,34 +1,56 @@
-"""The Python Data Source `penstock`: its rows say how far each slot's tasks read; no record passes through it."""
+"""The Python Data Source `penstock`: its rows say how far each slot's tasks read; no record passes through it.
+
+Spark makes the source, plans batches, prepares the reading, and reads in a process each, started one after the other.
+Only the one that plans batches imports penstock, which takes as long as starting Python.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from array import array
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
-from penstock.plugins.engine.host.log_lines import log_to_driver
-from penstock.plugins.engine.run.planning.control import ControlFile, LogFile
-from penstock.plugins.engine.run.planning.planner import BatchPlanner, Offset
-from penstock.plugins.engine.run.planning.renewals import RenewalPlanner
-from penstock.plugins.engine.run.planning.run_plan import Plan
-from penstock.plugins.engine.task.locations import open_log
 from penstock.support.packages import needed
 
-from .group_keys import slot_key
-from .planner_watch import PlannerPulse
 from .sessions import SPARK
 
 with needed(SPARK):
+    from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+    from penstock.plugins.engine.run.planning.planner import Offset
+
+    from .planning import Planning
 
 NAME = "penstock"
 SCHEMA = "group bigint, plan string"
 
-Row = tuple[int, str]
-"""(group, plan): the group key of a slot, and its `SlotPlan` as JSON."""
+
+def register(session: SparkSession) -> None:
+    """Let a session know the source."""
+    with sent_by_value():
+        session.dataSource.register(PenstockDataSource)
+
+
+@contextmanager
+def sent_by_value() -> Iterator[None]:
+    """Let the block pickle the classes of this module as a whole: who loads them need not import penstock."""
+    module = sys.modules[__name__]
+    register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 class PenstockDataSource(DataSource):
@@ -47,14 +69,6 @@ class PenstockDataSource(DataSource):
         return PenstockStreamReader(self.options["control"])
 
 
-class RowsPartition(InputPartition):
-    """All rows of one batch: one a slot, so one partition carries them."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        super().__init__(0)
-        self.rows = rows
-
-
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Spark's view of a planner.
 
@@ -63,62 +77,64 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, control: str) -> None:
         self._directory = control
-        self._planner_or_none: BatchPlanner | RenewalPlanner | None = None
-        self._pulse = PlannerPulse(control)
+        self._planning_or_none: Planning | None = None
 
     @property
-    def _planner(self) -> BatchPlanner | RenewalPlanner:
-        if self._planner_or_none is None:
-            plan = Plan.read(self._directory)
-            log_to_driver(Path(self._directory), plan.log_level)
-            if plan.is_continuous and ControlFile(self._directory).read().step is None:
-                self._planner_or_none = RenewalPlanner(plan)
-            else:
-                self._log = open_log(LogFile(self._directory).take())
-                self._planner_or_none = BatchPlanner(plan, self._log)
-        return self._planner_or_none
+    def _planning(self) -> Planning:
+        if self._planning_or_none is None:
+            from .planning import Planning
+
+            self._planning_or_none = Planning(self._directory)
+        return self._planning_or_none
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the setting `max_records_per_batch`."""
-        limit = Plan.read(self._directory).max_records
+        limit = self._planning.max_records()
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the ends up to which source topics are read."""
-        planner = self._planner
-        assert isinstance(planner, BatchPlanner)
-        planner.drain_only()
+        self._planning.drain_only()
 
     def initialOffset(self) -> Offset:
         """Return the offset before the first batch of a new checkpoint."""
-        return self._planner.first()
+        return self._planning.first()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Plan the next batch; return `start` when there is nothing to do."""
-        self._pulse.beat()
-        offset = self._planner.next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        self._pulse.beat()
-        return offset
+        return self._planning.next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def reportLatestOffset(self) -> Offset:
         """Return the end offsets of what the last batch read."""
-        return self._planner.latest()
+        return self._planning.latest()
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return the batch's rows as one partition."""
-        plans = self._planner.plans(end)
-        return [RowsPartition([(slot_key(each.slot, len(plans)), each.to_json()) for each in plans])]
+        """Return the batch's rows, one a slot, as one partition."""
+        return [InputPartition(self._planning.rows(end))]
 
-    def read(self, partition: InputPartition) -> Iterator[Row]:
-        """Yield the rows; Spark calls this in a worker."""
-        assert isinstance(partition, RowsPartition)
-        yield from partition.rows
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """Yield the rows; Spark calls this in a worker.
+
+        They are made of buffers: to make Arrow's arrays of Python's objects, PyArrow would import pandas first.
+        """
+        import pyarrow
+
+        groups, plans = zip(*partition.value, strict=True)
+        texts = [plan.encode() for plan in plans]
+        ends = array("i", accumulate(map(len, texts), initial=0))
+        buffers = [None, pyarrow.py_buffer(ends.tobytes()), pyarrow.py_buffer(b"".join(texts))]
+        columns = [
+            pyarrow.Array.from_buffers(
+                pyarrow.int64(), len(groups), [None, pyarrow.py_buffer(array("q", groups).tobytes())]
+            ),
+            pyarrow.Array.from_buffers(pyarrow.string(), len(texts), buffers),
+        ]
+        yield pyarrow.RecordBatch.from_arrays(columns, ["group", "plan"])
 
     def stop(self) -> None:
         """Close the log."""
-        planner, self._planner_or_none = self._planner_or_none, None
-        if isinstance(planner, BatchPlanner):
-            self._log.close()
+        if self._planning_or_none is not None:
+            self._planning_or_none.close()
         if isinstance(sys.exc_info()[1], (EOFError, OSError)):
             # Spark ends this process by closing its socket. PySpark takes that for an error, and would print a
             # traceback on the terminal.

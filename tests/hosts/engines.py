@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import time
@@ -53,6 +54,8 @@ class _Engine(Engine):
             raise rest[0]
         elif verb == "raise unpicklable":
             raise UnpicklableError("it failed", "badly")
+        elif verb == "collects garbage":
+            return gc.isenabled()
         return os.getpid(), self.name, self.host.reason, self.host.status(0)
 
     def close(self) -> None:

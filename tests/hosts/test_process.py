@@ -95,6 +95,12 @@ def test_a_host_is_started_once_and_keeps_running(make: Maker) -> None:
     assert pid(again) == process
 
 
+def test_a_host_collects_garbage_once_it_has_started(make: Maker) -> None:
+    client = make()
+    pid(client)
+    assert client.call(("collects garbage",), "first") is True
+
+
 def test_of_many_that_start_one_at_once_all_find_the_same(make: Maker) -> None:
     key = secrets.token_hex(8)
     with ThreadPoolExecutor(4) as threads:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from itertools import groupby, islice
 
@@ -98,3 +100,22 @@ def test_one_partition_hashes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = OutputBatch("t", [b"k"] * 500, [b"v"] * 500, [0] * 500)
     (share,) = Partitioner(1).split(batch, lambda: 0)
     assert share.keys is batch.keys
+
+
+def test_numpy_is_imported_for_many_keys_only() -> None:
+    """A run of a few records starts sooner without; the partitions are the same."""
+    program = """
+import sys
+from penstock import OutputBatch
+from penstock.plugins.logs.partitioner import Partitioner
+
+keys = [b"%d" % number for number in range(1000)]
+chosen = Partitioner(7)
+for batch in range(11):
+    shares = chosen.split(OutputBatch("t", keys, keys, [0] * 1000), lambda: 0)
+    assert ("numpy" in sys.modules) == (batch == 10), batch
+    found = [(share.partition, list(share.keys)) for share in shares]
+    assert batch == 0 or found == before
+    before = found
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -26,7 +26,7 @@ from penstock.plugins.engine.run.planning.control import LogFile
 from penstock.plugins.engine.run.planning.run_plan import Plan
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.spark import run, source
+from penstock.plugins.spark import planning, run
 from penstock.plugins.spark.query import ApplicationQuery
 from penstock.plugins.spark.source import PenstockStreamReader
 from penstock.plugins.testing.kafka_broker import KafkaBroker
@@ -58,7 +58,7 @@ def test_the_planner_opens_the_log_with_what_the_file_says(tmp_path: Path, monke
         opened.append(settings)
         return MemoryLog()
 
-    monkeypatch.setattr(source, "open_log", pretend)
+    monkeypatch.setattr(planning, "open_log", pretend)
     LogFile(tmp_path).write(Settings(clients=SECRETS, processing_guarantee="at_least_once"))
     plan = Plan("app", {}, [], {}, [], 1, None, 1000, str(tmp_path))
     plan.write()

@@ -151,7 +151,7 @@ def _files(root: Path, groups: list[str]) -> Iterator[Path]:
 
 
 BOOTSTRAP = (
-    "import json,os,sys;os.fork() and os._exit(0);start=json.loads(sys.stdin.buffer.readline());"
+    "import gc,json,os,sys;gc.disable();os.fork() and os._exit(0);start=json.loads(sys.stdin.buffer.readline());"
     "sys.path[:]=start['path'];from penstock.plugins.engine.host.process import main;main(start)"
 )
 """The program of a host's interpreter: it must find modules where the process that starts it does.

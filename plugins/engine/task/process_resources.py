@@ -35,6 +35,7 @@ def tune_garbage_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 20, 50)
+    gc.enable()
 
 
 def tune_garbage_collector_to_answer() -> None:

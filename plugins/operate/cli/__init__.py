@@ -5,6 +5,8 @@ Imports core, and other plugins by name. A verb's libraries are imported when it
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -32,6 +34,10 @@ def penstock_cli_commands() -> Components:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line with `arguments` (None: those of this process) and leave the process with its exit code."""
+    # What a command imports stays until its end: by Python's defaults it would be scanned for garbage again and again,
+    # and once more at the end.
+    gc.set_threshold(50_000, 20, 20)
+    atexit.register(gc.freeze)
     from .group import penstock
 
     penstock.main(arguments if arguments is None else list(arguments), prog_name="penstock")

@@ -1,0 +1,45 @@
+"""What a start of Spark does at the same time, and what its processes do without."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from pyspark.cloudpickle import dumps
+
+from penstock.plugins.spark import ahead
+from penstock.plugins.spark.source import PenstockDataSource, sent_by_value
+
+READS = """
+import json, sys
+from pyspark.cloudpickle import loads
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import LongType, StringType, StructType
+
+source = loads(sys.stdin.buffer.read())({"control": "/nowhere"})
+schema = StructType().add("group", LongType()).add("plan", StringType())
+rows = [(-7, "{}"), (1 << 40, '{"what": "\\u20ac\\u00df"}'), (3, "")]
+(batch,) = source.streamReader(schema).read(InputPartition(rows))
+found = [(row["group"], row["plan"]) for row in batch.to_pylist()]
+print(json.dumps([source.name(), source.schema(), found == rows]))
+print(json.dumps(sorted({each.partition(".")[0] for each in sys.modules} & {"penstock", "pandas"})))
+"""
+
+
+def test_a_source_is_made_and_read_without_penstock_and_pandas() -> None:
+    """Spark does both in processes that it starts one after the other."""
+    with sent_by_value():
+        sent = dumps(PenstockDataSource)
+    done = subprocess.run([sys.executable, "-c", READS], input=sent, capture_output=True, check=True)
+    read, imported = map(json.loads, done.stdout.splitlines())
+    assert read == ["penstock", "group bigint, plan string", True]
+    assert imported == []
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ahead._CLASSES)
+def test_this_spark_has_the_classes_that_are_loaded_ahead(spark: Any, name: str) -> None:
+    assert spark._jvm.java.lang.Class.forName(name).getName() == name
