@@ -32,6 +32,7 @@ VERBS: Components = {
         "plugins",
         "new",
         "simulate",
+        "profile",
         "warmup",
     )
 }
