@@ -96,13 +96,13 @@ class Ticks(Processor):
         self.context.timer(record.key, record.timestamp + 5, PunctuationType.STREAM_TIME)
 
     def by_stream(self, now: int) -> None:
-        busy(50)
+        busy(10)
 
     def by_wall_clock(self, now: int) -> None:
         self.context.forward(Record("tick", f"at {now}", now))
 
     def on_timer(self, key: Any, at: int) -> None:
-        busy(50)
+        busy(10)
 
 
 def many_kinds() -> Topology:

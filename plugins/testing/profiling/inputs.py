@@ -96,7 +96,8 @@ def read_inputs(application: Application, log: Log, chosen: Chosen) -> Inputs:
             raise UnknownTopicError(
                 f"the program reads topic {topic!r}, which the log {application.settings.shown('log')!r} does not "
                 f"have{nearest(topic, [each for each, of in topics.items() if not of.internal])}: name the "
-                f"application's log with --log, make the topic (penstock topics create {topic}), or give records with --file"
+                f"application's log with --log, make the topic (penstock topics create {topic}), or give records with "
+                "--file"
             )
         is_table = topic in tables_of(application) or "compact" in info.config.get("cleanup.policy", "")
         found[topic] = _read_topic(log, info, chosen, is_table=is_table)
