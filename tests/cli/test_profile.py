@@ -86,7 +86,7 @@ def test_nothing_of_the_log_and_of_the_application_changes(waiting: Console) -> 
     before = files()
     waiting("profile", TARGET)
     assert files() == before
-    assert waiting.json("lag", TARGET, "--json")["total"] == 100, "it has not joined the group, nor committed"
+    assert waiting.json("lag", TARGET, "--json")["lag"] == 100, "it has not joined the group, nor committed"
 
 
 def test_fewer_records_and_where_they_begin(waiting: Console) -> None:

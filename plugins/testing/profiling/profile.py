@@ -24,7 +24,7 @@ from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import tune_garbage_collector
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
-from penstock.plugins.testing.topics import check_partitions, serialized
+from penstock.plugins.testing.topics import check_partitions, named_topics, serialized
 from penstock.program.checks import nearest
 
 from .functions import describe_node
@@ -179,12 +179,9 @@ class _Run:
 
 
 def _needed(application: Application, topics: Mapping[str, int]) -> dict[str, int]:
-    """Return those topics of the log that the program may write to: all, where it chooses them."""
-    program = application.program
-    sinks = {getattr(node, "topic", "") for node in program.nodes.values()}
-    if any(callable(each) for each in sinks):
-        return dict(topics)
-    return {topic: count for topic, count in topics.items() if topic in sinks}
+    """Return those topics of the log that the program may write to: all, where a function chooses them."""
+    named = named_topics(application)
+    return {topic: count for topic, count in topics.items() if named is None or topic in named}
 
 
 @contextmanager

@@ -11,8 +11,9 @@ from penstock.plugins.engine.program.preparation import make_changelog_topics
 from penstock.plugins.engine.task.fronts import UNKNOWN, in_front
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import ProcessResources
-from penstock.plugins.testing.topics import named_topics
 from penstock.program.nodes import decorate
+from penstock.settings.dead_letters import dead_letter_topics
+from penstock.settings.settings import HANDLERS
 from penstock.stores.memory import MemoryBackend
 from penstock.task.progress import Front
 from penstock.task.schedules import NEVER
@@ -26,9 +27,9 @@ class ScratchRun:
     """One run of all tasks, each in batches, until all records are processed.
 
     Log, changelog and local state are in `directory`; the serdes, the store backends and all other settings are the
-    application's. `topics`: numbers of partitions of topics that sinks choose. The wall clock stands still at `now_ms`
-    while there are records. Then it moves once, so far that each schedule by it is called, and what that causes is
-    processed.
+    application's. `topics`: numbers of partitions of further topics that the program may write to. The wall clock
+    stands still at `now_ms` while there are records. Then it moves once, so far that each schedule by it is called, and
+    what that causes is processed.
     """
 
     def __init__(
@@ -70,7 +71,9 @@ class ScratchRun:
             decorate(application.id, each, application.program.internal_topics)
             for each in application.program.internal_topics
         }
-        named = named_topics(application) or (*application.program.topics(), *application.program.sink_topics())
+        handlers = [getattr(application.settings, name) for name in HANDLERS]
+        program = application.program
+        named = [*program.topics(), *program.sink_topics(), *dead_letter_topics(handlers)]
         for topic in dict.fromkeys([*inputs, *named, *topics]):
             if topic not in internal:
                 log.create_topic(topic, inputs[topic].partitions if topic in inputs else topics.get(topic, 1))
