@@ -143,6 +143,13 @@ class Inputs:
         """Return how long decoding took since the task was opened."""
         return sum(queue.decode_seconds for queue in self._queues)
 
+    def decode_seconds_by_source(self) -> dict[str, float]:
+        """Return how long decoding took since the task was opened, by source."""
+        taken = dict.fromkeys((queue.source.name for queue in self._queues), 0.0)
+        for queue in self._queues:
+            taken[queue.source.name] += queue.decode_seconds
+        return taken
+
     # ------------------------------------------------------------------ the choice
 
     def choose(self, may_wait: bool) -> tuple[InputQueue, int] | None:

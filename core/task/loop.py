@@ -106,6 +106,7 @@ class Loop:
                         break
         except BaseException:
             queue.index = progress.current_index()
+            queue.counts[0] += queue.index + 1 - first  # with the one that failed, which its node has got
             raise
         else:
             queue.index = progress.current_index() + 1

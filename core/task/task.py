@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ..clock import PunctuationType, duration_ms
 from ..context import NodeMetrics
@@ -62,7 +62,11 @@ class Task:
     as one, so the task waits for no input and takes no request for a commit. `repeats` writes log lines that may come
     with every record (None: by the task's wall clock). `progress` has the task's clocks, and
     `visits` takes those that are asked for.
+    `progress_class` and `nodes_class` make its parts: a profile has others, which measure.
     """
+
+    progress_class: ClassVar[type[Progress]] = Progress
+    nodes_class: ClassVar[type[Nodes]] = Nodes
 
     def __init__(
         self,
@@ -91,7 +95,7 @@ class Task:
         self._metrics = {node.name: NodeMetrics() for node in subtopology.nodes}
 
         state: dict[str, Any] = json.loads(saved) if saved else {}
-        progress = self.progress = Progress(state.get("wall", wall_clock_ms))
+        progress = self.progress = self.progress_class(state.get("wall", wall_clock_ms))
         progress.driver_clock = state.get("driver", progress.wall_clock)
         progress.move_wall_clock(wall_clock_ms)
         progress.opened_at = progress.wall_clock
@@ -120,7 +124,7 @@ class Task:
             self._punctuators.timers, self._values, self._failures.late,
         )  # fmt: skip
         self.visits = Visits(saved, progress, self._failures.outside_records)
-        self._nodes = Nodes(subtopology, shared, self._outputs, self._failures, self._metrics)
+        self._nodes = self.nodes_class(subtopology, shared, self._outputs, self._failures, self._metrics)
         try:
             self._nodes.compile(queues, self.visits)
             self._nodes.init(self._schedules)

@@ -31,6 +31,7 @@ PRINTING: dict[str, tuple[str, ...]] = {
     "lag": ("lag", TARGET),
     "plan": ("plan", TARGET),
     "plugins": ("plugins",),
+    "profile": ("profile", TARGET, "--once"),
     "state": ("state", "list", TARGET),
     "status": ("status", TARGET),
     "stores": ("stores", "list", TARGET),

@@ -108,6 +108,7 @@ def test_help_lists_what_there_is_in_the_order_of_use(console: Console) -> None:
         "plugins",
         "new",
         "simulate",
+        "profile",
         "warmup",
     ]
     assert "Exit codes: 0 done" in text

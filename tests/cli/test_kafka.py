@@ -94,3 +94,13 @@ def test_reset_to_a_time_and_by_offsets(console: Console, broker: KafkaBroker, n
         assert [(each["partition"], each["then"]) for each in moves] == [(0, then), (1, 0)], options
         now = {each["partition"]: each["position"] for each in console.json("lag", TARGET, "--json")["partitions"][:2]}
         assert now == {0: then, 1: 0}, options
+
+
+def test_a_profile_leaves_the_broker_as_it_is(console: Console, broker: KafkaBroker, name: str) -> None:
+    console("produce", f"{name}.words", stdin="a\na\nb\nbad one\nc\n")
+    before = console.json("topics", "list", "--internal", "--json"), console.json("lag", TARGET, "--json")
+    found = console.json("profile", TARGET, "--json")
+    assert (found["records"], found["error"]) == (5, None)
+    counted = next(each for each in found["nodes"] if each["name"] == "count")
+    assert (counted["records_in"], counted["stores"][0]["calls"]) == (4, {"get": 8, "put": 4})
+    assert (console.json("topics", "list", "--internal", "--json"), console.json("lag", TARGET, "--json")) == before

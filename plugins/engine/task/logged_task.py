@@ -207,7 +207,7 @@ class LoggedTask(TaskRunner):
         if layouts.now:
             changelog = open_changelog(self._settings, self._application.id, str(self.id), self._log, layouts.now)
         directory = self._resources.task_directory(self._application, str(self.id))
-        state = self._state = TaskState(
+        state = self._state = self.state_class(
             self._application, self.id, directory, changelog, layouts, self._task_count, self._resources.repeats,
             self._resources.world,
         )  # fmt: skip

@@ -48,6 +48,9 @@ class TaskRunner:
     open it again from there.
     """
 
+    task_class: type[Task] = Task
+    state_class: type[TaskState] = TaskState
+
     def __init__(self, application: Application, task_id: TaskId, resources: ProcessResources) -> None:
         self.id = task_id
         self._application = application
@@ -66,7 +69,7 @@ class TaskRunner:
         """Make the task at the last commit, and connect it to the stores: processors belong to this thread."""
         assert self._state is not None and self._commits is not None
         last = self._commits.last
-        self.task = Task(
+        self.task = self.task_class(
             self.id,
             self._subtopology,
             self._application.id,

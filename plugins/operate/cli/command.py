@@ -13,6 +13,9 @@ import click
 OF_CHECKPOINTS = "status, plan, and of state: list, get, range, export, gc"
 """The verbs that have an option --checkpoint."""
 
+OF_RUN = frozenset({"--conf", "--engine", "--master", "--trigger"})
+"""The options of `run` that say how an engine runs an application."""
+
 Example = tuple[str, str]
 """The purpose of an example, and its command line."""
 
@@ -75,6 +78,12 @@ class Command(_WithExamples):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
+            if error.option_name in OF_RUN and any(each.name == "target" for each in self.params):
+                raise click.UsageError(
+                    f"{error.option_name} says how `penstock run` runs an application on an engine, and "
+                    f"{ctx.command_path} runs nothing there: leave it out",
+                    ctx,
+                ) from error
             if error.option_name != "--checkpoint" or not any(each.name == "target" for each in self.params):
                 raise
             raise click.UsageError(

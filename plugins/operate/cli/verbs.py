@@ -43,6 +43,7 @@ VERBS: Components = {
         "plugins",
         "new",
         "simulate",
+        "profile",
         "warmup",
     )
 }

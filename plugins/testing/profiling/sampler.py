@@ -1,0 +1,202 @@
+"""Sampler: looks at the stack of this thread a thousand times a second. Files that draw it as a flame graph."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from types import CodeType, FrameType
+
+from penstock import ConfigError, RuntimeUnavailableError
+
+from .functions import Function, describe_code, is_users
+
+_INTERVAL = 0.001
+_DROPPED = ("/core/task/", "/penstock/task/", "/plugins/engine/", "/plugins/testing/profiling/")
+"""The engine's own frames say nothing of the program: their time is that of what called them."""
+FORMATS = {".json": "speedscope", ".folded": "collapsed stacks", ".txt": "collapsed stacks"}
+"""What a file of a flame graph is, by the end of its name."""
+
+Stack = tuple[str, ...]
+"""Labels of frames, the outermost first."""
+
+
+def check_flame(path: Path) -> None:
+    """Raise ConfigError for a file whose name does not say what is to be written, or whose directory there is not."""
+    if path.suffix not in FORMATS:
+        raise ConfigError(
+            f"--flame {path}: expected a name that ends with .json (for https://speedscope.app), or with .folded or "
+            ".txt (collapsed stacks, for flamegraph.pl or inferno)"
+        )
+    if not path.parent.is_dir():
+        raise ConfigError(f"--flame {path}: there is no directory {str(path.parent)!r}")
+
+
+def why_not() -> str:
+    """Return why no samples can be taken here, "" if they can."""
+    if not hasattr(signal, "setitimer"):
+        return "this operating system has no interval timers (signal.setitimer)"
+    if threading.current_thread() is not threading.main_thread():
+        return "it is not the main thread of the process, and only that gets signals"
+    if signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL or any(signal.getitimer(signal.ITIMER_REAL)):
+        return "something else in this process uses SIGALRM"
+    return ""
+
+
+class Sampler:
+    """Takes samples of the thread that made it, in the block of `running`.
+
+    A sample counts for the time since the one before: the signal waits while a function in C works, and then finds the
+    function that called it. It costs a hundredth of the time, where Python's own profilers slow the calls of small
+    functions to a third, and so show another program.
+    """
+
+    def __init__(self, labels: Mapping[int, str]) -> None:
+        self._labels = labels
+        self._stacks: Counter[tuple[int, ...]] = Counter()
+        self._codes: dict[int, CodeType] = {}
+        self._seconds: dict[tuple[int, ...], float] = {}
+        self._last = 0.0
+        self.samples = 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Take samples. Raises RuntimeUnavailableError where it cannot (`why_not`)."""
+        if why := why_not():
+            raise RuntimeUnavailableError(f"profile: no samples can be taken: {why}")
+        before = signal.signal(signal.SIGALRM, self._look)
+        signal.siginterrupt(signal.SIGALRM, False)
+        self._last = perf_counter()
+        signal.setitimer(signal.ITIMER_REAL, _INTERVAL, _INTERVAL)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    def _look(self, number: int, frame: FrameType | None) -> None:
+        now, codes, stack = perf_counter(), self._codes, []
+        while frame is not None:
+            code = frame.f_code
+            which = id(code)
+            codes[which] = code
+            stack.append(which)
+            frame = frame.f_back
+        found = tuple(stack)
+        self._seconds[found] = self._seconds.get(found, 0.0) + now - self._last
+        self.samples += 1
+        self._last = perf_counter()
+
+    def stacks(self) -> dict[Stack, float]:
+        """Return the seconds of each stack, with the program's own frames and the labels of the hooks."""
+        labels: dict[int, str | None] = {
+            which: self._labels.get(which) or _label(code) for which, code in self._codes.items()
+        }
+        found: dict[Stack, float] = {}
+        for stack, seconds in self._seconds.items():
+            inside = self._inside(stack)
+            shown = tuple(each for which in reversed(inside) if (each := labels[which]) is not None)
+            if inside:
+                shown = shown or ("engine",)
+                found[shown] = found.get(shown, 0.0) + seconds
+        return found
+
+    def functions(self) -> list[Function]:
+        """Return the user's functions with their seconds, those with the most time of their own first.
+
+        What a function calls that is not the user's, such as a library's function, is its own time.
+        """
+        own: dict[int, float] = {}
+        total: dict[int, float] = {}
+        users = {which for which, code in self._codes.items() if which not in self._labels and is_users(code)}
+        for stack, seconds in self._seconds.items():
+            inside = self._inside(stack)
+            # A node or a store below the user's function is not its own time.
+            for which in inside:
+                if which in users:
+                    own[which] = own.get(which, 0.0) + seconds
+                    break
+                if which in self._labels:
+                    break
+            for which in set(inside) & users:
+                total[which] = total.get(which, 0.0) + seconds
+        made = [
+            Function(*describe_code(self._codes[which]), own.get(which, 0.0), seconds)
+            for which, seconds in total.items()
+        ]
+        return sorted(made, key=lambda each: (-each.own_seconds, -each.total_seconds, each.name))
+
+    def _inside(self, stack: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the frames that a batch called, the innermost first; none of a stack outside of batches."""
+        start = (index for index, which in enumerate(stack) if _is_start(self._codes[which]))
+        return stack[: next(start, 0)]
+
+
+def _is_start(code: CodeType) -> bool:
+    return code.co_name == "run_batch" and code.co_filename.endswith("task_worker.py")
+
+
+_PHASES = {
+    ("input_queue.py", "_decode_timed"): "decode",
+    ("positions.py", "fetch"): "read",
+    ("commit.py", "make"): "commit",
+    ("commit.py", "send"): "commit",
+    ("task_state.py", "flush"): "flush stores",
+    ("task_state.py", "append_delta"): "write the changelog",
+    ("task_state.py", "apply"): "write stores",
+}
+
+
+def _label(code: CodeType) -> str | None:
+    """Return what a frame is called, None for one that is left out."""
+    where = code.co_filename.replace("\\", "/")
+    if phase := _PHASES.get((where.rpartition("/")[2], code.co_name)):
+        return phase
+    if not is_users(code) and any(each in where for each in _DROPPED):
+        return None
+    name, file, line = describe_code(code)
+    return f"{name} ({file.rpartition('/')[2]}:{line})" if line else name
+
+
+def write_flame(stacks: Mapping[Stack, float], path: Path, name: str) -> None:
+    """Write a flame graph to a file, in the format that its name says (`FORMATS`)."""
+    if FORMATS[path.suffix] != "speedscope":
+        lines = [
+            f"{';'.join(each.replace(';', ',') for each in stack)} {max(1, round(seconds * 1e6))}\n"
+            for stack, seconds in sorted(stacks.items())
+        ]
+        path.write_text("".join(lines), encoding="utf-8")
+        return
+    path.write_text(json.dumps(_speedscope(stacks, name)), encoding="utf-8")
+
+
+def _speedscope(stacks: Mapping[Stack, float], name: str) -> dict[str, object]:
+    """Return a document of https://www.speedscope.app/file-format-schema.json."""
+    ordered = sorted(stacks.items())
+    frames = {label: number for number, label in enumerate(dict.fromkeys(each for stack in stacks for each in stack))}
+    samples: Sequence[Sequence[int]] = [[frames[each] for each in stack] for stack, _ in ordered]
+    weights = [seconds for _, seconds in ordered]
+    return {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "exporter": f"penstock profile, Python {sys.version.partition(' ')[0]}",
+        "name": name,
+        "activeProfileIndex": 0,
+        "shared": {"frames": [{"name": each} for each in frames]},
+        "profiles": [
+            {
+                "type": "sampled",
+                "name": name,
+                "unit": "seconds",
+                "startValue": 0,
+                "endValue": sum(weights),
+                "samples": samples,
+                "weights": weights,
+            }
+        ],
+    }
