@@ -74,11 +74,11 @@ def _batches(topic: str, keys: list[bytes | None], values: list[bytes | None], t
 
 CASES: dict[str, tuple[Callable[[], Program], Callable[[], Inputs]]] = {
     "word-count": (lambda: topology("dsl-word-count", IN, OUT), lines),
-    "word-count, by hand": (lambda: topology("word-count", IN, OUT), lines),
+    "word-count-by-hand": (lambda: topology("word-count", IN, OUT), lines),
     "windowed-count": (lambda: topology("dsl-windowed-count", IN, OUT), events),
-    "windowed-count, by hand": (lambda: topology("windowed-count", IN, OUT), events),
+    "windowed-count-by-hand": (lambda: topology("windowed-count", IN, OUT), events),
     "session-count": (lambda: dsl_program("dsl-session-count", IN, OUT, OTHER), events),
-    "session-count, by hand": (session_count_topology, events),
+    "session-count-by-hand": (session_count_topology, events),
     "stream-table-join": (lambda: topology("stream-table-join", IN, OUT), users_and_events),
     "stream-stream-join": (lambda: topology("stream-stream-join", IN, OUT), two_streams),
 }

@@ -143,6 +143,8 @@ class TableUpdates(TableOperator):
     An update that is older than the one before replaces it all the same, unless the store keeps versions.
     """
 
+    forwards_last = True
+
     def bind(self, context: ProcessorContext) -> Run:
         drop = context.metrics.drop
         if self.store is None:

@@ -29,6 +29,8 @@ class Aggregate(UpdatingOperator):
     old value. Kafka Streams: KStreamAggregate and KStreamReduce.
     """
 
+    forwards_last = True
+
     fold: Fold
 
     def bind(self, context: ProcessorContext) -> Run:

@@ -36,6 +36,8 @@ class TableFilter(TableOperator):
     (`forwards_all`).
     """
 
+    forwards_last = True
+
     keep: Keep
     forwards_all: bool = False
 
@@ -101,6 +103,8 @@ class MappingOperator(TableOperator):
 class TableMapValues(MappingOperator):
     """Forwards updates with what `function(key, value)` returns; a deletion stays one."""
 
+    forwards_last = True
+
     function: Callable[[Any, Any], Any]
 
     def bind(self, context: ProcessorContext) -> Run:
@@ -110,7 +114,7 @@ class TableMapValues(MappingOperator):
 class ToStream(Operator):
     """Forwards the new value of each Change."""
 
-    forwards_each = True
+    forwards_each = forwards_last = True
 
     def bind(self, context: ProcessorContext) -> Run:
         forward = context.send
