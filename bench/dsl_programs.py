@@ -24,8 +24,8 @@ def dsl_program(program: str, source: str, target: str, other: str) -> StreamsBu
         case "dsl-session-count":
             gaps = sessions(f"{GAP_MS}ms", grace=f"{RETENTION_MS - GAP_MS}ms")
             counts = stream.group_by_key().windowed_by(gaps).count("counts").to_stream()
-            made = counts.filter(lambda count: count is not None)
-            made = made.map(lambda key, value: (key.key, str(value)), with_key=True)
+            updates = counts.filter(lambda count: count is not None)
+            made = updates.map(lambda key, value: (key.key, str(value)), with_key=True)
         case "stream-table-join":
             users = builder.table(other, "users")
             made = stream.left_join(users, lambda event, user: f"{user} {len(event)}")

@@ -144,8 +144,9 @@ class Nodes:
             process = watched(process)
         return self._noting_record(process) if self._has_record_cache(node) else process
 
-    def _has_record_cache(self, node: ProcessorNode) -> bool:
-        return any(self._shared.stores[store].record_cache is not None for store in node.stores)
+    def _has_record_cache(self, node: Node) -> bool:
+        stores = node.stores if isinstance(node, ProcessorNode) else ()
+        return any(self._shared.stores[store].record_cache is not None for store in stores)
 
     def _noting_record(self, process: Run) -> Run:
         """Return `process` of a node with a record cache: what it puts is forwarded as of the record it processes."""
@@ -241,13 +242,14 @@ class Nodes:
 
     def _may_call(self, name: str, child: str, run: Run) -> bool:
         """Return whether a node may call its only child without an edge: whoever called the node catches all errors."""
-        processor, below = self._processors.get(name), self._processors.get(child)
+        processor, below, context = self._processors.get(name), self._processors.get(child), self._contexts.get(child)
         return (
             isinstance(processor, Operator)
             and isinstance(below, Operator)
+            and isinstance(context, NodeContext)
             and processor.forwards_last
-            and isinstance(run, FunctionType)
-            and not self._has_record_cache(self._nodes[name])
+            and (isinstance(run, FunctionType) or run is context.send)
+            and not any(map(self._has_record_cache, (self._nodes[name], self._nodes[child])))
         )
 
     def _find_failed(self, node: str, record: object, error: Exception | SystemExit) -> tuple[str, object]:

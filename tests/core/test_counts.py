@@ -137,7 +137,9 @@ def test_counts_are_those_of_an_observer(second: str, letters: str, values: list
         assert found["second"].records_in == found["second"].records_out == len(values) - thirds + direct
 
 
-@pytest.mark.parametrize("chain", ["ds", "dsd", "ods", "sod", "dod", "oddo", "o", "dxs", "xo", "sxd", "vdv", "dvs", "svdsv", "ovdo"])
+@pytest.mark.parametrize(
+    "chain", ["ds", "dsd", "ods", "sod", "dod", "oddo", "o", "dxs", "xo", "sxd", "vdv", "dvs", "svdsv", "ovdo"]
+)
 @given(values=st.lists(st.integers(0, 40), max_size=30), commit=st.integers(1, 7))
 def test_counts_of_a_chain_are_those_of_an_observer(chain: str, values: list[int], commit: int) -> None:
     """A child that forwards each record says how many its parent sent, but not where it has two parents (x).
