@@ -111,13 +111,18 @@ class TableMapValues(MappingOperator):
         return self.compile_map(context, self.function, of_none=False)
 
 
+@dataclass(kw_only=True, eq=False)
 class ToStream(Operator):
-    """Forwards the new value of each Change."""
+    """Forwards the new value of each Change. With `gets_values`, the table sends new values in place of Changes."""
 
     forwards_each = forwards_last = True
 
+    gets_values: bool = False
+
     def bind(self, context: ProcessorContext) -> Run:
         forward = context.send
+        if self.gets_values:
+            return forward
 
         def run(record: Record) -> None:
             forward((record[0], record[1][0], record[2], record[3]))

@@ -120,10 +120,10 @@ class SelectKey(OfFunction):
     forwards_each = forwards_last = True
 
     def bind(self, context: ProcessorContext) -> Run:
-        forward, function = context.send, keyed(self.function, with_key=self.with_key)
+        forward, function, with_key = context.send, self.function, self.with_key
 
         def run(record: Record) -> None:
-            key = function(record[0], record[1])
+            key = function(record[0], record[1]) if with_key else function(record[1])
             # It may be a part of the value.
             forward((key if type(key) in IMMUTABLE else own_copy(key), record[1], record[2], record[3]))
 
