@@ -13,6 +13,7 @@ BENCHMARKS = {
     "core-count": "bench.core:core_count",
     "core-windowed-count": "bench.core:core_windowed_count",
     "dsl-count": "bench.dsl:dsl_count",
+    "dsl-costs": "bench.dsl_costs:dsl_costs",
     "branches": "bench.branches:branches",
     "spark-local-count": "bench.spark_local:count",
     "spark-local-windowed-count": "bench.spark_local:windowed_count",

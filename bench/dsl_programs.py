@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.plugins.dsl import StreamsBuilder, tumbling, within
+from penstock.plugins.dsl import StreamsBuilder, sessions, tumbling, within
 
-from .programs import RETENTION_MS, WINDOW_MS
+from .programs import GAP_MS, RETENTION_MS, WINDOW_MS
 
 JOIN = within("12s", grace="10s")
 
@@ -21,6 +21,11 @@ def dsl_program(program: str, source: str, target: str, other: str) -> StreamsBu
             windows = tumbling(f"{WINDOW_MS}ms", grace=f"{RETENTION_MS - WINDOW_MS}ms")
             counts = stream.group_by_key().windowed_by(windows).count("counts").to_stream()
             made = counts.map(lambda key, value: (key.key, str(value)), with_key=True)
+        case "dsl-session-count":
+            gaps = sessions(f"{GAP_MS}ms", grace=f"{RETENTION_MS - GAP_MS}ms")
+            counts = stream.group_by_key().windowed_by(gaps).count("counts").to_stream()
+            updates = counts.filter(lambda count: count is not None)
+            made = updates.map(lambda key, value: (key.key, str(value)), with_key=True)
         case "stream-table-join":
             users = builder.table(other, "users")
             made = stream.left_join(users, lambda event, user: f"{user} {len(event)}")

@@ -31,6 +31,10 @@ class Processor(ABC):
     """Whether it forwards each record that it gets once, at once, unless it raises or drops it
     (`context.metrics.drop`), and nothing else: then the engine need not count the records that it forwards, or gets. An
     operator may set it in `bind`, where it knows its stores."""
+    forwards_last: ClassVar[bool] = False
+    """Whether it is an operator whose function forwards a record at most once, to all children, does nothing after
+    that, and has no `try` around it; and it forwards nowhere else. Then the engine may let it call its only child
+    without the function between two nodes that catches the child's errors."""
 
     @classmethod
     def stores(cls, *args: Any, **options: Any) -> Iterable[StoreBuilder]:

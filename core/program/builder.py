@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..clock import Duration
+from ..context import ProcessorContext
 from ..errors import TopologyError
+from ..operator import Operator, Run
 from ..processor import Processor, ValueTransformer
 from ..record import Record
 from ..store import StoreBuilder
@@ -339,12 +341,19 @@ class Topology(Drawn):
         return f": {question}" if question else ""
 
 
-class DropNullKeys(Processor):
+class DropNullKeys(Operator):
     """Forwards records that have a key; the others would not meet their like in any partition."""
 
-    def process(self, record: Record) -> None:
-        if record.key is not None:
-            self.context.forward(record)
+    forwards_last = True
+
+    def bind(self, context: ProcessorContext) -> Run:
+        send = context.send
+
+        def run(record: Record) -> None:
+            if record[0] is not None:
+                send(record)
+
+        return run
 
 
 def timer_store(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ..record import Headers, Record
 from ..support.own_copy import own_copy
 
+_new = tuple.__new__  # a NamedTuple's own constructor is a Python function
 _ENTRY_BYTES = 200
 """Bytes of an entry beside its key and value."""
 
@@ -140,18 +141,21 @@ class RecordCache:
         update of the key already waits. `size` is about how many bytes key and value have. The source record is kept,
         and counts, too: when forwarding fails, it is the dead letter.
         """
-        context = self.context()
-        if (source := context.source) is not None:
-            size += len(source.key or b"") + len(source.value or b"")
+        context, budget = self.context(), self._budget
+        if (source := context[2]) is not None:
+            _, _, _, raw_key, raw_value, _, _ = source
+            size += len(raw_key or b"") + len(raw_value or b"")
         before = self._updates.pop(which, None)
         if before is None:
-            self._add(size + _ENTRY_BYTES)
+            added = size + _ENTRY_BYTES
         else:
-            old = before.old
-            self._add(size - before.size)
+            _, _, old, size_before, _ = before
+            added = size - size_before
+        self._bytes += added
+        budget.used_bytes += added
         # At the end: the order is that of the last put.
-        self._updates[which] = _Update(key, new, old, size, context)
-        if self._budget.used_bytes > self._budget.max_bytes:
+        self._updates[which] = _new(_Update, (key, new, old, size, context))
+        if budget.used_bytes > budget.max_bytes:
             self.flush()
 
     def flush(self) -> bool:

@@ -9,11 +9,14 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from traceback import walk_tb
+from types import FunctionType
 from typing import Any
 
 from ..compiled import records as compiled
 from ..context import NodeMetrics
 from ..errors import TopologyError
+from ..operator import Operator
 from ..processor import Processor, ValueTransformer
 from ..program.nodes import Node, ProcessorNode, SinkNode, SourceNode, Subtopology
 from ..record import Record, as_record
@@ -57,10 +60,13 @@ class Nodes:
         self._processors: dict[str, Processor | ValueTransformer] = {}
         # By parent: its counts, and its children.
         self._edges: dict[str, tuple[EdgeCounts, tuple[str, ...]]] = {}
+        self._runs: dict[str, Run] = {}
+        self._calls: dict[str, str] = {}  # by parent: the only child, if it is called without an edge
         self._known: set[str] = set()  # parents whose counts do not follow from how many records they get
         self._parents = Counter(child for each in subtopology.children.values() for child in each)
         self._received = dict.fromkeys(self._nodes, 0)
         self._is_closed = False
+        failures.find_failed = self._find_failed
 
     # ------------------------------------------------------------------ building
 
@@ -69,7 +75,7 @@ class Nodes:
 
         `visits` gets the visitors.
         """
-        runs: dict[str, Run] = {}
+        runs = self._runs
         for node in reversed(self._subtopology.nodes):
             children = [(child, runs[child]) for child in self._subtopology.children.get(node.name, ())]
             runs[node.name] = self._compile_node(node, children)
@@ -137,9 +143,11 @@ class Nodes:
         process = bind_processor(f"node {node.name!r} in task {self._shared.task_id}", processor, context)
         if not processor.takes_tuples:
             process = watched(process)
-        if any(self._shared.stores[store].record_cache is not None for store in node.stores):
-            return self._noting_record(process)
-        return process
+        return self._noting_record(process) if self._has_record_cache(node) else process
+
+    def _has_record_cache(self, node: Node) -> bool:
+        stores = node.stores if isinstance(node, ProcessorNode) else ()
+        return any(self._shared.stores[store].record_cache is not None for store in stores)
 
     def _noting_record(self, process: Run) -> Run:
         """Return `process` of a node with a record cache: what it puts is forwarded as of the record it processes."""
@@ -179,7 +187,8 @@ class Nodes:
             forward, counts = self._compile_forward(name, children, keeps=keeps)
         if is_known:
             self._known.add(name)
-        forward.__qualname__ = "forward"  # its name in Python's own errors
+        if name not in self._calls:
+            forward.__qualname__ = "forward"  # its name in Python's own errors
         self._edges[name] = counts, tuple(child for child, _ in children)
         return forward
 
@@ -215,6 +224,9 @@ class Nodes:
 
     def _compile_uncounted(self, name: str, child: str, run: Run, *, keeps: bool) -> Callable[..., None]:
         """Return forward(record, to=None) to an only child, where the number of records is known otherwise."""
+        if self._may_call(name, child, run):
+            self._calls[name] = child
+            return run
         failed = self._failures.processing
         if keeps and not self._is_plain_sink(child):
             run = _with_own_values(run)
@@ -230,6 +242,36 @@ class Nodes:
         return (
             forward if compiled is None else compiled.forward(forward, run, _caught(failed), child, RECORD_ERRORS, None)
         )
+
+    def _may_call(self, name: str, child: str, run: Run) -> bool:
+        """Return whether a node may call its only child without an edge: whoever called the node catches all errors."""
+        processor, below, context = self._processors.get(name), self._processors.get(child), self._contexts.get(child)
+        return (
+            isinstance(processor, Operator)
+            and isinstance(below, Operator)
+            and isinstance(context, NodeContext)
+            and processor.forwards_last
+            and (isinstance(run, FunctionType) or run is context.send)
+            and not any(map(self._has_record_cache, (self._nodes[name], self._nodes[child])))
+        )
+
+    def _find_failed(self, node: str, record: object, error: Exception | SystemExit) -> tuple[str, object]:
+        """Return the node that failed, and its record, of `node` and those below it that are called without an edge.
+
+        It is the last one whose function is in the traceback. So only a failure costs something.
+        """
+        frames = (frame for frame, _ in walk_tb(error.__traceback__))
+        failed, run, below = (node, record), None, node if node in self._calls else None
+        while below is not None:
+            if self._runs[below] is not run:  # else it passes all on: its function is that of its child
+                run = self._runs[below]
+                code = getattr(run, "__code__", None)
+                frame = next((each for each in frames if each.f_code is code), None)
+                if frame is None:
+                    break
+                record = frame.f_locals[frame.f_code.co_varnames[0]]
+            failed, below = (below, record), self._calls.get(below)
+        return failed
 
     def _compile_forward(
         self, name: str, children: list[tuple[str, Run]], *, keeps: bool

@@ -119,6 +119,8 @@ class Failures:
         self._send_dead_letter = send_dead_letter
         self.skipped = Counter[str]()
         """Number of records of each node that it failed for, and that were skipped."""
+        self.find_failed: Callable[[str, object, Exception | SystemExit], tuple[str, object]] = _as_caught
+        """Returns which node failed, and for which record, of one and those that it calls without an edge."""
 
     @property
     def need_sources(self) -> bool:
@@ -133,7 +135,8 @@ class Failures:
         self._decide(failure, self._settings.deserialization_handler, "deserialization")
 
     def processing(self, node: str, record: object, error: Exception | SystemExit) -> None:
-        """Ask about an exception that `node` raised for `record`."""
+        """Ask about an exception that `node`, or one that it calls, raised for `record`."""
+        node, record = self.find_failed(node, record, error)
         self._processing(node, record, error)
         self.skipped[node] += 1
 
@@ -226,6 +229,10 @@ class Failures:
                 failure.raw_key and failure.raw_key[:_SHOWN_BYTES],
                 failure.raw_value and failure.raw_value[:_SHOWN_BYTES],
             )  # fmt: skip
+
+
+def _as_caught(node: str, record: object, error: Exception | SystemExit) -> tuple[str, object]:
+    return node, record
 
 
 def key_of(failure: Failure, what: Hashable = None) -> FailureKey:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol
 from ..record import Record, RecordBatch, RecordMetadata
 from ..store.record_cache import RecordContext, SourceRecord
 
+_new = tuple.__new__
+
 
 class Front(NamedTuple):
     """How far everything in front of a task has been read: its inputs, and those of tasks whose topics it reads.
@@ -166,15 +168,18 @@ class Progress:
 
     def record_context(self) -> RecordContext:
         """Return the record that a node with a record cache processes now."""
-        if self.keeps_sources:
+        current = self.input
+        if self.keeps_sources or current is None or current.batch is None:
             source = self.source()
-        else:
-            metadata = self.record_metadata()
-            source = None if metadata is None else SourceRecord(*metadata)
+            if source is not None and not self.keeps_sources:
+                source = SourceRecord(*source[:3])
+        else:  # each put into a store with a record cache passes here
+            batch, column = current.batch, current.column_index(self.current_index())
+            source = _new(SourceRecord, (batch.topic, batch.partition, batch.offsets[column], None, None, (), -1))
         record = self.record
         if record is None:
             return RecordContext(self.stream_time, (), source)
-        return RecordContext(record[2], record[3], source)
+        return _new(RecordContext, (record[2], record[3], source))
 
 
 def source_at(batch: RecordBatch, column: int) -> SourceRecord:

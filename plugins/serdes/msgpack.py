@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
@@ -74,6 +74,14 @@ class MsgpackSerde(Serde[Any]):
             return _Writer(1, _SURROGATES).pack(value)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise _unwritable(value, error) from error
+
+    def serializer(self) -> Callable[[Any], bytes]:
+        """Return the packer itself: text with lone surrogates is refused, which only `serialize` writes."""
+        return self._pack
+
+    def deserialize_column(self, column: Sequence[bytes | None]) -> list[Any]:
+        hook = self._read_extension
+        return [None if data is None else unpackb(data, ext_hook=hook, strict_map_key=False) for data in column]
 
     def deserialize(self, data: bytes) -> Any:
         """Return the value. Raises SerdeError for bytes that are not MessagePack, or have an unknown extension type."""

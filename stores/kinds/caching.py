@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock import Windowed
+from penstock import ValueAndTimestamp, Windowed
 from penstock.store.record_cache import RecordCache
 from penstock.support.own_copy import IMMUTABLE, own_copy
 
@@ -15,6 +15,7 @@ from .plain import PlainStore
 from .session import BucketSessionStore
 from .window import BucketWindowStore
 
+_new = tuple.__new__
 _SMALL = 16
 """About how many bytes a number has."""
 
@@ -57,16 +58,21 @@ def cache_key_value_store(store: PlainStore, cache: RecordCache) -> PlainStore:
     """Let `cache` have the updates of a key-value store; return the store."""
     put, get = store.put, store.get
     notes = _Notes(cache, store.keys, store.user_values)
+    has, note, frozen, key_types = cache.has, cache.note, notes.frozen, store.keys.types
 
     def cached(key: Any, value: Any, **options: Any) -> None:
         if cache.listener is None:
             put(key, value, **options)
             return
-        which = notes.which(key)
-        old = None if cache.has(which) else get(key)
-        put(key, value, **options)
-        new = notes.frozen(key, value)
-        cache.note(which, notes.own(key), new, old, _size(key) + _size(new))
+        is_plain = type(key) in key_types
+        which = key if is_plain else notes.which(key)
+        old = None if has(which) else get(key)
+        if options:
+            put(key, value, **options)
+        else:
+            put(key, value)
+        new = frozen(key, value)
+        note(which, key if is_plain else notes.own(key), new, old, _size(key) + _size(new))
 
     def sent(key: Any) -> Any:
         which = notes.which(key)
@@ -81,18 +87,21 @@ def cache_window_store(store: BucketWindowStore, cache: RecordCache) -> BucketWi
     """Let `cache` have the updates of a window store; return the store. Listeners get windowed keys."""
     put, fetch = store.put, store.fetch
     notes = _Notes(cache, store.keys, store.values)
+    has, note, frozen, key_types, end_of = cache.has, cache.note, notes.frozen, store.keys.types, store.end_of
 
     def cached(key: Any, value: Any, window_start: Any = None) -> None:
         if cache.listener is None:
             put(key, value, window_start)
             return
-        which = (notes.which(key), window_start)
-        old = None if cache.has(which) else fetch(key, window_start)
+        is_plain = type(key) in key_types
+        which = (key if is_plain else notes.which(key), window_start)
+        old = None if has(which) else fetch(key, window_start)
         put(key, value, window_start)
         # Also if the store has dropped it as expired: what is put there is an update, as it is without a cache.
-        new = notes.frozen(key, value)
-        windowed = Windowed(notes.own(key), window_start, store.end_of(window_start))
-        cache.note(which, windowed, new, old, _size(key) + _size(new) + _SMALL)
+        new = frozen(key, value)
+        own_key = key if is_plain else notes.own(key)
+        windowed = _new(Windowed, (own_key, window_start, end_of(window_start)))
+        note(which, windowed, new, old, _size(key) + _size(new) + _SMALL)
 
     def sent(windowed: Any) -> Any:
         key, window_start, _ = windowed
@@ -143,7 +152,14 @@ def _replace(store: Any, cache: RecordCache, put: Callable[..., None]) -> None:
 
 
 def _size(part: Any) -> int:
-    if type(part) is Encoded:
+    kind = type(part)
+    if kind is str or kind is bytes:
+        return len(part)
+    if kind is int:
+        return _SMALL
+    if kind is ValueAndTimestamp:
+        return _SMALL + _size(part[0])
+    if kind is Encoded:
         return len(part.data)
     if isinstance(part, (str, bytes)):
         return len(part)

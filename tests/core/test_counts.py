@@ -21,7 +21,7 @@ OUT, OTHER = "out", "other"
 class Doubles(Operator):
     """Forwards each record; fails for one of five values, and for one of seven makes what the sink cannot write."""
 
-    forwards_each = True
+    forwards_each = forwards_last = True
 
     def bind(self, context: ProcessorContext) -> Run:
         send = context.send
@@ -36,7 +36,7 @@ class Doubles(Operator):
 class Same(Operator):
     """Forwards each record."""
 
-    forwards_each = True
+    forwards_each = forwards_last = True
 
     def bind(self, context: ProcessorContext) -> Run:
         return context.send
@@ -45,7 +45,7 @@ class Same(Operator):
 class Drops(Operator):
     """Forwards each record but one of four values, which it drops; fails for one of six."""
 
-    forwards_each = True
+    forwards_each = forwards_last = True
 
     def bind(self, context: ProcessorContext) -> Run:
         send, drop = context.send, context.metrics.drop
@@ -60,8 +60,24 @@ class Drops(Operator):
         return run
 
 
+class Divides(Operator):
+    """Forwards each record, and fails for one of seven values."""
+
+    forwards_each = forwards_last = True
+
+    def bind(self, context: ProcessorContext) -> Run:
+        send = context.send
+
+        def run(record: Any) -> None:
+            send((record[0], record[1] + 0 // (record[1] % 7), record[2], record[3]))
+
+        return run
+
+
 class Odd(Operator):
     """Forwards some records: nothing says how many but a count."""
+
+    forwards_last = True
 
     def bind(self, context: ProcessorContext) -> Run:
         send = context.send
@@ -121,11 +137,16 @@ def test_counts_are_those_of_an_observer(second: str, letters: str, values: list
         assert found["second"].records_in == found["second"].records_out == len(values) - thirds + direct
 
 
-@pytest.mark.parametrize("chain", ["ds", "dsd", "ods", "sod", "dod", "oddo", "o", "dxs", "xo", "sxd"])
+@pytest.mark.parametrize(
+    "chain", ["ds", "dsd", "ods", "sod", "dod", "oddo", "o", "dxs", "xo", "sxd", "vdv", "dvs", "svdsv", "ovdo"]
+)
 @given(values=st.lists(st.integers(0, 40), max_size=30), commit=st.integers(1, 7))
 def test_counts_of_a_chain_are_those_of_an_observer(chain: str, values: list[int], commit: int) -> None:
-    """A child that forwards each record says how many its parent sent, but not where it has two parents (x)."""
-    kinds: dict[str, Any] = {"d": Drops, "o": Odd, "s": Same, "x": Same}
+    """A child that forwards each record says how many its parent sent, but not where it has two parents (x).
+
+    Each failure counts at the node that failed, also where nodes call each other without an edge.
+    """
+    kinds: dict[str, Any] = {"d": Drops, "v": Divides, "o": Odd, "s": Same, "x": Same}
     topology = Topology().add_source("in", "in", value_serde="int")
     parent, here = "in", values
     expected: dict[str, tuple[int, int, int]] = {}
@@ -141,6 +162,9 @@ def test_counts_of_a_chain_are_those_of_an_observer(chain: str, values: list[int
         if letter == "d":
             lost = sum(value % 4 == 3 or value % 6 == 0 for value in here)
             here = [value for value in here if value % 4 != 3 and value % 6]
+        elif letter == "v":
+            lost = sum(value % 7 == 0 for value in here)
+            here = [value for value in here if value % 7]
         elif letter == "o":
             here = [value for value in here if value % 2]
         expected[name] = (got, len(here), lost)

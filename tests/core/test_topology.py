@@ -347,7 +347,7 @@ def test_a_repartition_drops_records_without_a_key() -> None:
     assert isinstance(node.supplier, type)
     forwarded: list[Record] = []
     processor: Any = node.supplier()
-    processor.init(SimpleNamespace(forward=forwarded.append))
+    processor.init(SimpleNamespace(send=forwarded.append))
     for key in ("a", None, ""):
         processor.process(Record(key, "v", 0))
     assert [record.key for record in forwarded] == ["a", ""]

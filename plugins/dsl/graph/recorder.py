@@ -184,16 +184,18 @@ class Recorder:
 
     def tapped(self, settings: Settings, step: Step) -> tuple[Topology, str]:
         """Return the topology, and in it the name of the node whose children get the records of `step`."""
-        writer = self._write(settings)
+        writer = self._write(settings, step.name)
         return writer.topology, writer.names_of([step.name])[0]
 
-    def _write(self, settings: Settings) -> Writer:
+    def _write(self, settings: Settings, tapped: str | None = None) -> Writer:
+        """Write all steps. The one that is `tapped` sends what its verbs ask for, and more children may get it."""
         writer = Writer(settings)
         root = copied(self.root)
         if settings.optimizes("merge_repartition_topics"):
             writer.renamed |= merge_repartitions(in_order(root), self.names.copied())
         for step in in_order(root):
-            step.optimise(settings)
+            if step.name != tapped:
+                step.optimise(settings)
         for step in in_order(root):
             step.write(writer)
         for sources in self.copartitioned:

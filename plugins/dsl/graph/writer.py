@@ -143,7 +143,7 @@ OF_DSL = Advice(
 class PassThrough(Operator):
     """Forwards each record."""
 
-    forwards_each = True
+    forwards_each = forwards_last = True
 
     def bind(self, context: ProcessorContext) -> Run:
         return context.send

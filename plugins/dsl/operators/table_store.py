@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,8 @@ from penstock import (
     ValueAndTimestamp,
     ValueTimestampHeaders,
     VersionedKeyValueStore,
-    VersionedStoreSpec,
 )
 from penstock.operator import Operator, Run, new
-
-from ..graph.materialized import TableStoreSpec
-from ..graph.step import ProcessorStep
-from ..graph.writer import Writer
 
 
 class NotLatest(Change):
@@ -143,6 +138,8 @@ class TableUpdates(TableOperator):
     An update that is older than the one before replaces it all the same, unless the store keeps versions.
     """
 
+    forwards_last = True
+
     def bind(self, context: ProcessorContext) -> Run:
         drop = context.metrics.drop
         if self.store is None:
@@ -207,43 +204,37 @@ NULL_KEY, NULL_VALUE, LATE = "null_key", "null_value", "late"
 class UpdatingOperator(TableOperator):
     """A processor that puts aggregates into its store, named `store`, and sends what changed as a Change.
 
-    With `keeps_headers`, the store keeps the last record's headers.
+    With `keeps_headers`, the store keeps the last record's headers. With `sends_values`, new values are sent in place
+    of Changes.
     """
 
     store: str
     keeps_headers: bool = False
+    sends_values: bool = False
 
     @property
     def _stored(self) -> Stored:
         return with_headers if self.keeps_headers else with_timestamp
 
-    def _forward(self, context: ProcessorContext, store: StateStore) -> Run:
-        """Return the function that sends an update at once, or does nothing if it leaves when the cache is flushed."""
-        return self._emitter(context) if store.record_cache is None else waiting
+    def _announcing(self, context: ProcessorContext, send: Run) -> Run:
+        if not self.sends_values:
+            return super()._announcing(context, send)
 
+        def send_value(record: Any) -> None:
+            send((record[0], record[1][0], record[2], record[3]))
 
-def updating_step(
-    name: str,
-    supplier: Callable[..., UpdatingOperator],
-    options: Mapping[str, Any],
-    declare: Callable[[Writer], TableStoreSpec],
-    *,
-    needs_key_serde: bool = False,
-) -> ProcessorStep:
-    """Return the step of an UpdatingOperator with the store that `declare` returns.
+        return super()._announcing(context, send_value)
 
-    One that `needs_key_serde` gets that of the store, as well.
-    """
+    def _compile_send(self, context: ProcessorContext, store: StateStore) -> tuple[Run, bool]:
+        """Return the function that sends an update at once, and whether it takes the new value in place of a Change.
 
-    def late(writer: Writer) -> dict[str, Any]:
-        store = declare(writer)
-        keeps_headers = not isinstance(store, VersionedStoreSpec) and store.headers
-        found: dict[str, Any] = {"store": store.name, **({"keeps_headers": True} if keeps_headers else {})}
-        if needs_key_serde:
-            found["key_serde"] = store.key_serde or writer.settings.state_serde
-        return found
-
-    return ProcessorStep(name, supplier, options, stores=lambda writer: (declare(writer),), late=late)
+        It does nothing if updates leave when the record cache is flushed.
+        """
+        if store.record_cache is not None:
+            return waiting, True
+        if self.sends_values and store.forwarding is None:
+            return context.send, True
+        return self._emitter(context), False
 
 
 def with_timestamp(value: Any, timestamp: int, headers: Headers) -> Any:

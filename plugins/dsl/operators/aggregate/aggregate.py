@@ -29,6 +29,8 @@ class Aggregate(UpdatingOperator):
     old value. Kafka Streams: KStreamAggregate and KStreamReduce.
     """
 
+    forwards_last = True
+
     fold: Fold
 
     def bind(self, context: ProcessorContext) -> Run:
@@ -36,15 +38,10 @@ class Aggregate(UpdatingOperator):
         if isinstance(store, VersionedKeyValueStore):
             return self._bind_versioned(context)
         self.forwards_each = store.record_cache is None
-        if isinstance(self.fold, Counting) and not self.keeps_headers:
-            return self._bind_count(context)
-        initial, take, stored, sends_old = (
-            self.fold.initial,
-            self.fold.compile_take(context.node),
-            self._stored,
-            self.sends_old and store.record_cache is None,
-        )
-        get, put, forward, drop = store.get, store.put, self._forward(context, store), context.metrics.drop
+        initial, take, counts = self.fold.initial, self.fold.compile_take(context.node), isinstance(self.fold, Counting)
+        stored, keeps_headers, sends_old = self._stored, self.keeps_headers, self.sends_old and self.forwards_each
+        get, put, drop = store.get, store.put, context.metrics.drop
+        send, of_values = self._compile_send(context, store)
 
         def run(record: Record) -> None:
             key, value, timestamp, headers = record
@@ -59,33 +56,12 @@ class Aggregate(UpdatingOperator):
                 if entry[1] > timestamp:
                     timestamp = entry[1]
                 before = (old if type(old) in IMMUTABLE else own_copy(old)) if sends_old else None
-            aggregate = take(key, value, old)
-            put(key, stored(aggregate, timestamp, headers))
-            forward((key, new(Change, (aggregate, before)), timestamp, headers))
-
-        return run
-
-    def _bind_count(self, context: ProcessorContext) -> Run:
-        """Return the function for counts, the most common aggregation: without a call for the next aggregate."""
-        store = context.get_store(self.store)
-        get, put, forward, drop = store.get, store.put, self._forward(context, store), context.metrics.drop
-        sends_old = self.sends_old
-
-        def run(record: Record) -> None:
-            key, value, timestamp, headers = record
-            if key is None or value is None:
-                drop(NULL_KEY if key is None else NULL_VALUE)
-                return
-            entry = get(key)
-            if entry is None:
-                count, old = 1, None
-            else:
-                old, before = entry
-                if before > timestamp:
-                    timestamp = before
-                count = old + 1
-            put(key, new(ValueAndTimestamp, (count, timestamp)))
-            forward((key, new(Change, (count, old if sends_old else None)), timestamp, headers))
+            aggregate = old + 1 if counts else take(key, value, old)
+            if aggregate is None or keeps_headers:
+                put(key, stored(aggregate, timestamp, headers))
+            else:  # the common case, without a call
+                put(key, new(ValueAndTimestamp, (aggregate, timestamp)))
+            send((key, aggregate if of_values else new(Change, (aggregate, before)), timestamp, headers))
 
         return run
 

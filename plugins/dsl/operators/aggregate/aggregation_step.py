@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from penstock import Duration, SessionStoreSpec, TopologyError, WindowStoreSpec, duration_ms
+from penstock import (
+    Duration,
+    SessionStoreSpec,
+    Settings,
+    TopologyError,
+    VersionedStoreSpec,
+    WindowStoreSpec,
+    duration_ms,
+)
 from penstock.store.division import Division
 
 from ...graph.functions import check_function
@@ -16,7 +25,8 @@ from ...graph.sources import RepartitionStep, repartition_names
 from ...graph.step import Flow, ProcessorStep, Step
 from ...graph.writer import Writer
 from ..reading import ClosedWindowGetter, StoreGetter, TableSource, ValueGetter, WindowGetter, WrittenTable
-from ..table_store import updating_step
+from ..stateless.derived_table import ToStream
+from ..table_store import UpdatingOperator
 from .aggregate import Aggregate
 from .folds import Fold
 from .sessions import SessionAggregate
@@ -152,12 +162,46 @@ def table_source(
     return WrittenTable(WindowGetter(made.name), made, *steps)
 
 
+class AggregationStep(ProcessorStep):
+    """Writes an UpdatingOperator with the store that `declare` returns.
+
+    One that `needs_key_serde` gets that of the store, as well.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        supplier: Callable[..., UpdatingOperator],
+        options: Mapping[str, Any],
+        declare: Callable[[Writer], TableStoreSpec],
+        *,
+        needs_key_serde: bool = False,
+    ) -> None:
+        def late(writer: Writer) -> dict[str, Any]:
+            store = declare(writer)
+            keeps_headers = not isinstance(store, VersionedStoreSpec) and store.headers
+            found: dict[str, Any] = {"store": store.name, **({"keeps_headers": True} if keeps_headers else {})}
+            if needs_key_serde:
+                found["key_serde"] = store.key_serde or writer.settings.state_serde
+            return found
+
+        super().__init__(name, supplier, options, stores=lambda writer: (declare(writer),), late=late)
+
+    def optimise(self, settings: Settings) -> None:
+        """Send new values in place of Changes, if nothing but `to_stream` gets them."""
+        readers = [each for each in self.children if isinstance(each, ProcessorStep) and each.supplier is ToStream]
+        if readers and len(readers) == len(self.children):
+            self.options = {**self.options, "sends_values": True}
+            for each in readers:
+                each.options = {**each.options, "gets_values": True}
+
+
 def aggregation_step(
     name: str, fold: Fold, made: Materialized, serdes: Serdes, windows: AnyWindows | None, emit: Emit
 ) -> ProcessorStep:
     """Return the step of an aggregation, over windows or without. `serdes` are its store's."""
     if windows is None:
-        return updating_step(name, Aggregate, {"fold": fold}, lambda writer: made.key_value(writer, serdes))
+        return AggregationStep(name, Aggregate, {"fold": fold}, lambda writer: made.key_value(writer, serdes))
     supplier: Any
     closes_after = windows.grace_ms  # a session, and a sliding window, has its last ms, so it closes one later
     if isinstance(windows, SessionWindows):
@@ -179,7 +223,7 @@ def aggregation_step(
             store = made.window(writer, serdes, kept * (1 + step.keeps_closed_windows), size, windows.form)
             return replace(store, division=Division(window_end=windows.end_of))
 
-    step = updating_step(
+    step = AggregationStep(
         name,
         supplier,
         {"fold": fold, "windows": windows, **emit.options(name)},

@@ -9,7 +9,7 @@ from typing import Any
 from penstock import Change, FlushListener, Headers, ProcessorContext, Record, ValueTimestampHeaders, Windowed
 from penstock.operator import new
 from penstock.program.serdes import SerdeLike
-from penstock.support.own_copy import own_copy
+from penstock.support.own_copy import IMMUTABLE, own_copy
 
 from ..closing import Note, OpenWindows, WindowTime
 from ..table_store import LATE
@@ -39,19 +39,21 @@ class SessionAggregate(WindowedOperator):
         store = context.get_store(self.store)
         find, put, remove, drop = store.find_sessions, store.put, store.remove, context.metrics.drop
         gap, on_close, keeps_headers = self.windows.gap_ms, self.on_close, self.keeps_headers
-        fold, take_value = self.fold, self.fold.compile_take(context.node)
-        update, emit = self._compile_update(context, store), self._emitter(context)
+        initial, merged, take_value = self.fold.initial, self.fold.merged, self.fold.compile_take(context.node)
+        emit, sends_old = self._emitter(context), self.sends_old
+        send_update, of_values = self._compile_send(context, store)
+        sends_updates = not on_close and store.record_cache is None
         key_bytes = bytes_of_keys(self.key_serde, context)
 
         def take(record: Record) -> bool:
             key, value, timestamp, headers = record
             start = end = timestamp
-            aggregate = fold.initial()
-            with find(key, timestamp - gap, timestamp + gap) as rows:
-                stored = list(rows)
+            aggregate = initial()
+            stored = list(find(key, timestamp - gap, timestamp + gap))
             found = [(each, entry[0]) for each, entry in stored] if keeps_headers else stored
             for (_, one_start, one_end), entry in found:
-                aggregate = fold.merged(key, aggregate, own_copy(entry))  # `entry` is the old value
+                # `entry` is the old value
+                aggregate = merged(key, aggregate, entry if type(entry) in IMMUTABLE else own_copy(entry))
                 start = one_start if one_start < start else start
                 end = one_end if one_end > end else end
             if end <= time.closed:
@@ -76,14 +78,18 @@ class SessionAggregate(WindowedOperator):
                     for session, entry in stored:
                         put(session, entry)
                 raise
-            if grows:
-                for session, entry in found:
-                    update(own_copy(key), session[1], session[2], None, entry, session[2], headers)
-            if on_close and (kept is None or len(found) != 1 or found[0][0][1] != start):
+            if sends_updates:
+                for session, entry in found if grows else ():
+                    own_key = key if type(key) in IMMUTABLE else own_copy(key)
+                    update = None if of_values else new(Change, (None, entry if sends_old else None))
+                    send_update((new(Windowed, (own_key, session[1], session[2])), update, session[2], headers))
+            elif on_close and (kept is None or len(found) != 1 or found[0][0][1] != start):
                 raw = key_bytes(key)
-                merged = [(session[1], raw) for session, _ in found]
-                open_windows.merge(merged, end, None if kept is None else (start, raw), key)
-            update(key, start, end, aggregate, before, end, headers)
+                replaced = [(session[1], raw) for session, _ in found]
+                open_windows.merge(replaced, end, None if kept is None else (start, raw), key)
+            if sends_updates:
+                update = aggregate if of_values else new(Change, (aggregate, before if sends_old else None))
+                send_update((new(Windowed, (key, start, end)), update, end, headers))
             return True
 
         def send(due: list[Note], headers: Headers) -> None:

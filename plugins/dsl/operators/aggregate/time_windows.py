@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import Change, Headers, ProcessorContext, Record, Windowed
+from penstock import Change, Headers, ProcessorContext, Record, ValueAndTimestamp, Windowed
 from penstock.operator import new
 from penstock.support.own_copy import IMMUTABLE, own_copy
 
 from ..closing import NEVER, Note, OpenWindows, WindowTime
 from ..table_store import LATE
+from .folds import Counting
 from .windowed_operator import Send, Take, WindowedOperator
-from .windows import TimeWindows
+from .windows import TimeWindows, TumblingWindows
 
 
 @dataclass(kw_only=True, eq=False)
@@ -36,15 +37,21 @@ class WindowAggregate(WindowedOperator):
         store = context.get_store(self.store)
         fetch, put, drop = store.fetch, store.put, context.metrics.drop
         initial, take_value, stored = self.fold.initial, self.fold.compile_take(context.node), self._stored
-        windows_for, on_close = self.windows.compile(), self.on_close
+        counts = isinstance(self.fold, Counting)
+        windows_for, length, on_close = self.windows.compile(), _tumbling_ms(self.windows), self.on_close
         emit, sends_old, keeps_headers = self._emitter(context), self.sends_old, self.keeps_headers
+        send_update, of_values = self._compile_send(context, store)
         sends_updates = not on_close and store.record_cache is None
         sends_old = sends_old and sends_updates
 
         def take(record: Record) -> bool:
             key, value, timestamp, headers = record
             closed = time.closed
-            windows = windows_for(timestamp)
+            if length is None:
+                windows = windows_for(timestamp)
+            else:  # the most common windows, without a call
+                first = timestamp - timestamp % length
+                windows = ((first, first + length),)
             taken = not windows
             # Each of several windows gets its own: it may be changed there, or become the aggregate.
             are_own = len(windows) < 2 or (type(value) in IMMUTABLE and type(key) in IMMUTABLE)
@@ -62,12 +69,16 @@ class WindowAggregate(WindowedOperator):
                     old = entry[0]
                     at = timestamp if timestamp >= entry[1] else entry[1]
                     before = (old if type(old) in IMMUTABLE else own_copy(old)) if sends_old else None
-                aggregate = take_value(key, value, old)
-                put(key, stored(aggregate, at, headers), start)
+                aggregate = old + 1 if counts else take_value(key, value, old)
+                if aggregate is None or keeps_headers:
+                    put(key, stored(aggregate, at, headers), start)
+                else:  # the common case, without a call
+                    put(key, new(ValueAndTimestamp, (aggregate, at)), start)
                 if on_close:
                     open_windows.add(end, start)
                 elif sends_updates:
-                    emit((new(Windowed, (key, start, end)), new(Change, (aggregate, before)), at, headers))
+                    update = aggregate if of_values else new(Change, (aggregate, before))
+                    send_update((new(Windowed, (key, start, end)), update, at, headers))
             return taken
 
         def send(due: list[Note], headers: Headers) -> None:
@@ -85,6 +96,11 @@ class WindowAggregate(WindowedOperator):
             starts = {windowed.start for windowed, _ in rows}
         ends = [(start, self.windows.end_of(start)) for start in starts]
         return [(end, start, None) for start, end in ends if end is not None]
+
+
+def _tumbling_ms(windows: TimeWindows) -> int | None:
+    """Return how long tumbling windows are; None for others."""
+    return windows.length_ms if isinstance(windows, TumblingWindows) and windows.are_of_one_length else None
 
 
 def _rows(store: Any, starts: list[int]) -> Iterable[tuple[Windowed, Any]]:

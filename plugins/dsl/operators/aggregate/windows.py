@@ -170,15 +170,7 @@ class TumblingWindows(TimeWindows):
         return None if start % self.length_ms else start + self.length_ms
 
     def compile(self) -> Callable[[int], Sequence[Window]]:
-        if not self.are_of_one_length:
-            return super().compile()
-        length = self.length_ms
-
-        def windows_for(timestamp: int) -> Sequence[Window]:
-            start = timestamp - timestamp % length
-            return ((start, start + length),)
-
-        return windows_for
+        return self.windows_for if self.are_of_one_length else super().compile()
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ class TableFilter(TableOperator):
     (`forwards_all`).
     """
 
+    forwards_last = True
+
     keep: Keep
     forwards_all: bool = False
 
@@ -101,19 +103,26 @@ class MappingOperator(TableOperator):
 class TableMapValues(MappingOperator):
     """Forwards updates with what `function(key, value)` returns; a deletion stays one."""
 
+    forwards_last = True
+
     function: Callable[[Any, Any], Any]
 
     def bind(self, context: ProcessorContext) -> Run:
         return self.compile_map(context, self.function, of_none=False)
 
 
+@dataclass(kw_only=True, eq=False)
 class ToStream(Operator):
-    """Forwards the new value of each Change."""
+    """Forwards the new value of each Change. With `gets_values`, the table sends new values in place of Changes."""
 
-    forwards_each = True
+    forwards_each = forwards_last = True
+
+    gets_values: bool = False
 
     def bind(self, context: ProcessorContext) -> Run:
         forward = context.send
+        if self.gets_values:
+            return forward
 
         def run(record: Record) -> None:
             forward((record[0], record[1][0], record[2], record[3]))

@@ -19,6 +19,8 @@ from ...graph.functions import keyed
 class Filter(Operator):
     """Forwards records for which `predicate` is true, or with `inverted`, those for which it is not."""
 
+    forwards_last = True
+
     predicate: Callable[..., Any]
     with_key: bool = False
     inverted: bool = False
@@ -79,7 +81,7 @@ class OfFunction(Operator):
 class Map(OfFunction):
     """Forwards each record with the key and the value that `function` returns."""
 
-    forwards_each = True
+    forwards_each = forwards_last = True
 
     def bind(self, context: ProcessorContext) -> Run:
         forward, function = context.send, keyed(self.function, with_key=self.with_key)
@@ -115,13 +117,13 @@ class FlatMap(OfFunction):
 class SelectKey(OfFunction):
     """Forwards each record with the key that `function` returns."""
 
-    forwards_each = True
+    forwards_each = forwards_last = True
 
     def bind(self, context: ProcessorContext) -> Run:
-        forward, function = context.send, keyed(self.function, with_key=self.with_key)
+        forward, function, with_key = context.send, self.function, self.with_key
 
         def run(record: Record) -> None:
-            key = function(record[0], record[1])
+            key = function(record[0], record[1]) if with_key else function(record[1])
             # It may be a part of the value.
             forward((key if type(key) in IMMUTABLE else own_copy(key), record[1], record[2], record[3]))
 
@@ -138,7 +140,7 @@ def pair(made: Any) -> tuple[Any, Any]:
 class MapValues(OfFunction):
     """Forwards each record with the value that `function` returns."""
 
-    forwards_each = True
+    forwards_each = forwards_last = True
 
     def bind(self, context: ProcessorContext) -> Run:
         forward, function = context.send, self.function
@@ -185,7 +187,7 @@ def no_list(made: str | bytes) -> str:
 class Peek(OfFunction):
     """Calls `function` for each record, and forwards it. With `is_last` it forwards nothing."""
 
-    forwards_each = True
+    forwards_each = forwards_last = True
 
     is_last: bool = False
 

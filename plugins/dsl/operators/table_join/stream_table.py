@@ -36,6 +36,8 @@ class StreamTableJoin(Operator):
     are forwarded, too; the others are not. Kafka Streams: KStreamKTableJoin, KStreamGlobalKTableJoin.
     """
 
+    forwards_last = True
+
     table: ValueGetter
     joiner: Callable[..., Any]
     select_key: Callable[..., Any] | None = None
@@ -126,6 +128,8 @@ class StreamTableDelayedJoin(StreamTableJoin):
     move this time. A record that is later than the grace is joined at once. Kafka Streams: KStreamKTableJoin with a
     grace period (KIP-923).
     """
+
+    forwards_last = False
 
     waiting: str
     grace_ms: int
