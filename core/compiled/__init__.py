@@ -15,7 +15,7 @@ from typing import Any
 _log = logging.getLogger("penstock.compiled")
 
 VARIABLE = "PENSTOCK_COMPILED"
-REVISION = 1
+REVISION = 2
 """Of what Python and C expect of each other. Raise it here and in the C sources when that changes."""
 
 _parts: dict[str, str] = {}

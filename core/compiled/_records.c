@@ -8,7 +8,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define REVISION 1 /* see core/compiled/__init__.py */
+#define REVISION 2 /* see core/compiled/__init__.py */
 #define MOST_PARTS 8
 #define MOST_OFFSETS 3
 
@@ -22,10 +22,12 @@ typedef struct Function {
     int modes[2];
     Py_ssize_t longest, most;
     long long count;
+    PyObject *references; /* weak ones */
 } Function;
 
 static PyObject *name_get, *name_read, *name_pending, *name_clean, *name_kept_after, *name_newest, *name_times,
-    *name_values, *name_number, *name_note, *name_has_changed;
+    *name_values, *name_number, *name_note, *name_has_changed,
+    *name_decode;
 
 /* ------------------------------------------------------------------ calls */
 
@@ -71,14 +73,22 @@ static int type_bits(PyObject *types, unsigned *bits) {
     return 0;
 }
 
-/* Whether a value is of one of `types`, of which `bits` are the common ones. It cannot fail: types can be hashed. */
+/* Whether a value is of one of `types`, of which `bits` are the common ones. A type that cannot be hashed is of none:
+ * `slow` then raises the error. */
 static inline int is_of(PyObject *value, unsigned bits, PyObject *types) {
     unsigned bit = type_bit(value);
-    return bit ? (bits & bit) != 0 : PySet_Contains(types, (PyObject *)Py_TYPE(value)) == 1;
+    if (bit) return (bits & bit) != 0;
+    int found = PySet_Contains(types, (PyObject *)Py_TYPE(value));
+    if (found < 0) PyErr_Clear();
+    return found == 1;
 }
 
+/* Whether it is a tuple of four parts; one of a class with its own `__getitem__` or `__iter__` may have others. */
 static inline int is_record(PyObject *record) {
-    return PyTuple_Check(record) && PyTuple_GET_SIZE(record) == 4;
+    if (!PyTuple_Check(record) || PyTuple_GET_SIZE(record) != 4) return 0;
+    PyTypeObject *type = Py_TYPE(record);
+    return type == &PyTuple_Type || (type->tp_iter == PyTuple_Type.tp_iter && type->tp_as_mapping != NULL &&
+                                     type->tp_as_mapping->mp_subscript == PyTuple_Type.tp_as_mapping->mp_subscript);
 }
 
 static PyObject *new_record(PyTypeObject *type, PyObject *key, PyObject *value, PyObject *timestamp, PyObject *headers) {
@@ -175,6 +185,7 @@ static int function_clear_for_collector(Function *self) {
 
 static void function_dealloc(Function *self) {
     PyObject_GC_UnTrack(self);
+    if (self->references != NULL) PyObject_ClearWeakRefs((PyObject *)self);
     function_clear(self);
     Py_CLEAR(self->slow);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -192,6 +203,21 @@ static int function_setattr(PyObject *self, PyObject *name, PyObject *value) {
     return PyObject_SetAttr(((Function *)self)->slow, name, value);
 }
 
+static PyObject *function_repr(Function *self) {
+    return PyObject_Repr(self->slow);
+}
+
+/* By name, as a function: a copy is the function itself. */
+static PyObject *function_reduce(Function *self, PyObject *ignored) {
+    (void)ignored;
+    return PyObject_GetAttrString(self->slow, "__qualname__");
+}
+
+static PyObject *function_doc(Function *self, void *ignored) {
+    (void)ignored;
+    return PyObject_GetAttrString(self->slow, "__doc__");
+}
+
 static PyObject *method_get(PyObject *self, PyObject *object, PyObject *type) {
     (void)type;
     return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
@@ -203,13 +229,26 @@ static PyMemberDef members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
+static PyMethodDef methods[] = {
+    {"__reduce__", (PyCFunction)(void (*)(void))function_reduce, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+/* A type has a `__doc__` of its own, which `function_getattr` would find. */
+static PyGetSetDef computed[] = {
+    {"__doc__", (getter)(void (*)(void))function_doc, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 #define FUNCTION_TYPE(NAME, FLAGS)                                                                            \
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "penstock.compiled._records." NAME,                              \
     .tp_basicsize = sizeof(Function), .tp_vectorcall_offset = offsetof(Function, call),                       \
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | FLAGS,                 \
     .tp_call = PyVectorcall_Call, .tp_traverse = (traverseproc)function_traverse,                             \
     .tp_clear = (inquiry)function_clear_for_collector, .tp_dealloc = (destructor)function_dealloc,            \
-    .tp_getattro = function_getattr, .tp_setattro = function_setattr, .tp_members = members
+    .tp_getattro = function_getattr, .tp_setattro = function_setattr, .tp_repr = (reprfunc)function_repr,     \
+    .tp_weaklistoffset = offsetof(Function, references), .tp_members = members, .tp_methods = methods,        \
+    .tp_getset = computed
 
 static PyTypeObject FunctionType = {FUNCTION_TYPE("Function", 0)};
 static PyTypeObject MethodType = {FUNCTION_TYPE("Method", Py_TPFLAGS_METHOD_DESCRIPTOR), .tp_descr_get = method_get};
@@ -377,7 +416,7 @@ done:
     return made;
 }
 
-/* texts(column) -> a list of what UTF-8 in bytes says, None for None. Raises for anything else. */
+/* texts(column) -> a list of what UTF-8 in bytes says, None for None, and what `decode` of anything else returns. */
 static PyObject *texts(PyObject *module, PyObject *column) {
     (void)module;
     PyObject *fast = PySequence_Fast(column, "a column is a sequence");
@@ -388,7 +427,15 @@ static PyObject *texts(PyObject *module, PyObject *column) {
         PyObject *data = PySequence_Fast_GET_ITEM(fast, at), *text = NULL;
         if (data == Py_None) text = Py_NewRef(Py_None);
         else if (PyBytes_CheckExact(data)) text = PyUnicode_DecodeUTF8(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), NULL);
-        else PyErr_Format(PyExc_TypeError, "expected bytes, found %s", Py_TYPE(data)->tp_name);
+        else {
+            Py_INCREF(data);
+            text = PyObject_CallMethodNoArgs(data, name_decode);
+            Py_DECREF(data);
+            if (text != NULL && PySequence_Fast_GET_SIZE(fast) != size) {
+                PyErr_SetString(PyExc_RuntimeError, "the column changed while it was decoded");
+                Py_CLEAR(text);
+            }
+        }
         if (text == NULL) Py_CLEAR(made);
         else PyList_SET_ITEM(made, at, text);
     }
@@ -398,58 +445,96 @@ static PyObject *texts(PyObject *module, PyObject *column) {
 
 /* ------------------------------------------------------------------ the loop over records */
 
-/* run_records(remaining, run, progress, queue, stream_due): see `run_records` in core/task/loop.py. */
-static PyObject *run_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
-    if (nargs != 5) return PyErr_Format(PyExc_TypeError, "run_records takes 5 arguments, got %zd", nargs);
+/* Whether an object is exactly an int of 64 bits, which `number` then is. */
+static inline int is_int64(PyObject *value, long long *number) {
+    if (value == NULL || !PyLong_CheckExact(value)) return 0;
+    int overflow;
+    *number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    return !overflow;
+}
+
+/* Have `slow` process a record that the iterator has returned already, and all others. */
+static PyObject *run_slowly(Function *self, PyObject *record, PyObject *const *args) {
+    PyObject *first = PyTuple_Pack(1, record);
+    PyObject *all = first == NULL ? NULL : PyObject_CallFunctionObjArgs(self->parts[0], first, args[0], NULL);
+    Py_XDECREF(first);
+    if (all == NULL) return NULL;
+    PyObject *others[] = {all, args[1], args[2], args[3], args[4]};
+    PyObject *result = PyObject_Vectorcall(self->slow, others, 5, NULL);
+    Py_DECREF(all);
+    return result;
+}
+
+/* run_records(slow, chain) -> (remaining, run, progress, queue, stream_due): the loop over records. `chain` is that of
+ * itertools: `slow` gets what remains from a record on whose timestamp is no int of 64 bits. */
+static PyObject *run_records_call(PyObject *self_, PyObject *const *args, size_t nargsf, PyObject *names) {
+    Function *self = (Function *)self_;
+    if (!is_plain_call(nargsf, names, 5) || !PyIter_Check(args[0])) return call_slow(self, args, nargsf, names);
     PyObject *remaining = args[0], *run = args[1], *progress = args[2], *queue = args[3];
     iternextfunc next = Py_TYPE(remaining)->tp_iternext;
-    if (next == NULL) return PyErr_Format(PyExc_TypeError, "expected an iterator, found %s", Py_TYPE(remaining)->tp_name);
     Py_ssize_t attention = offset_of(progress, "needs_attention"), clock = offset_of(progress, "stream_time"),
                input_time = offset_of(queue, "partition_time");
     if (attention < 0 || clock < 0 || input_time < 0) return NULL;
-    long long due = as_number(args[4]), stream_time = as_number(*slot_at(progress, clock)),
-              highest = as_number(*slot_at(queue, input_time));
-    if (PyErr_Occurred()) return NULL;
+    long long due, stream_time, highest, timestamp;
+    if (!is_int64(args[4], &due) || !is_int64(*slot_at(progress, clock), &stream_time) ||
+        !is_int64(*slot_at(queue, input_time), &highest))
+        return call_slow(self, args, nargsf, names);
     PyObject *record;
     while ((record = next(remaining)) != NULL) {
-        PyObject *stamp = PyTuple_Check(record) && PyTuple_GET_SIZE(record) > 2 ? PyTuple_GET_ITEM(record, 2) : NULL;
-        long long timestamp = stamp == NULL ? -1 : PyLong_AsLongLong(stamp);
-        if (stamp == NULL) PyErr_SetString(PyExc_TypeError, "expected a record");
-        PyObject *result = NULL;
-        if (timestamp != -1 || !PyErr_Occurred()) {
-            if (timestamp > highest) {
-                highest = timestamp;
-                set_slot(queue, input_time, stamp);
-                if (timestamp > stream_time) {
-                    stream_time = timestamp;
-                    set_slot(progress, clock, stamp);
-                }
-            }
-            result = PyObject_CallOneArg(run, record);
+        PyObject *stamp = is_record(record) ? PyTuple_GET_ITEM(record, 2) : NULL, *result;
+        if (!is_int64(stamp, &timestamp)) {
+            result = run_slowly(self, record, args);
+            Py_DECREF(record);
+            return result;
         }
+        if (timestamp > highest) {
+            highest = timestamp;
+            set_slot(queue, input_time, stamp);
+            if (timestamp > stream_time) {
+                stream_time = timestamp;
+                set_slot(progress, clock, stamp);
+            }
+        }
+        result = PyObject_CallOneArg(run, record);
         Py_DECREF(record);
         if (result == NULL) return NULL;
         Py_DECREF(result);
         if (stream_time >= due || *slot_at(progress, attention) != Py_False) Py_RETURN_NONE;
     }
-    if (PyErr_Occurred()) return NULL;
+    if (PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_StopIteration)) return NULL;
+        PyErr_Clear();
+    }
     Py_RETURN_NONE;
+}
+
+static PyObject *run_records(PyObject *module, PyObject *args) {
+    PyObject *slow, *chain;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OO", &slow, &chain)) return NULL;
+    Function *made = new_function(&FunctionType, run_records_call, slow);
+    if (made != NULL) set_part(made, 0, chain);
+    return (PyObject *)made;
 }
 
 /* ------------------------------------------------------------------ edges between nodes */
 
-/* Call `failed(child, record, error)` for the error that is set. */
+/* Call `failed(child, record, error)` for the error that is set, as an `except` clause does: it is the exception that is
+ * handled meanwhile. Not by PyErr_SetHandledException: in a generator, the one before could not be restored. */
 static PyObject *ask_handler(PyObject *failed, PyObject *child, PyObject *record) {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
     PyErr_NormalizeException(&type, &error, &traceback);
     if (traceback != NULL) PyException_SetTraceback(error, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    _PyErr_StackItem *handled = PyThreadState_Get()->exc_info;
+    PyObject *outer = handled->exc_value;
+    handled->exc_value = Py_NewRef(error);
     PyObject *args[] = {child, record, error};
     PyObject *result = PyObject_Vectorcall(failed, args, 3, NULL);
-    Py_XDECREF(type);
+    Py_XSETREF(handled->exc_value, outer);
     Py_DECREF(error);
-    Py_XDECREF(traceback);
     return result;
 }
 
@@ -505,7 +590,9 @@ static PyObject *transformer_call(PyObject *self_, PyObject *const *args, size_t
     if (changed == NULL) return NULL;
     PyObject *result = PyObject_CallOneArg(self->parts[1], changed);
     Py_DECREF(changed);
-    return result;
+    if (result == NULL) return NULL;
+    Py_DECREF(result);
+    Py_RETURN_NONE;
 }
 
 static PyObject *transformer(PyObject *module, PyObject *args) {
@@ -530,7 +617,9 @@ static PyObject *noting_call(PyObject *self_, PyObject *const *args, size_t narg
     self->count++;
     PyObject *result = PyObject_CallOneArg(self->parts[0], args[0]);
     Py_XSETREF(*slot_at(progress, self->offsets[0]), outer);
-    return result;
+    if (result == NULL) return NULL;
+    Py_DECREF(result);
+    Py_RETURN_NONE;
 }
 
 static PyObject *noting(PyObject *module, PyObject *args) {
@@ -550,11 +639,9 @@ static PyObject *noting(PyObject *module, PyObject *args) {
 /* ------------------------------------------------------------------ what sinks write */
 
 enum { OUTPUT, KEYS, VALUES, STAMPS, KEY_FUNCTION, VALUE_FUNCTION };
-/* Whether a batch of outputs has no columns but keys, values and timestamps. */
-static int has_no_more_columns(Function *self, PyObject *output) {
-    for (int i = 0; i < MOST_OFFSETS; i++)
-        if (*slot_at(output, self->offsets[i]) != Py_None) return 0;
-    return 1;
+/* Append to a column that a topic may have. */
+static int append_to(PyObject *column, PyObject *item) {
+    return column == NULL || column == Py_None ? 0 : PyList_Append(column, item);
 }
 
 /* write(slow, output, key_function, value_function): appends records to a topic's columns. */
@@ -565,21 +652,20 @@ static PyObject *write_call(PyObject *self_, PyObject *const *args, size_t nargs
     PyObject *record = args[0], *stamp = PyTuple_GET_ITEM(record, 2), *headers = PyTuple_GET_ITEM(record, 3);
     if (!is_timestamp(stamp) || !PyTuple_CheckExact(headers) || PyTuple_GET_SIZE(headers) != 0)
         return call_slow(self, args, nargsf, names);
-    if (!has_no_more_columns(self, output)) return call_slow(self, args, nargsf, names);
     PyObject *key = to_bytes((Mode)self->modes[0], self->parts[KEY_FUNCTION], PyTuple_GET_ITEM(record, 0));
     PyObject *value = NULL;
     if (key != NULL) value = to_bytes((Mode)self->modes[1], self->parts[VALUE_FUNCTION], PyTuple_GET_ITEM(record, 1));
     if (value == NULL) {
         Py_XDECREF(key);
-        return clear_exception() ? call_slow(self, args, nargsf, names) : NULL;
+        if (clear_exception()) return call_slow(self, args, nargsf, names);
+        self->count++; /* as `slow`, which counts a record before it serializes it */
+        return NULL;
     }
-    if (!has_no_more_columns(self, output)) { /* a serializer has written a record */
-        Py_DECREF(key);
-        Py_DECREF(value);
-        return call_slow(self, args, nargsf, names);
-    }
+    /* Only now: a serde may have written to this topic. */
+    PyObject *also[MOST_OFFSETS] = {headers, Py_None, key};
     int failed = PyList_Append(self->parts[KEYS], key) || PyList_Append(self->parts[VALUES], value) ||
                  PyList_Append(self->parts[STAMPS], stamp);
+    for (int i = 0; i < MOST_OFFSETS; i++) failed = failed || append_to(*slot_at(output, self->offsets[i]), also[i]);
     Py_DECREF(key);
     Py_DECREF(value);
     if (failed) return NULL;
@@ -591,10 +677,10 @@ static PyObject *write_(PyObject *module, PyObject *args) {
     PyObject *slow, *output, *key_function, *value_function;
     (void)module;
     if (!PyArg_ParseTuple(args, "OOOO", &slow, &output, &key_function, &value_function)) return NULL;
-    const char *unused[] = {"headers", "partitions", "hashed"}; /* columns that most topics have not */
+    const char *rare[] = {"headers", "partitions", "hashed"}; /* columns that most topics have not */
     Py_ssize_t offsets[MOST_OFFSETS];
     for (int i = 0; i < MOST_OFFSETS; i++)
-        if ((offsets[i] = offset_of(output, unused[i])) < 0) return NULL;
+        if ((offsets[i] = offset_of(output, rare[i])) < 0) return NULL;
     Function *made = new_function(&FunctionType, write_call, slow);
     if (made == NULL) return NULL;
     memcpy(made->offsets, offsets, sizeof(offsets));
@@ -936,14 +1022,10 @@ static PyObject *fetch_call(PyObject *self_, PyObject *const *args, size_t nargs
         PyObject *window = PyDict_GetItemWithError(self->parts[OPENED], args[1]);
         if (window == NULL && PyErr_Occurred()) return NULL;
         if (window != NULL) {
+            Py_INCREF(window);
             long long kept_after = number_of(self->parts[RETENTION], name_kept_after), start = as_number(args[1]);
-            if (PyErr_Occurred()) return NULL;
-            PyObject *found = NULL;
-            if (start > kept_after) {
-                Py_INCREF(window);
-                found = entry_of(window, args[0]);
-                Py_DECREF(window);
-            }
+            PyObject *found = !PyErr_Occurred() && start > kept_after ? entry_of(window, args[0]) : NULL;
+            Py_DECREF(window);
             if (found != NULL) {
                 self->count++;
                 return found;
@@ -1171,7 +1253,7 @@ static PyMethodDef functions[] = {
     {"rows", rows, METH_VARARGS, NULL},
     {"texts", texts, METH_O, NULL},
     {"with_part", with_part, METH_VARARGS, NULL},
-    {"run_records", (PyCFunction)(void (*)(void))run_records, METH_FASTCALL, NULL},
+    {"run_records", run_records, METH_VARARGS, NULL},
     {"forward", forward, METH_VARARGS, NULL},
     {"transformer", transformer, METH_VARARGS, NULL},
     {"noting", noting, METH_VARARGS, NULL},
@@ -1197,7 +1279,7 @@ static int execute(PyObject *module) {
         {&name_get, "get"},         {&name_read, "_read"},     {&name_pending, "pending"}, {&name_clean, "clean"},
         {&name_newest, "newest"},   {&name_times, "times"},    {&name_values, "values"},   {&name_number, "number"},
         {&name_kept_after, "kept_after"}, {&name_has_changed, "_has_changed"},
-        {&name_note, "note"},
+        {&name_note, "note"},       {&name_decode, "decode"},
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) return -1;

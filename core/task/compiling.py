@@ -239,9 +239,7 @@ class Nodes:
             except RECORD_ERRORS as error:
                 failed(child, record, error)
 
-        return (
-            forward if compiled is None else compiled.forward(forward, run, _caught(failed), child, RECORD_ERRORS, None)
-        )
+        return forward if compiled is None else compiled.forward(forward, run, failed, child, RECORD_ERRORS, None)
 
     def _may_call(self, name: str, child: str, run: Run) -> bool:
         """Return whether a node may call its only child without an edge: whoever called the node catches all errors."""
@@ -314,7 +312,7 @@ class Nodes:
 
                 if compiled is None:
                     return forward_own, lambda: (sent,)
-                fast = compiled.forward(forward_own, only_run, _caught(failed), only, RECORD_ERRORS, IMMUTABLE)
+                fast = compiled.forward(forward_own, only_run, failed, only, RECORD_ERRORS, IMMUTABLE)
                 return fast, lambda: (sent + fast.count,)
 
             def forward(record: Record, to: str | None = None) -> None:
@@ -331,7 +329,7 @@ class Nodes:
 
             if compiled is None:
                 return forward, lambda: (sent,)
-            straight = compiled.forward(forward, only_run, _caught(failed), only, RECORD_ERRORS, None)
+            straight = compiled.forward(forward, only_run, failed, only, RECORD_ERRORS, None)
             return straight, lambda: (sent + straight.count,)
 
         # The last child may have the record itself, where nobody has it afterwards.
@@ -413,18 +411,6 @@ def _with_own_values(run: Run) -> Run:
             run(own_record(record))
 
     return run_with_own
-
-
-def _caught(failed: Callable[[str, Record, Any], None]) -> Callable[[str, Record, BaseException], None]:
-    """Return `failed` for an exception that compiled code has caught: it is called in an `except` clause."""
-
-    def ask(child: str, record: Record, error: BaseException) -> None:
-        try:
-            raise error
-        except RECORD_ERRORS as caught:
-            failed(child, record, caught)
-
-    return ask
 
 
 def _sending_records(forward: Callable[..., None]) -> Callable[..., None]:

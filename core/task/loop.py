@@ -7,6 +7,7 @@ records.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from operator import length_hint
 from typing import Any
 
@@ -42,7 +43,7 @@ def run_records(
         queue.partition_time = highest
 
 
-_run_records = run_records if compiled is None else compiled.run_records
+_run_records = run_records if compiled is None else compiled.run_records(run_records, chain)
 
 
 class Loop:
