@@ -33,7 +33,9 @@ def load(module: str, part: str) -> Any:
         loaded = import_module(module)
     except ImportError as error:
         is_there = not isinstance(error, ModuleNotFoundError)
-        _parts[part] = f"cannot be loaded: {error}" if is_there else "not built: pip found no C compiler"
+        _parts[part] = (
+            f"cannot be loaded: {error}" if is_there else "not built: pip needs a C compiler and Python's headers"
+        )
         return None
     if (found := getattr(loaded, "REVISION", None)) != REVISION:
         _parts[part] = f"of revision {found}, expected {REVISION}: install penstock again"
