@@ -12,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from penstock.compiled import status
 from penstock.plugins.operate.cli.command import Command, Group
 from penstock.plugins.operate.cli.group import penstock
 
@@ -136,7 +137,14 @@ def test_wrong_usage_is_2(console: Console, arguments: list[str], message: str) 
 
 
 def test_the_version(console: Console) -> None:
-    assert re.fullmatch(r"penstock, version \d+\.\d+.*\n", console("--version").stdout)
+    parts = "".join(f"{part}: {state}\n" for part, state in status().items())
+    assert re.fullmatch(rf"penstock, version \d+\.\d+.*\n{re.escape(parts)}", console("--version").stdout)
+    assert parts.startswith("records: ")
+
+
+def test_the_version_without_compiled_parts(console: Console) -> None:
+    out, _ = console.process("--version", environment={"PENSTOCK_COMPILED": "0"})
+    assert out.splitlines()[1:] == [f"{part}: off (PENSTOCK_COMPILED=0)" for part in status()]
 
 
 # -- commands of other packages

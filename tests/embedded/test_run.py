@@ -31,6 +31,7 @@ from penstock import (
     TopologyError,
     run,
 )
+from penstock.compiled import status
 from penstock.errors import PluginError, RuntimeUnavailableError
 from penstock.plugins.engine.host import continuous_engine
 from penstock.plugins.engine.program import lease
@@ -231,6 +232,13 @@ def test_an_error_inside_a_service_is_in_its_log(surroundings: Surroundings, cap
     (line,) = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert line.name == "penstock.runs" and "application 'app': the run has failed: " in line.getMessage()
     assert "ValueError: no" in line.getMessage() and line.exc_info is not None
+
+
+def test_a_run_says_which_parts_are_compiled(surroundings: Surroundings, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "penstock.runs"), application(surroundings).start() as running:
+        wait_until(lambda: running.state == "running")
+    said = [each.getMessage() for each in caplog.records if "compiled parts" in each.getMessage()]
+    assert said == ["compiled parts: " + ", ".join(f"{part}: {state}" for part, state in status().items())]
 
 
 def test_a_handle_that_is_forgotten_is_stopped(surroundings: Surroundings) -> None:

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from penstock import Application, LeaseTakenError, SystemClock, TaskId, TopicPartition, TopologyError
+from penstock.compiled import status
 from penstock.plugins.engine.host.reports import HostStatus
 from penstock.plugins.engine.program.lag import HeldBack, PartitionLag, find_lag
 from penstock.plugins.engine.program.pausing import read_paused
@@ -210,6 +211,7 @@ class RunLoop(ABC):
 
     def until_done(self) -> RunSummary:
         """Run queries until one ends as it should."""
+        _log.debug("compiled parts: %s", ", ".join(f"{part}: {state}" for part, state in status().items()))
         try:
             while not self.try_query():
                 pass

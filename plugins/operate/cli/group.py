@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from penstock import PenstockError, PluginError
+from penstock.compiled import status
 from penstock.hooks import Component, registry
 from penstock.support.names import did_you_mean
 from penstock.support.packages import DISTRIBUTION, installed_version
@@ -132,7 +133,10 @@ class Verbs(click.Group):
 
 
 @click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name=DISTRIBUTION, prog_name="penstock")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=lambda *given: _say_version(*given),
+    help="Show the version and which parts are compiled, and exit.",
+)  # fmt: skip
 @verbose_option
 def penstock() -> None:
     """Kafka Streams for Python, in your service or on Apache Spark.
@@ -177,6 +181,15 @@ def _load(component: Component) -> click.Command:
 def _summary(component: Component, limit: int) -> str:
     origin = f" ({component.package} {component.package_version})"
     return _load(component).get_short_help_str(max(limit - len(origin), 20)) + click.style(origin, dim=True)
+
+
+def _say_version(context: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
+    if not is_asked or context.resilient_parsing:
+        return
+    click.echo(f"penstock, version {_version()}")
+    for part, state in status().items():
+        click.echo(f"{part}: {state}")
+    context.exit()
 
 
 @cache
