@@ -3,8 +3,8 @@
 Each environment has what `pip install .` brings and nothing else. In the first one, README's commands run as printed,
 on the embedded engine and on Spark, and each verb of the command line says its help and its errors; all modules that
 pages import can be imported, or say which extra they need. With each extra alone, what named it can be imported. An
-environment without Spark has the packages of docs/deploying/requirements-embedded.txt. Other Pythons are tried without
-Spark.
+environment without Spark has the packages of docs/deploying/requirements-embedded.txt, and penstock as it is installed
+where there is no C compiler. Other Pythons are tried without Spark.
 """
 
 from __future__ import annotations
@@ -58,18 +58,20 @@ class Environment:
         if over is not None:
             (self.site / "under.pth").write_text(f"{over.site}\n")
 
-    def install(self, *arguments: str | Path) -> None:
+    def install(self, *arguments: str | Path, **variables: str) -> None:
         """Install packages with pip."""
         command = [self._pip, "-m", "pip", "--python", self.python, "install", "--quiet", *map(str, arguments)]
-        subprocess.run(command, check=True)
+        subprocess.run(command, check=True, env={**os.environ, **variables})
 
-    def run(self, *command: str | Path, given: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *command: str | Path, given: str = "", cwd: Path | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command of the environment."""
         path = os.pathsep.join([str(self.bin), os.environ["PATH"]])
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "PYTHON", "VIRTUAL_ENV"))}
         return subprocess.run(
-            list(map(str, command)), input=given, cwd=cwd, env={**environment, "PATH": path}, capture_output=True,
-            text=True, timeout=300,
+            list(map(str, command)), input=given, cwd=cwd, env={**environment, "PATH": path, **variables},
+            capture_output=True, text=True, timeout=300,
         )  # fmt: skip
 
     def megabytes(self) -> float:
@@ -93,6 +95,25 @@ def write_programs(directory: Path) -> Path:
         if kind == "python" and name:
             (directory / name[1]).write_text(block)
     return directory
+
+
+def compiled_parts(environment: Environment, **variables: str) -> str:
+    """Return what `penstock --version` says of compiled parts."""
+    said = environment.run("penstock", "--version", **variables)
+    assert said.returncode == 0, said.stderr
+    return said.stdout.partition("\n")[2].strip()
+
+
+def check_compiled(environment: Environment) -> None:
+    """Where there is a compiler with Python's headers, each part is compiled, unless PENSTOCK_COMPILED=0."""
+    parts = compiled_parts(environment)
+    headers = environment.run(
+        "python", "-c", "import sysconfig; print(sysconfig.get_paths()['include'])"
+    ).stdout.strip()
+    expected = ": compiled" if shutil.which("cc") and (Path(headers) / "Python.h").exists() else ": not built"
+    assert parts and all(expected in line for line in parts.splitlines()), parts
+    off = compiled_parts(environment, PENSTOCK_COMPILED="0")
+    assert all(": off " in line for line in off.splitlines()), off
 
 
 def type_readme(environment: Environment, directory: Path, *, spark: bool) -> None:
@@ -170,11 +191,19 @@ def copied_checkout(directory: Path) -> Path:
     return directory
 
 
+def own_copy(checkout: Path, name: str) -> Path:
+    """Copy a checkout: two threads cannot build in one."""
+    directory = checkout.with_name(f"checkout{name}")
+    shutil.rmtree(directory, ignore_errors=True)
+    return shutil.copytree(checkout, directory, ignore=shutil.ignore_patterns("build", "*.egg-info"))
+
+
 def try_bare(directory: Path, python: str, checkout: Path) -> tuple[Environment, dict[str, str]]:
     """Try what `pip install .` brings, with Spark; return the environment, and what imports say that lack a package."""
     bare = Environment(directory / "bare", python)
     bare.install(checkout)
-    say(f"{python}: pip install . has {bare.megabytes():.0f} MB")
+    check_compiled(bare)
+    say(f"{python}: pip install . has {bare.megabytes():.0f} MB, {compiled_parts(bare)}")
     said = lacking(bare, imports_of_pages())
     for statement, text in said.items():
         assert re.search(r"\[([\w-]+)\]'$", text), f"{statement}: {text}"
@@ -199,12 +228,16 @@ def try_extra(extra: str, directory: Path, python: str, bare: Environment, wheel
     say(f"the extra {extra} alone: {len(names)} imports")
 
 
-def try_small(directory: Path, python: str, wheel: Path) -> None:
-    """Try an installation without Spark: the embedded engine works, and Spark's says what it needs."""
+def try_small(directory: Path, python: str, checkout: Path) -> None:
+    """Try an installation without Spark and without a C compiler: the embedded engine works, and Spark's says what it
+    needs.
+    """
     small = Environment(directory / "small", python)
     small.install("--requirement", SMALL)
-    small.install("--no-deps", wheel)
-    say(f"{python}: without Spark {small.megabytes():.0f} MB")
+    small.install("--no-deps", own_copy(checkout, "small"), CC="/nonexistent")
+    parts = compiled_parts(small)
+    assert parts and all(": not built" in line for line in parts.splitlines()), parts
+    say(f"{python}: without Spark {small.megabytes():.0f} MB, {parts}")
     programs = write_programs(directory / "readme-small")
     check_verbs(small, programs)
     small.install(*README_NEEDS)
@@ -217,11 +250,12 @@ def try_small(directory: Path, python: str, wheel: Path) -> None:
     say("README's commands on the embedded engine, and what Spark lacks")
 
 
-def try_other(directory: Path, python: str, wheel: Path) -> None:
+def try_other(directory: Path, python: str, checkout: Path) -> None:
     """Try another Python, without Spark."""
     name = re.sub(r"\W+", "-", python)
     other = Environment(directory / f"other{name}", python)
-    other.install(wheel, *README_NEEDS)
+    other.install(own_copy(checkout, name), *README_NEEDS)  # a wheel is of one Python
+    check_compiled(other)
     programs = write_programs(directory / f"readme{name}")
     type_readme(other, programs, spark=False)
     say(f"{python}: README's commands on the embedded engine, help and errors of {check_verbs(other, programs)} verbs")
@@ -246,8 +280,8 @@ def main() -> None:
         )
         wheel = next((directory / "wheel").glob("*.whl"))
         tries = [partial(try_extra, extra, directory, first, bare, wheel, said) for extra in extras]
-        tries += [partial(try_small, directory, first, wheel)]
-        tries += [partial(try_other, directory, python, wheel) for python in others]
+        tries += [partial(try_small, directory, first, checkout)]
+        tries += [partial(try_other, directory, python, checkout) for python in others]
         with ThreadPoolExecutor(2) as threads:
             for done in as_completed([threads.submit(each) for each in tries]):
                 done.result()
