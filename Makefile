@@ -10,6 +10,8 @@ JOBS ?= 5
 SOAK_MINUTES ?= 10
 QUICK := tests/core tests/dsl tests/stores
 GUARANTEE ?= exactly_once
+# Each second day all tests run without compiled parts; those of `make other-way` run the other way then.
+COMPILED_TODAY = $(or $(PENSTOCK_COMPILED),$(shell expr $$(date +%s) / 86400 % 2))
 BENCHES ?= core-count core-windowed-count spark-local-count spark-local-windowed-count spark-local-session-count spark-local-filter-map
 
 # Tests make tens of thousands of directories and small files: in memory, where Linux has room for them.
@@ -17,7 +19,7 @@ IN_MEMORY = $(shell test "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print 
 	! grep -q ' /dev/shm [^ ]* [^ ]*noexec' /proc/mounts && \
 	awk '/^MemAvailable/ && $$2 > 12000000 { print "/dev/shm" }' /proc/meminfo)
 
-.PHONY: all help venv java warm view lint format types quick test test-all test-install soak docs demo demo-kafka bench bench-kafka clean
+.PHONY: all help venv java warm view lint format types quick other-way test test-all test-install soak docs demo demo-kafka bench bench-kafka clean
 .DEFAULT_GOAL := all
 
 all: lint types test docs  ## what CI runs: lint, types, test, docs
@@ -76,7 +78,12 @@ quick: $(STAMP)  ## tests of core, the DSL and the stores, in a minute or two, w
 
 test: $(STAMP) warm  ## tests of everything, in JOBS processes: more than cores, for half of the time a test waits
 	@export TMPDIR=$$(mktemp -d "$(or $(TMPDIR),$(IN_MEMORY),/tmp)/t.XXXXXX") && \
+		export PENSTOCK_COMPILED=$(COMPILED_TODAY) && echo "PENSTOCK_COMPILED=$$PENSTOCK_COMPILED" && \
 		$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(PYTEST) && rm -rf "$$TMPDIR"
+
+other-way: $(STAMP)  ## core, DSL, stores and conformance, with compiled parts if `make test` is without them today, and without if with
+	PENSTOCK_COMPILED=$(if $(filter 0,$(COMPILED_TODAY)),1,0) \
+		$(BIN)/python -m pytest -q -n 2 $(QUICK) tests/conformance -m "not spark and not broker" $(PYTEST)
 
 # The first Python has Spark and each extra, too.
 PYTHONS ?= $(shell for minor in 11 12 13; do for python in "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.$$minor.*/bin/python python3.$$minor; do \
