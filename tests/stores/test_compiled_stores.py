@@ -63,7 +63,7 @@ def _store(kind: str, key_serde: Any, value_serde: Any, form: str) -> tuple[Any,
         spec: Any = window_store(
             "s", retention="8ms", window_size="5ms", key_serde=key_serde, value_serde=value_serde, **options
         )
-        context.fixed_options = {"duplicates": 0}
+        context.fixed_options = spec.traits.fixed_options
     else:
         spec = key_value_store("s", key_serde=key_serde, value_serde=value_serde, **options)
     backend = MemoryBackend.ephemeral(["s"])
