@@ -159,8 +159,7 @@ def _read_file(application: Application, file: IO[bytes], partitions: int | None
     from penstock.plugins.testing.profiling.inputs import TopicInput, source_topics
     from penstock.plugins.testing.profiling.profile import source_of
 
-    from .line_reader import LineReader
-    from .text import TextSerde
+    from .text import LineReader, TextSerde
 
     lines = list(_lines(file))
     named = {topic for topic, *_ in lines if topic is not None}

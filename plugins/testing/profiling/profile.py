@@ -24,9 +24,9 @@ from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import tune_garbage_collector
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
-from penstock.plugins.testing.topics import check_partitions, named_topics, serialized
 from penstock.program.checks import nearest
 
+from ..topics import check_partitions, named_topics, serialized
 from .functions import describe_node
 from .hooks import PROCESS, Described, hooked_worker
 from .inputs import MOST_RECORDS, Chosen, Inputs, TopicInput, check_inputs, read_inputs, source_topics
