@@ -321,7 +321,7 @@ def _show(found: Profile, top: int) -> None:
                 f"{each.records_in:,}",
                 f"{each.records_out:,}",
                 _us(each.own_seconds, each.records_in),
-                _us(each.serde_seconds, each.records_in),
+                _us(each.serde_seconds or None, each.records_in),
                 _us(sum(use.seconds for use in each.stores), each.records_in) if each.stores else None,
                 None if each.seconds is None else f"{each.seconds / whole:.1%}",
             )

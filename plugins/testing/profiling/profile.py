@@ -34,7 +34,7 @@ from .result import NodeProfile, Profile, StoreProfile, StoreUse
 from .sampler import Sampler, why_not
 from .scratch import ScratchRun
 from .stopwatch import Call, Part, Stopwatch, ancestors
-from .worker import MeasuredWorker, Totals
+from .worker import MeasuredWorker, Seconds, Totals
 
 _WARM_UP = 1_000
 Records = Mapping[str, Iterable[Record | tuple[Any, ...]]]
@@ -244,7 +244,7 @@ def _processing(application: Application, hooked: Totals, calls: list[Call]) -> 
 
 def _phases(run: Totals, processing: Mapping[str, float]) -> dict[str, float]:
     """Return the seconds of each phase of a run; its processing is divided as that of the run with hooks."""
-    taken = Counter(run.phases)
+    taken = Seconds(run.phases)
     whole = sum(processing.values()) or 1.0
     of_run = taken.pop("process", 0.0) + taken.pop("punctuate", 0.0)
     found = {
@@ -270,9 +270,8 @@ def _owner(above: Sequence[Part]) -> tuple[str | None, Sequence[Part]]:
 def _nodes(
     application: Application, run: _Run, decoding: Mapping[str, float], calls: list[Call], described: Described
 ) -> list[NodeProfile]:
-    own, serdes, fired = Counter[str](), Counter[str](), Counter[str]()
+    own, serdes, seconds, fired = Seconds(), Seconds(), Seconds(), Counter[str]()
     stores: dict[tuple[str, str], Counter[str]] = {}
-    seconds = Counter[tuple[str, str]]()
     for index, call in enumerate(calls):
         above = [call.part, *ancestors(calls, index)]
         owner, inside = _owner(above)
@@ -320,7 +319,7 @@ def _nodes(
 
 def _stores(calls: list[Call]) -> list[StoreProfile]:
     counts: dict[str, Counter[str]] = {}
-    seconds, at_commit = Counter[str](), Counter[str]()
+    seconds, at_commit = Seconds(), Seconds()
     for index, call in enumerate(calls):
         above = [call.part, *ancestors(calls, index)]
         inside = [each for each in above if each.kind in ("store", "flush")]

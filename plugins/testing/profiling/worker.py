@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from time import perf_counter, thread_time
 from typing import Any
@@ -15,13 +15,25 @@ from penstock.task.schedules import NEVER
 from penstock.task.task import Task
 
 
+class Seconds(defaultdict[Any, float]):
+    """Seconds by what they are of."""
+
+    def __init__(self, seconds: Mapping[Any, float] | None = None) -> None:
+        super().__init__(float, seconds or {})
+
+    def add(self, others: Mapping[Any, float]) -> None:
+        """Add those of `others`."""
+        for name, seconds in others.items():
+            self[name] += seconds
+
+
 class Totals:
     """What all workers of one run have done. Times are seconds; `cpu` is the CPU time of the thread."""
 
     def __init__(self) -> None:
         self.seconds = self.cpu = 0.0
-        self.phases: Counter[str] = Counter()
-        self.decode: Counter[str] = Counter()
+        self.phases = Seconds()
+        self.decode = Seconds()
         """Seconds of decoding, by source."""
         self.nodes: dict[str, NodeMetrics] = {}
         self.commits = self.records_in = 0
@@ -77,7 +89,7 @@ class MeasuredWorker(TaskWorker):
         rest = "process"
         try:
             report = self.run_batch(ends, wall_clock_ms, front=front)
-            totals.phases.update(report.phases)
+            totals.phases.add(report.phases)
             totals.commits += report.commits
             totals.records_in += report.records_in
             totals.fired += report.punctuations
@@ -109,14 +121,14 @@ class MeasuredWorker(TaskWorker):
             self.totals.fired += task.punctuations - self._called_before
             if self._commits is not None:
                 self.totals.commits += self._commits.made
-            self.totals.phases.update(self._phases)
+            self.totals.phases.add(self._phases)
             decoded = task.decode_seconds() - self._decoded_before
-            self.totals.phases.update({"decode": decoded, "process": -decoded})
+            self.totals.phases.add({"decode": decoded, "process": -decoded})
             self._phases.clear()
         super().abandon(reason)
 
     def _note_decoding(self) -> None:
         if self.task is not None:
             now = self.task.inputs.decode_seconds_by_source()
-            self.totals.decode.update({each: took - self._decoded.get(each, 0.0) for each, took in now.items()})
+            self.totals.decode.add({each: took - self._decoded.get(each, 0.0) for each, took in now.items()})
             self._decoded = now
