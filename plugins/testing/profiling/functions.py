@@ -13,9 +13,8 @@ from types import BuiltinFunctionType, CodeType
 from typing import Any
 
 import penstock
-from penstock import SinkNode, SourceNode
+from penstock import Node, SinkNode, SourceNode
 from penstock.operator import Operator
-from penstock.program.nodes import Node
 from penstock.program.wrapping import innermost
 
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib", "stdlib", "platstdlib")})

@@ -7,13 +7,10 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from penstock import Serde, SinkNode, StateStore, StoreContext
-from penstock.context import NodeMetrics
+from penstock import Node, NodeMetrics, Serde, Settings, SinkNode, StateStore, StoreContext, Subtopology
 from penstock.plugins.engine.task.local_state.store_context import TaskStoreContext
 from penstock.plugins.engine.task.local_state.task_state import TaskState
-from penstock.program.nodes import Node, Subtopology
 from penstock.program.serdes import SerdeLike, resolve_serde
-from penstock.settings.settings import Settings
 from penstock.store.record_cache import RecordCache
 from penstock.task.compiling import Nodes, Run
 from penstock.task.context import Shared
