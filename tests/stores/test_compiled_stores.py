@@ -72,7 +72,7 @@ def _store(kind: str, key_serde: Any, value_serde: Any, form: str) -> tuple[Any,
 
 def _done(store: Any, step: tuple[Any, ...]) -> Any:
     name, *args = step
-    if len(args) == 1 and isinstance(args[0], list) and name in ("get", "put"):
+    if len(args) == 1 and type(args[0]) is list and name in ("get", "put"):
         return outcome(getattr(store, name), *args[0])
     if name == "put keyword":
         names = ("key", "value", "window_start")
