@@ -217,11 +217,12 @@ def test_a_task_is_collected(kind: str) -> None:
     topology.add_processor("q", _calling(run), "in", stores=stores).add_processor("r", Pass, "q").add_sink(
         "out", "out", "r"
     )
+    others = _functions()
     task = open_task(topology, processing_handler=lambda failure: Skip())
     if kind != "open":
         task.feed(batch("in", *[("k", "v", number) for number in range(20)]))
         assert task.process(100) == 20
-    functions = [each for each in gc.get_objects() if type(each).__module__ == records.__name__ and _is_of_task(each)]
+    functions = [each for each in _functions() if not any(each is other for other in others)]
     references = [weakref.ref(each) for each in (task, *functions)]
     assert len(references) > 3
     del task, functions
@@ -235,8 +236,8 @@ def _calling(run: Any) -> Any:
     return lambda: Calling(run)
 
 
-def _is_of_task(function: Any) -> bool:
-    return function.__qualname__ not in ("run_records",) and not function.__qualname__.startswith("Record.")
+def _functions() -> list[Any]:
+    return [each for each in gc.get_objects() if type(each).__module__ == records.__name__]
 
 
 def test_failures_leave_as_little_as_without_compiled_parts() -> None:
