@@ -2,8 +2,16 @@
 
 from setuptools import Extension, setup
 
-PARTS = {"penstock.compiled._records": "core/compiled/_records.c"}
+_KAFKA = "plugins/logs/kafka/_columns"
+PARTS = {
+    "penstock.compiled._records": ["core/compiled/_records.c"],
+    "penstock.plugins.logs.kafka._columns": [f"{_KAFKA}.c", f"{_KAFKA}_consume.c", f"{_KAFKA}_produce.c"],
+}
+HEADERS = {"penstock.plugins.logs.kafka._columns": [f"{_KAFKA}.h"]}
 
 setup(
-    ext_modules=[Extension(name, [source], extra_compile_args=["-O2"], optional=True) for name, source in PARTS.items()]
+    ext_modules=[
+        Extension(name, sources, depends=HEADERS.get(name, []), extra_compile_args=["-O2"], optional=True)
+        for name, sources in PARTS.items()
+    ]
 )

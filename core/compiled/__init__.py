@@ -45,6 +45,11 @@ def load(module: str, part: str) -> Any:
     return loaded
 
 
+def fall_back(part: str, reason: str) -> None:
+    """Record that a part that was loaded is not used, and why."""
+    _parts[part] = f"not used: {reason}"
+
+
 def status() -> dict[str, str]:
     """Return for each part that was loaded so far "compiled", or why it is not.
 

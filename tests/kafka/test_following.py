@@ -12,6 +12,7 @@ import pytest
 
 from penstock.errors import LogError
 from penstock.plugins.logs.kafka import following
+from penstock.plugins.logs.kafka.columns import Taken
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.logs.kafka.reading import size_of
 from penstock.plugins.testing.contracts.log_following import follow_until, poll_into, records_in
@@ -152,8 +153,12 @@ def test_a_partition_that_does_not_answer_is_an_error_of_its_own(
             def __getattr__(self, name: str) -> Any:
                 return getattr(self._consumer, name)
 
-            def consume(self, most: int, seconds: float) -> Any:
-                return [each for each in self._consumer.consume(most, seconds) if each.partition() != silent.partition]
+            def take(self, most: int, seconds: float, topics: Any) -> Taken:
+                taken = self._consumer.take(most, seconds, topics)
+                return Taken(
+                    [each for each in taken.batches if each.partition != silent.partition],
+                    [each for each in taken.events if each.partition != silent],
+                )
 
             def get_watermark_offsets(self, partition: Any, cached: bool) -> Any:
                 if partition.partition == silent.partition:
@@ -192,10 +197,10 @@ def test_a_wait_does_not_spin(own: KafkaBroker, topic: str, monkeypatch: pytest.
         def __getattr__(self, name: str) -> Any:
             return getattr(self._consumer, name)
 
-        def consume(self, most: int, seconds: float) -> Any:
+        def take(self, *arguments: Any) -> Any:
             nonlocal calls
             calls += 1
-            return self._consumer.consume(most, seconds)
+            return self._consumer.take(*arguments)
 
     monkeypatch.setattr(follower, "_consumer", Counting(follower._consumer))
     for _ in range(20):

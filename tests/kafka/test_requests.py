@@ -50,7 +50,7 @@ def test_records_under_a_transaction_wait_for_others_where_the_others_do_not(
     def made(properties: dict[str, Any], **options: Any) -> Any:
         return properties["linger.ms"]
 
-    monkeypatch.setattr(clients_module, "Producer", made)
+    monkeypatch.setattr(clients_module, "producer", made)
     clients = Clients("nowhere:9", settings)
     assert clients.producer() == plain
     assert clients.producer({"transactional.id": "app-0_0"}) == transactional

@@ -24,7 +24,7 @@ from penstock.clock import ManualClock
 from penstock.errors import FencedError, LeaseHeldError, LogError
 from penstock.log import Commit, Lease, Log
 from penstock.plugins.engine.task.epoch import begin_epoch, current_epoch
-from penstock.plugins.logs.kafka import notes
+from penstock.plugins.logs.kafka import columns, notes
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.logs.kafka.producing import Outbox
 from penstock.plugins.logs.partitioner import NULL_KEY_RUN
@@ -33,6 +33,7 @@ from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
 
 from ..kafka.names import fresh_name
+from ..kafka.ways import way  # noqa: F401
 from ..waiting import wait_until
 
 
@@ -106,7 +107,7 @@ class TestContract(LogContract):
         log.put_meta("noted", "note", b"one")
         assert log.get_meta("noted", "note") == b"one"
         with monkeypatch.context() as patch:
-            patch.setattr(log._clients, "consumer", None)
+            patch.setattr(log._clients, "reader", None)
             assert log.get_meta("noted", "note") == b"one"
             assert log.get_meta("noted", "other") is None
             patch.setattr(notes, "_KNOWN_SECONDS", 0.0)
@@ -304,15 +305,18 @@ def _open_transaction(broker: KafkaBroker, application: str) -> Producer:
     return producer
 
 
-def test_records_of_a_sink_that_names_no_part_of_the_key_are_spread_over_batches() -> None:
+def test_records_of_a_sink_that_names_no_part_of_the_key_are_spread_over_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each batch has one record, as where a task commits often. No broker is needed to see the partitions."""
 
-    class Watched(Outbox):
-        def _delivered(self, error: KafkaError | None, message: Message) -> None:
-            found[message.partition()] += 1
+    def delivered(self: object, error: KafkaError | None, message: Message) -> None:
+        found[message.partition()] += 1
 
     found: Counter[int | None] = Counter()
-    with closing(KafkaLog("127.0.0.1:1")) as log, closing(Watched(log._clients, lambda topic: 3)) as outbox:
+    monkeypatch.setattr(columns._Reported, "delivered", delivered)
+    monkeypatch.setattr(columns, "_module", None)
+    with closing(KafkaLog("127.0.0.1:1")) as log, closing(Outbox(log._clients, lambda topic: 3)) as outbox:
         for _ in range(3 * NULL_KEY_RUN):
             outbox.send(OutputBatch("topic", [b"key"], [b"value"], [1], None, None, [None]))
         outbox.settle()  # gives them up

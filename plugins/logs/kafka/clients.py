@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock import ConfigError, LogError
@@ -16,6 +16,7 @@ from penstock.support.system_errors import open_files_advice
 
 from .admin import Admin
 from .client_names import JAVA_ONLY, RENAMED, advice
+from .columns import QueueingProducer, Reader, producer, reader
 from .failures import Patience, as_config_error, is_out_of_files
 
 _log = logging.getLogger("penstock.kafka")
@@ -119,7 +120,11 @@ class Clients:
         """Return a consumer that belongs to `group` and subscribes to nothing."""
         return self._make(Consumer, "consumer", {**_CONSUMER, "group.id": group, **(properties or {})})
 
-    def producer(self, properties: Mapping[str, Any] | None = None) -> Producer:
+    def reader(self, group: str, properties: Mapping[str, Any] | None = None) -> Reader:
+        """Return the same as `consumer`, to take messages by column."""
+        return self._make(reader, "consumer", {**_CONSUMER, "group.id": group, **(properties or {})})
+
+    def producer(self, properties: Mapping[str, Any] | None = None) -> QueueingProducer:
         """Return an idempotent producer, or a transactional one when `transactional.id` is given."""
         chosen = {**_PRODUCER, "linger.ms": _LINGER_MS, **(properties or {})}
         chosen["batch.size"] = self._most_batch_bytes
@@ -127,7 +132,7 @@ class Clients:
             chosen["linger.ms"] = _TRANSACTION_LINGER_MS if "transactional.id" in chosen else 0
         if "transactional.id" not in chosen:
             chosen["message.timeout.ms"] = max(1000, int(self.patience.timeout_s * 1000))
-        return self._make(Producer, "producer", chosen)
+        return self._make(producer, "producer", chosen)
 
     def admin_at(self, address: str) -> AdminClient:
         """Return an admin client whose first request goes to the broker at this address."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from math import ceil
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from penstock import LogError, RecordBatch, TopicPartition
 from penstock.log.follower import Follower
 
 from .clients import Clients
+from .columns import Event, Reader, Taken, cut
 from .failures import error_of, is_retriable, is_unknown_topic
-from .reading import MESSAGES, READER_GROUP, columns, introduce, out_of_range, size_of
+from .reading import MESSAGES, READER_GROUP, introduce, out_of_range, size_of
 from .topics import Topics
 
 _CONSUMER = {
@@ -59,7 +60,7 @@ class KafkaFollower(Follower):
         self._check_at = 0.0
         self._had: set[TopicPartition] = set()  # what the consumer has or had
         self._topics_had: set[str] = set()
-        self._consumer: Consumer | None = None
+        self._consumer: Reader | None = None
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
         self._topics.check(list(positions))
@@ -102,10 +103,10 @@ class KafkaFollower(Follower):
                 raise error
             left = deadline - time.monotonic()
             # librdkafka waits whole milliseconds: with less it would not wait at all, and this loop would spin.
-            messages = consumer.consume(1, ceil(max(0.0, min(left, _WAIT_SECONDS)) * 1000) / 1000)
-            if messages:
+            taken = consumer.take(1, ceil(max(0.0, min(left, _WAIT_SECONDS)) * 1000) / 1000, self._topics_had)
+            if taken:
                 self._note_answer()
-                if found := self._taken(messages):
+                if found := self._taken(taken):
                     return found + self._read(consumer, most - 1)
             elif time.monotonic() >= self._check_at:
                 self._check(consumer)
@@ -114,13 +115,13 @@ class KafkaFollower(Follower):
             if time.monotonic() >= deadline:
                 return []
 
-    def _read(self, consumer: Consumer, most: int) -> list[RecordBatch]:
+    def _read(self, consumer: Reader, most: int) -> list[RecordBatch]:
         """Return up to `most` records that the consumer has, and take them apart while they are in the cache."""
         found: list[RecordBatch] = []
-        while most > 0 and (messages := consumer.consume(min(most, MESSAGES), 0)):
+        while most > 0 and (taken := consumer.take(min(most, MESSAGES), 0, self._topics_had)):
             self._note_answer()
-            most -= len(messages)
-            found += self._taken(messages)
+            most -= len(taken)
+            found += self._taken(taken)
         return found
 
     def _note_answer(self) -> None:
@@ -155,7 +156,7 @@ class KafkaFollower(Follower):
         """Read everything from its position with a new consumer."""
         if self._consumer is not None:
             self._consumer.close()
-        self._consumer = self._clients.consumer(READER_GROUP, _CONSUMER)
+        self._consumer = self._clients.reader(READER_GROUP, _CONSUMER)
         self._had.clear()
         self._topics_had.clear()
         self._stopped.clear()
@@ -185,7 +186,7 @@ class KafkaFollower(Follower):
                     f"following {', '.join(map(str, wanted))}", exception
                 ) from exception
 
-    def _check(self, consumer: Consumer) -> None:
+    def _check(self, consumer: Reader) -> None:
         """Find out what a consumer does not report: that its brokers do not answer, and that a topic was deleted.
 
         Raises LogError when they did not answer for too long.
@@ -246,42 +247,22 @@ class KafkaFollower(Follower):
                 del self._kept[partition]
         return found
 
-    def _taken(self, messages: list[Message]) -> list[RecordBatch]:
-        """Return the records of messages by column, and keep those of paused partitions."""
-        events: list[Message] = []
-        if any(map(Message.error, messages)):
-            events = [each for each in messages if each.error() is not None]
-            messages = [each for each in messages if each.error() is None]
+    def _taken(self, taken: Taken) -> list[RecordBatch]:
+        """Return the records that were taken, and keep those of paused partitions."""
         found: list[RecordBatch] = []
-        for partition, of_partition in self._by_partition(messages):
+        for batch in taken.batches:
+            partition = TopicPartition(batch.topic, batch.partition)
             position = self._positions.get(partition)
             if position is None:
                 continue
-            if (of_partition[0].offset() or 0) < position:
-                of_partition = [each for each in of_partition if (each.offset() or 0) >= position]
-            if of_partition:
-                batch = columns(partition, of_partition)
+            if batch.offsets[0] < position:
+                _, batch = cut(batch, position)
+            if len(batch):
                 self._positions[partition] = batch.next_offset
                 self._give(partition, batch, found)
-        for event in events:
+        for event in taken.events:
             self._take_event(event, found)
         return found
-
-    def _by_partition(self, messages: Sequence[Message]) -> Iterable[tuple[TopicPartition, Sequence[Message]]]:
-        """Return messages by partition. Most often they are of one: librdkafka returns what it fetched in turn."""
-        if not messages:
-            return ()
-        if len(numbers := set(map(Message.partition, messages))) == 1:
-            # Most consumers have one topic: looking at each message's would cost a hundredth of a count.
-            topics = self._topics_had if len(self._topics_had) == 1 else set(map(Message.topic, messages))
-            if len(topics) == 1:
-                return [(TopicPartition(*topics, *numbers), messages)]
-        found: dict[TopicPartition, list[Message]] = {}
-        for key, message in zip(
-            zip(map(Message.topic, messages), map(Message.partition, messages), strict=True), messages, strict=True
-        ):
-            found.setdefault(key, []).append(message)  # type: ignore[arg-type]
-        return [(TopicPartition(*each), of_partition) for each, of_partition in found.items()]
 
     def _give(self, partition: TopicPartition, batch: RecordBatch, found: list[RecordBatch]) -> None:
         if partition not in self._paused and partition not in self._kept:
@@ -295,15 +276,13 @@ class KafkaFollower(Follower):
             self._consumer.pause([KafkaPartition(*partition)])
             self._stopped.add(partition)
 
-    def _take_event(self, event: Message, found: list[RecordBatch]) -> None:
-        error = event.error()
-        partition = TopicPartition(event.topic() or "", event.partition() or 0)
-        assert error is not None
+    def _take_event(self, event: Event, found: list[RecordBatch]) -> None:
+        error, partition = event.error, event.partition
         if is_retriable(error):
             return
         position = self._positions.get(partition)
         if error.code() == KafkaError._PARTITION_EOF:
-            end = event.offset() or 0
+            end = event.offset
             if position is None or end < position:
                 return
             self._ends[partition] = end
@@ -314,7 +293,7 @@ class KafkaFollower(Follower):
             if failure := self._failure(partition, position, error):
                 failure.partition = partition
                 self._failed[partition] = failure
-        elif not event.topic():
+        elif not partition.topic:
             raise self._clients.patience.failed("following", error)
 
     def _failure(self, partition: TopicPartition, position: int, error: KafkaError) -> LogError | None:

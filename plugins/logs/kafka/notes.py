@@ -330,7 +330,7 @@ class Notes:
             return
         start = max(first, self._topics.start_offsets([where])[where])
         end = self._topics.end_offsets([where], stable=True)[where]
-        with closing(PartitionReader(self._clients, self._clients.consumer(application_id), where, start)) as reader:
+        with closing(PartitionReader(self._clients, self._clients.reader(application_id), where, start)) as reader:
             yield from read_whole(reader, end)
 
     def close(self) -> None:

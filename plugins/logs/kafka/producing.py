@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import repeat
 from threading import Thread
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from penstock import LogError, OutputBatch, ProductionError, RecordRefusedError, UnknownTopicError
@@ -20,6 +18,7 @@ from penstock import LogError, OutputBatch, ProductionError, RecordRefusedError,
 from ..messages import about_bytes, no_such_partition, unknown_topics_as_production_errors
 from ..partitioner import partitions_of, runs_of_partitions
 from .clients import Clients
+from .columns import PURGED
 from .failures import describe, error_of, fatal_errors_as_kafka_exceptions, is_fenced, is_retriable, is_unknown_topic
 
 _MOMENT = 0.5
@@ -81,17 +80,12 @@ _SAMPLED = 32
 _CHECK_SECONDS = 1.0
 """Seconds without a delivery until the topics are checked."""
 _SETTLE_SECONDS = 5.0
-_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-"""The errors of records that were given up because of another record, or of the transaction."""
 _NO_LIMIT_MS = (1 << 63) - 1
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 
 
 class Outbox:
     """Sends records with one producer. Used by one thread.
-
-    `failed` is the topic and the error of the first record that was not delivered; a record that was refused takes
-    precedence over those that were given up because of it.
 
     A producer keeps threads and sockets until the last reference to it is gone, and a kept exception keeps the
     variables of its traceback's frames. So only this object refers to the producer, and `close` ends it in any case.
@@ -105,19 +99,23 @@ class Outbox:
         self._checked: dict[str, int] = {}
         self._anywhere: dict[tuple[str, int], Iterator[int]] = {}
         """By topic and its number of partitions: where the next records go that any partition may have."""
-        self.failed: tuple[str, KafkaError] | None = None
         self.is_over = False
-        self._refused_bytes: int | None = None
-        self._producer: Producer = clients.producer({"on_delivery": self._delivered, **(properties or {})})
+        self._producer = clients.producer(properties)
+        self._failures = self._producer.failures
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and not self.knows_refusal() and (self.failed is None or error.code() not in _PURGED):
-            self.failed = message.topic() or "?", error
-            self._refused_bytes = len(message.key() or b"") + len(message.value() or b"")
+    @property
+    def failed(self) -> tuple[str, KafkaError] | None:
+        """The topic and the error of the first record that was not delivered.
+
+        A record that was refused takes precedence over those that were given up because of it.
+        """
+        first = self._failures.first()
+        return None if first is None else (first.topic, first.error)
 
     def knows_refusal(self) -> bool:
         """Return whether `failed` is a refused record, not one that was given up because of another."""
-        return self.failed is not None and self.failed[1].code() not in _PURGED
+        first = self._failures.first()
+        return first is not None and first.error.code() not in PURGED
 
     def send(self, batch: OutputBatch) -> None:
         """Queue a batch. Raises ProductionError for a record that cannot be produced, and for a missing topic."""
@@ -132,50 +130,18 @@ class Outbox:
         if batch.hashed is not None:
             anywhere = self._anywhere.setdefault((topic, count), runs_of_partitions(count))
             batch = replace(batch, partitions=_by_hash(batch, batch.hashed, count, anywhere), hashed=None)
-        targets: Iterator[int] | None = repeat(-1)
         if batch.partitions is not None:
-            targets = _single_targets(batch.partitions)
             _check_partitions(batch, count)
-        if 0 in batch.timestamps:
-            # librdkafka takes 0 for "now"; 1 is the closest timestamp that it keeps.
-            batch = replace(batch, timestamps=[each or 1 for each in batch.timestamps])
         size = _record_size(batch)
         for start in range(0, len(batch.keys), _CHUNK):
-            self._make_room(min(_CHUNK, len(batch.keys) - start), size)
-            stop = start + _CHUNK
+            stop = min(start + _CHUNK, len(batch.keys))
+            self._make_room(stop - start, size)
             try:
-                if batch.headers is None and targets is not None:
-                    deque(
-                        map(
-                            self._producer.produce,
-                            repeat(topic),
-                            batch.values[start:stop],
-                            batch.keys[start:stop],
-                            targets,
-                            repeat(None),
-                            repeat(None),
-                            batch.timestamps[start:stop],
-                        ),
-                        maxlen=0,
-                    )
-                else:
-                    self._send_one_by_one(batch, range(start, min(stop, len(batch.keys))))
+                self._producer.queue(batch, start, stop)
             except Exception as exception:
                 raise self._refused(topic, exception) from exception
             self.poll(0)
             self.check()
-
-    def _send_one_by_one(self, batch: OutputBatch, indexes: range) -> None:
-        for index in indexes:
-            targets: Sequence[int] = (-1,)
-            if batch.partitions is not None and (chosen := batch.partitions[index]) is not None:
-                targets = chosen
-            headers: Any = list(batch.headers[index]) if batch.headers is not None else None
-            for partition in targets:
-                self._producer.produce(
-                    batch.topic, batch.values[index], batch.keys[index], partition, None, None,
-                    batch.timestamps[index], headers,
-                )  # fmt: skip
 
     def _make_room(self, count: int, size: int) -> None:
         most = max(0, min(_MOST_IN_FLIGHT, _MOST_IN_FLIGHT_BYTES // size) - count)
@@ -226,7 +192,8 @@ class Outbox:
             limit = largest_message(self._clients, topic)
             # A refused batch does not show which of its records is too large: the next producer makes smaller batches.
             is_alone = limit is None or not self._clients.limit_batches(limit)
-            size = self._refused_bytes if is_alone else None
+            first = self._failures.first()
+            size = first.bytes if is_alone and first is not None else None
             return RecordRefusedError(
                 f"{what}: {'records sent together' if size is None else f'a record of {size} bytes'}: "
                 "make records smaller, or raise the topic's 'max.message.bytes'"
@@ -382,17 +349,6 @@ def _by_hash(
         (next(anywhere),) if each is None and key is not None else each
         for each, key in zip(found, batch.keys, strict=True)
     ]
-
-
-def _single_targets(partitions: Sequence[Sequence[int] | None]) -> Iterator[int] | None:
-    """Return the partition of each record, -1 for librdkafka's choice; None if a record goes to none or to several."""
-    first = partitions[0]
-    # A changelog passes the same tuple for every record, which makes `count` fast.
-    if first is not None and len(first) == 1 and partitions.count(first) == len(partitions):
-        return repeat(first[0])
-    if any(each is not None and len(each) != 1 for each in partitions):
-        return None
-    return iter([-1 if each is None else each[0] for each in partitions])
 
 
 def _check_partitions(batch: OutputBatch, count: int) -> None:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import Any, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from penstock import RecordBatch, TopicPartition
 
 from ..messages import about_bytes
 from .clients import FETCH_WAIT_MS, Clients
+from .columns import Reader, Taken, cut
 from .failures import error_of, is_retriable
 
 _log = logging.getLogger("penstock.kafka")
@@ -30,7 +28,6 @@ they are taken apart."""
 _BLOCK_SECONDS = 0.1
 _INTRODUCTION_SECONDS = 0.5
 _SAMPLED = 32
-_MILLISECONDS = itemgetter(1)  # of a message's timestamp, behind its kind
 
 
 class PartitionReader:
@@ -43,7 +40,7 @@ class PartitionReader:
     def __init__(
         self,
         clients: Clients,
-        consumer: Consumer,
+        consumer: Reader,
         partition: TopicPartition,
         offset: int,
         topics: frozenset[str] = frozenset(),
@@ -55,7 +52,7 @@ class PartitionReader:
         """Where the last fetch ended, and the next one begins."""
         self._clients = clients
         self._consumer = consumer
-        self._kept: list[Message] = []  # messages after `next`
+        self._kept: list[RecordBatch] = []  # records after `next`
         self._ended = -1  # the last end of the partition that the consumer reported
         self._is_cut_short = False  # whether the last fetch stopped at its number of bytes
         try:
@@ -76,8 +73,8 @@ class PartitionReader:
         taken, at = 0, self.next
         deadline = time.monotonic() + self._clients.patience.timeout_s
         while at < end and taken < max_bytes:
-            messages = self._take(end)
-            if not messages:
+            batch = self._take(end)
+            if batch is None:
                 if self._reached() >= end:
                     at = end
                 elif self._ended >= at and log_end() <= self._ended:
@@ -87,13 +84,12 @@ class PartitionReader:
                         KafkaError(KafkaError._TIMED_OUT, f"no records of {partition} from offset {at}")
                     )
                 continue
-            at = _offset(messages[-1]) + 1
+            at = batch.next_offset
             if at > end:
-                cut, at = bisect_left(messages, end, key=_offset), end
-                messages, self._kept = messages[:cut], messages[cut:]
-                if not messages:
+                (batch, behind), at = cut(batch, end), end
+                self._kept.insert(0, behind)
+                if not len(batch):
                     break
-            batch = columns(partition, messages)
             batches.append(batch)
             taken += size_of(batch)
         if batches:
@@ -105,10 +101,10 @@ class PartitionReader:
     def has_more(self) -> bool:
         """Return whether there are more records to read ahead, as far as is known. Raises KafkaException."""
         if not self._kept and not self._is_cut_short:
-            self._kept = self._without_events(self._consumer.consume(MESSAGES, 0))
+            self._kept = self._without_events(self._consumer.take(MESSAGES, 0, self.topics))
         return bool(self._kept) or self._is_cut_short
 
-    def leave(self) -> Consumer:
+    def leave(self) -> Reader:
         """Return the consumer, without a partition; then this object is of no more use. Raises KafkaException."""
         self._kept = []
         try:
@@ -123,29 +119,23 @@ class PartitionReader:
         self._kept = []
         self._consumer.close()
 
-    def _take(self, end: int) -> list[Message]:
-        """Return some messages; none when there are no more for now."""
-        messages, self._kept = self._kept, []
-        if not messages:
-            messages = self._consumer.consume(MESSAGES, 0)
-            if not messages and self._reached() < end:
-                messages = self._consumer.consume(1, _BLOCK_SECONDS)
-        if any(map(Message.error, messages)):
-            return self._without_events(messages)
-        return messages
+    def _take(self, end: int) -> RecordBatch | None:
+        """Return some records; None when there are no more for now."""
+        if not self._kept:
+            taken = self._consumer.take(MESSAGES, 0, self.topics)
+            if not taken and self._reached() < end:
+                taken = self._consumer.take(1, _BLOCK_SECONDS, self.topics)
+            self._kept = self._without_events(taken)
+        return self._kept.pop(0) if self._kept else None
 
-    def _without_events(self, messages: list[Message]) -> list[Message]:
-        records = []
-        for message in messages:
-            error = message.error()
-            if error is None:
-                records.append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                if (message.topic(), message.partition()) == self.partition:
-                    self._ended = max(self._ended, message.offset() or 0)
-            elif not is_retriable(error):
-                raise KafkaException(error)
-        return records
+    def _without_events(self, taken: Taken) -> list[RecordBatch]:
+        for event in taken.events:
+            if event.error.code() == KafkaError._PARTITION_EOF:
+                if event.partition == self.partition:
+                    self._ended = max(self._ended, event.offset)
+            elif not is_retriable(event.error):
+                raise KafkaException(event.error)
+        return [each for each in taken.batches if (each.topic, each.partition) == self.partition]
 
     def _reached(self) -> int:
         """Return the offset that the consumer has reached: it passes control records and gaps without a message."""
@@ -163,30 +153,6 @@ def introduce(consumer: Consumer, topics: Iterable[str]) -> None:
             consumer.list_topics(topic, timeout=_INTRODUCTION_SECONDS)
         except KafkaException as error:
             _log.debug("looking for topic %s: %s; reading it will tell", topic, error)
-
-
-def columns(partition: TopicPartition, messages: Sequence[Message]) -> RecordBatch:
-    """Return messages of one partition by column."""
-    first, last = _offset(messages[0]), _offset(messages[-1])
-    is_dense = last - first + 1 == len(messages)
-    offsets: Any = range(first, last + 1) if is_dense else list(map(Message.offset, messages))
-    headers: list[Any] | None = None
-    if any(found := list(map(Message.headers, messages))):
-        headers = [tuple(each) if each else () for each in found]
-    return RecordBatch(
-        partition.topic,
-        partition.partition,
-        offsets,
-        list(map(Message.key, messages)),
-        list(map(Message.value, messages)),
-        list(map(_MILLISECONDS, map(Message.timestamp, messages))),
-        headers,
-        last + 1,
-    )
-
-
-def _offset(message: Message) -> int:
-    return cast(int, message.offset())
 
 
 def size_of(batch: RecordBatch) -> int:
@@ -219,7 +185,7 @@ READER_GROUP = "penstock"
 class _Free:
     """A consumer without a partition, the one that it had last, where that was left, when, and which topics it had."""
 
-    consumer: Consumer
+    consumer: Reader
     partition: TopicPartition
     next: int
     since: float
@@ -253,7 +219,7 @@ class Readers:
         if reader is None:
             consumer, topics = self._consumer(partition, offset)
             reader = PartitionReader(
-                self._clients, consumer or self._clients.consumer(READER_GROUP), partition, offset, topics
+                self._clients, consumer or self._clients.reader(READER_GROUP), partition, offset, topics
             )
         try:
             yield reader
@@ -283,7 +249,7 @@ class Readers:
 
     # ------------------------------------------------------------------ inside
 
-    def _consumer(self, partition: TopicPartition, offset: int) -> tuple[Consumer | None, frozenset[str]]:
+    def _consumer(self, partition: TopicPartition, offset: int) -> tuple[Reader | None, frozenset[str]]:
         """Return a consumer to use for `partition` from `offset` on, and the topics that it had; None: make one."""
         with self._lock:
             is_full = len(self._ahead) + len(self._free) >= MOST_READERS
@@ -321,7 +287,7 @@ class Readers:
             each.close()
 
 
-def _left(reader: PartitionReader) -> Consumer | None:
+def _left(reader: PartitionReader) -> Reader | None:
     """Return a reader's consumer, without its partition; None if it could not leave that."""
     try:
         return reader.leave()

@@ -107,7 +107,7 @@ class Transactions(Outbox):
             return is_known
         finally:
             # Until here, delivery reports of records that were given up may arrive.
-            self.failed = None
+            self._failures.forget()
         return True
 
     def is_lost_by(self, error: KafkaError) -> bool:
