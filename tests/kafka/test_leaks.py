@@ -74,6 +74,11 @@ class World:
                 for committer in committers:
                     with suppress(FencedError):
                         committer.send(self.outputs() * 3000)
+                wait_until(
+                    lambda: log.end_offsets([self.partition]) == log.end_offsets([self.partition], stable=False),
+                    "all transactions are aborted",
+                    60,
+                )
                 for committer in committers:
                     committer.commit(Commit({self.partition: 1}, "too late"), [])
             finally:

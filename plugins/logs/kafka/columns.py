@@ -220,7 +220,7 @@ class QueueingProducer(Producer):
         """Queue the records `start` to `stop` of a batch without `hashed`.
 
         Raises BufferError when the queue is full, KafkaException when librdkafka refuses a record, and TypeError for
-        what is not bytes.
+        what is not bytes. The traceback keeps no reference to this producer: somebody may keep the exception.
         """
 
 
@@ -253,6 +253,15 @@ class RecordProducer(QueueingProducer):
         super().__init__({**properties, "on_delivery": failures.delivered}, logger=logger)
 
     def queue(self, batch: OutputBatch, start: int, stop: int) -> None:
+        try:
+            _produce(self.produce, batch, start, stop)
+        finally:
+            del self
+
+
+def _produce(produce: Callable[..., None], batch: OutputBatch, start: int, stop: int) -> None:
+    """Produce a part of a batch. The frame keeps no reference to the producer after an exception."""
+    try:
         keys, values = batch.keys[start:stop], batch.values[start:stop]
         timestamps = batch.timestamps[start:stop]
         if 0 in timestamps:
@@ -260,16 +269,17 @@ class RecordProducer(QueueingProducer):
             timestamps = [each or 1 for each in timestamps]
         partitions = None if batch.partitions is None else batch.partitions[start:stop]
         targets = repeat(-1) if partitions is None else _single_targets(partitions)
-        topic = repeat(batch.topic)
+        topic, none = repeat(batch.topic), repeat(None)
         if batch.headers is None and targets is not None:
-            calls = map(self.produce, topic, values, keys, targets, repeat(None), repeat(None), timestamps)
-            deque(calls, maxlen=0)
+            deque(map(produce, topic, values, keys, targets, none, none, timestamps), maxlen=0)
             return
         for index, (key, value, timestamp) in enumerate(zip(keys, values, timestamps, strict=True)):
             chosen = None if partitions is None else partitions[index]
             headers: Any = None if batch.headers is None else list(batch.headers[start + index])
             for partition in (-1,) if chosen is None else chosen:
-                self.produce(batch.topic, value, key, partition, None, None, timestamp, headers)
+                produce(batch.topic, value, key, partition, None, None, timestamp, headers)
+    finally:
+        del produce
 
 
 class _Acknowledged:
@@ -298,7 +308,9 @@ class ColumnProducer(QueueingProducer):
         _check_open(self._handle)
 
     def queue(self, batch: OutputBatch, start: int, stop: int) -> None:
-        code = self._handle.produce(
+        handle = self._handle
+        del self
+        code = handle.produce(
             batch.topic, batch.keys, batch.values, batch.timestamps, batch.headers, batch.partitions, start, stop
         )
         if code == KafkaError._QUEUE_FULL:
