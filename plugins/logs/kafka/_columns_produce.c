@@ -12,7 +12,7 @@ typedef struct {
     int code;                                                    /* why librdkafka refused a record */
 } Batch;
 
-/* Point at an object's bytes; `at` is NULL for None. What is neither is converted, or refused, as confluent-kafka does. */
+/* Point at the bytes of an object; `at` is NULL for None. Others are converted or refused, as in confluent-kafka. */
 static int as_bytes(PyObject *object, const char **at, Py_ssize_t *size)
 {
     *at = NULL;
