@@ -856,6 +856,10 @@ static PyObject *read_entry(Function *self, PyObject *key) {
     PyObject *clean = self->parts[CLEAN];
     if (PyDict_GET_SIZE(clean) >= self->most) return NULL;
     PyObject *raw = to_bytes((Mode)self->modes[0], self->parts[KEY_BYTES], key), *data = NULL, *value = NULL;
+    if (raw != NULL && self->modes[0] == BY_CALL && (value = find(self->parts[PENDING], clean, key)) != NULL) {
+        Py_DECREF(raw); /* the serde has put it */
+        return value;
+    }
     if (raw != NULL && PyBytes_CheckExact(raw) && PyBytes_GET_SIZE(raw) <= self->longest)
         data = PyObject_CallMethodOneArg(self->parts[BELOW], name_get, raw);
     Py_XDECREF(raw);

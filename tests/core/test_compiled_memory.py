@@ -62,7 +62,7 @@ def _edge(run: Any, failed: Any, immutable: Any = None, record: Any = RECORD) ->
 
 def _sink(key: Any, value: Any, record: Any = RECORD, slow: Any = _nothing, **columns: Any) -> Callable[[], Any]:
     output = OutputBatch("t", [], [], [], **columns)
-    write = records.write(slow, output, key, value, 0, 0)
+    write = records.write(slow, output, key, value)
 
     def call() -> None:
         try:
@@ -264,7 +264,7 @@ def test_functions_that_are_called_while_their_cycle_is_taken_apart() -> None:
         def __init__(self) -> None:
             self.forward = records.forward(_nothing, self.run, _nothing, "c", RECORD_ERRORS, None)
             self.note = records.noting(_nothing, self.run, Progress(0))
-            self.get = records.get(lambda key: (self, key), {"a": self}, {}, frozenset({str}))
+            self.get = records.get(lambda key: (self, key), {"a": self}, {}, frozenset({str}), None)
 
         def run(self, record: Any) -> None:
             said.append(record)

@@ -344,7 +344,7 @@ def test_a_column_that_appears_while_a_key_is_serialized() -> None:
         output.headers, output.partitions, output.hashed = [()], [None], [b"0"]
         return b"1"
 
-    write = records.write(lambda *args: pytest.fail("the record is written already"), output, adds, adds, 0, 0)
+    write = records.write(lambda *args: pytest.fail("the record is written already"), output, adds, adds)
     write(("k", "v", 1, ()))
     assert _columns(output) == ["t", [b"0", b"1"], [b"0", b"1"], [0, 1], [[], []], [None, None], [b"0", b"1"]]
 

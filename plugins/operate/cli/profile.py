@@ -168,8 +168,9 @@ def _read_file(application: Application, file: IO[bytes], partitions: int | None
     made = {topic: TopicInput(partitions or highest + 1) for topic in topics}
     readers: dict[str, LineReader] = {}
     settings = application.settings
-    for topic, group in groupby(lines, key=lambda each: each[0]):
-        found = list(group)
+    # Lines of one topic that follow each other: the reader counts them.
+    for (topic, _), group in groupby(enumerate(lines), key=lambda each: (each[1][0], each[1][2] - each[0])):
+        found = [line for _, line in group]
         first = found[0][2]
         if topic is None and len(topics) != 1:
             raise SerdeError(
