@@ -18,7 +18,7 @@ from pathlib import Path
 
 from penstock import Log, OutputBatch, Settings, TopicPartition
 from penstock.plugins.engine.task.locations import open_log
-from penstock.plugins.spark.session.sessions import check_java, launch_home, query_options, session_options
+from penstock.plugins.spark.sessions import check_java, launch_home, query_options, session_options
 
 from .result import Table
 

@@ -790,7 +790,7 @@ static PyObject *encode(PyObject *module, PyObject *args) {
     (void)module;
     if (!PyArg_ParseTuple(args, "O!OOp", &PyDict_Type, &entries, &key_function, &value_function, &is_stamped)) return NULL;
     Mode key_mode = mode_of(key_function), value_mode = mode_of(value_function);
-    PyObject *rows = PyDict_New(), *items = PyDict_Items(entries); /* a serializer may change the entries */
+    PyObject *rows = PyDict_New(), *items = PyDict_Items(entries); /* it holds on to what a serializer drops */
     if (rows == NULL || items == NULL) goto failed;
     for (Py_ssize_t at = 0; at < PyList_GET_SIZE(items); at++) {
         key = PyTuple_GET_ITEM(PyList_GET_ITEM(items, at), 0);
@@ -798,6 +798,10 @@ static PyObject *encode(PyObject *module, PyObject *args) {
         PyObject *row_key = to_bytes(key_mode, key_function, key);
         PyObject *row = row_key == NULL ? NULL : row_of(value_mode, value_function, value, is_stamped);
         int failed = row == NULL || PyDict_SetItem(rows, row_key, row) < 0;
+        if (!failed && PyDict_GET_SIZE(entries) != PyList_GET_SIZE(items)) {
+            PyErr_SetString(PyExc_RuntimeError, "a serializer has changed the entries");
+            failed = 1;
+        }
         Py_XDECREF(row_key);
         Py_XDECREF(row);
         if (failed) goto failed;
@@ -881,7 +885,10 @@ static PyObject *get_call(PyObject *self_, PyObject *const *args, size_t nargsf,
             self->count++;
             return found;
         }
-        if (PyErr_Occurred()) return NULL;
+        if (PyErr_Occurred()) {
+            self->count++; /* as `slow`, which counts first */
+            return NULL;
+        }
     }
     return call_slow(self, args, nargsf, names);
 }

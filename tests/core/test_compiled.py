@@ -42,7 +42,7 @@ from .compiled_parts import (
 
 pytestmark = needs_compiled
 
-HEADERS = [(), (("h", b"1"),), [], None, "", {}, ("h",), Data(b"")]
+HEADERS: list[Any] = [(), (("h", b"1"),), [], None, "", {}, ("h",), Data(b"")]
 times = st.integers(0, len(TIMES) - 1).map(TIMES.__getitem__)
 headers = st.integers(0, len(HEADERS) - 1).map(HEADERS.__getitem__)
 
@@ -76,7 +76,8 @@ def test_a_record_with_another_part(part: str, record: Any, args: list[Any], opt
 
 @pytest.mark.parametrize("part", PARTS)
 def test_its_methods_are_methods(part: str) -> None:
-    method, name, record = vars(Record)[f"with_{part}"], f"with_{part}", Record("k", "v", 1)
+    method: Any = vars(Record)[f"with_{part}"]
+    name, record = f"with_{part}", Record("k", "v", 1)
     assert method is getattr(Record, name) and getattr(LongRecord, name) is method
     assert method.__doc__ and method.__doc__.startswith("Return this record with another") and method.__name__ == name
     assert method.__qualname__ == f"Record.{name}" and method.__module__ == "penstock.record"
@@ -85,12 +86,12 @@ def test_its_methods_are_methods(part: str) -> None:
     assert get_type_hints(method)["return"] is Record
     assert method.__doc__ in pydoc.render_doc(Record) and method.__doc__ in pydoc.render_doc(method)
     assert repr(method).startswith(f"<function Record.{name} at ")
-    assert inspect.isroutine(method) and inspect.getsource(method) == inspect.getsource(method.__wrapped__)
+    assert bool(inspect.isroutine(method)) and inspect.getsource(method) == inspect.getsource(method.__wrapped__)
     for copied in (copy.copy(method), copy.deepcopy(method), pickle.loads(pickle.dumps(method))):
         assert copied is method
     bound = pickle.loads(pickle.dumps(getattr(record, name)))
     assert bound(7) == getattr(record, name)(7) and copy.deepcopy(record) == record
-    assert weakref.ref(method)() is method
+    assert bool(weakref.ref(method)() is method)
     assert method.__get__(None, Record) is method and method.__get__(record)(7) == getattr(record, name)(7)
     subclass = LongRecord("k", "v", 1)
     assert type(getattr(subclass, name)(2)) is Record  # as in Python
@@ -202,7 +203,8 @@ def test_the_loop_over_records(
     items: list[tuple[Any, str]], stream_time: Any, partition_time: Any, due: Any, attention: bool, kind: Any
 ) -> None:
     def tried(run_records: Callable[..., Any]) -> Any:
-        progress, queue, seen = Progress(0), Queue(partition_time), []
+        progress, queue = Progress(0), Queue(partition_time)
+        seen: list[Any] = []
         progress.stream_time, progress.needs_attention = stream_time, attention
         remaining = kind([record for record, _ in items])
 
@@ -233,7 +235,8 @@ def test_the_loop_over_records(
 def test_the_loop_takes_what_the_python_loop_takes() -> None:
     run_records = loop._run_records
     assert run_records is not loop.run_records
-    for args in ([], [1], [iter([]), print, Progress(0), Queue(1)], [iter([])] * 6):
+    tried: list[list[Any]] = [[], [1], [iter([]), print, Progress(0), Queue(1)], [iter([])] * 6]
+    for args in tried:
         assert outcome(run_records, *args) == outcome(loop.run_records, *args)
     options: dict[str, Any] = {"run": print, "progress": Progress(0), "queue": Queue(1), "stream_due": 1}
     assert run_records(iter([]), **options) is None and run_records(remaining=iter([]), **options) is None
@@ -360,7 +363,7 @@ def _shown(result: tuple[Any, ...]) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("kind", [OfExitsHash, AnyIndex])
 def test_a_type_that_cannot_be_looked_up(kind: Any) -> None:
-    found = []
+    found: list[Any] = []
     forward = _forwards(True, IMMUTABLE, found.append, lambda *args: found.append(args[2]), [])
     assert outcome(forward, ("k", kind(), 1, ())) == ("returned", None)
     assert len(found) == 1
@@ -398,7 +401,8 @@ def test_a_transformer(record: Any, first: Any, second: Any, extra: list[Any]) -
 @given(forwarded, st.sampled_from([None, *ERRORS]), st.booleans())
 def test_a_node_that_notes_its_record(record: Any, error: Any, inner: bool) -> None:
     def tried(fast: bool) -> Any:
-        progress, seen = Progress(0), []
+        progress = Progress(0)
+        seen: list[Any] = []
 
         def process(record: Any) -> Any:
             seen.append(progress.record)
@@ -441,7 +445,7 @@ def test_a_node_that_notes_its_record(record: Any, error: Any, inner: bool) -> N
         lambda: records.transformer(print, print, print, 1),
         lambda: records.noting(print, print, object()),
         lambda: records.write(print, object(), print, print),
-        lambda: records.write(print, OutputBatch("t", (), [], []), print, print),
+        lambda: records.write(print, OutputBatch("t", (), [], []), print, print),  # type: ignore[arg-type]
         lambda: records.get(print, [], {}, frozenset(), None),
         lambda: records.put(print, {}, {}, frozenset(), ()),
         lambda: records.put(print, {}, {}, frozenset(), (frozenset(), 0, frozenset(), "long", None)),

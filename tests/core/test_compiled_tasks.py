@@ -65,11 +65,11 @@ class Acts(Processor):
         elif value == "nobody":
             forward(record, to="nobody")
         elif value == "wrong call":
-            forward(record, None, 1)
+            forward(record, None, 1)  # type: ignore[call-arg]
         elif value == "a list":
-            forward(list(record))
+            forward(list(record))  # type: ignore[arg-type]
         elif value == "nothing":
-            forward(None)
+            forward(None)  # type: ignore[arg-type]
         elif value == "dict":
             shared = {"a": [1]}
             forward(record.with_value(shared))
@@ -180,7 +180,8 @@ class Handles:
 
 def _tried(shape: str, given_records: list[Any], decisions: list[str], limit: int, way: Any, serde: Any) -> Any:
     handler = Handles(decisions)
-    Acts.seen = seen = []
+    seen: list[Any] = []
+    Acts.seen = seen
     lines: list[str] = []
 
     class Lines(logging.Handler):
@@ -229,7 +230,7 @@ def _outcome(task: Task, limit: int) -> Any:
 
 def _columns(each: OutputBatch) -> Any:
     """Return the columns of a batch. A dead letter's stack trace has no frames of compiled functions: its end counts."""
-    headers = each.headers and [
+    headers: Any = each.headers and [
         [(name, value.split()[-1:]) if name.endswith("stacktrace") and value else (name, value) for name, value in row]
         if type(row) is tuple and all(type(pair) is tuple for pair in row)
         else row
@@ -318,7 +319,7 @@ def test_a_serde_that_forwards(part: str, options: dict[str, Any]) -> None:
                                        options.get("headers", ())))  # fmt: skip
 
             OddSerde.hook = staticmethod(hook)
-            context.forward(Record("k", "v", 1)._replace(**{part: "re-enter"}))
+            context.forward(Record("k", "v", 1)._replace(**{part: "re-enter"}))  # type: ignore[arg-type]
             context.forward(Record("last", "last", 9))
 
         with way:

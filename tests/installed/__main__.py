@@ -99,7 +99,7 @@ def write_programs(directory: Path) -> Path:
 
 def compiled_parts(environment: Environment, **variables: str) -> str:
     """Return what `penstock --version` says of compiled parts."""
-    said = environment.run("penstock", "--version", **variables)
+    said = environment.run("penstock", "--version", given="", cwd=None, **variables)
     assert said.returncode == 0, said.stderr
     return said.stdout.partition("\n")[2].strip()
 

@@ -112,6 +112,6 @@ def test_a_repartition_topic_beside_a_source_with_more_partitions(tmp_path: Path
     produce_all(log, {"orders": KEYS, "notes": notes}, 3, 5)
     run(rekeyed(tmp_path), log)
     assert {key: len(rows) for key, rows in outputs(log).items()} == {each.encode(): 5 for each in [*KEYS, *notes]}
-    assert {key: rows[-1][0] for key, rows in outputs(log).items() if key in map(str.encode, KEYS)} == {
+    assert {key: rows[-1][0] for key, rows in outputs(log).items() if key in {each.encode() for each in KEYS}} == {
         key.encode(): b"0,1,2,3,4," for key in KEYS
     }

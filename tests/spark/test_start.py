@@ -32,7 +32,7 @@ print(json.dumps(sorted({each.partition(".")[0] for each in sys.modules} & {"pen
 def test_a_source_is_made_and_read_without_penstock_and_pandas() -> None:
     """Spark does both in processes that it starts one after the other."""
     with sent_by_value():
-        sent = dumps(PenstockDataSource)
+        sent = dumps(PenstockDataSource)  # type: ignore[no-untyped-call]
     done = subprocess.run([sys.executable, "-c", READS], input=sent, capture_output=True, check=True)
     read, imported = map(json.loads, done.stdout.splitlines())
     assert read == ["penstock", "group bigint, plan string", True]

@@ -126,7 +126,9 @@ class ReEnters(Serde[Any]):
     store: Any = None
 
     def serialize(self, value: Any) -> bytes:
-        act, type(self).act = type(self).act, ""
+        act = type(self).act
+        if act not in ("raise", "wrong"):  # these are so each time: compiled code lets Python try again
+            type(self).act = ""
         if act == "put":
             self.store.put("a", "inner")
         elif act == "get":
@@ -170,8 +172,9 @@ def test_serdes_that_use_the_store(steps: list[Any]) -> None:
             ReEnters.store, found = store, []
             for act, step in steps:
                 ReEnters.act = act
-                found.append((_done(store, step), _state(store, context)))
-            ReEnters.act = ""
+                done = _done(store, step)
+                ReEnters.act = ""
+                found.append((done, _state(store, context)))
             return found
 
     fast, slow = tried(nullcontext()), tried(in_python())
