@@ -34,6 +34,7 @@ from .clients import make_topic
 from .early_starter import ORDERS, TOTALS
 from .late_broker import start_before
 from .shop import Shop, again, drain
+from .ways import WAYS
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("test_away")]
 
@@ -128,6 +129,7 @@ def test_a_request_without_an_answer_goes_with_its_client(running: KafkaBroker) 
 
 
 @by_turns(0, 2)
+@pytest.mark.parametrize("way", WAYS[-1:], indirect=True)  # processes of their own choose for themselves
 def test_a_start_before_the_broker(running: KafkaBroker, tmp_path: Path) -> None:
     """`python -m tests.kafka.late_broker` does it with waits as long as they are."""
     for topic in (ORDERS, TOTALS):

@@ -94,7 +94,7 @@ class Slow(Add):
 
 def test_a_transaction_that_takes_too_long(broker: KafkaBroker, tmp_path: Path) -> None:
     shop = Shop(broker.bootstrap, tmp_path, fetch_bytes=100_000, clients={"producer.transaction.timeout.ms": "1000"})
-    Slow.bootstrap, Slow.topic = broker.bootstrap, shop.totals
+    Slow.bootstrap, Slow.topic, Slow.is_slow = broker.bootstrap, shop.totals, True
     shop.use(
         Topology()
         .add_source("orders", shop.orders)

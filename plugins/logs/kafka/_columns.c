@@ -14,7 +14,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#define REVISION 1 /* penstock.compiled.REVISION */
+#define REVISION 2 /* penstock.compiled.REVISION */
 
 /* ------------------------------------------------------------------ librdkafka */
 

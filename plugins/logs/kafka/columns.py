@@ -339,13 +339,7 @@ def reader(properties: Mapping[str, Any], *, logger: Logger) -> Reader:
 
 
 def producer(properties: Mapping[str, Any], *, logger: Logger) -> QueueingProducer:
-    """Return a producer of the configuration `properties`. Raises as Producer does.
-
-    One with transactions goes the way in Python: a fenced one would report its failures too early (see
-    `KafkaCommitter._undo`).
-    """
-    if "transactional.id" in properties:
-        return RecordProducer(properties, logger=logger)
+    """Return a producer of the configuration `properties`. Raises as Producer does."""
     return _chosen(ColumnProducer, RecordProducer, properties, logger)
 
 

@@ -81,6 +81,7 @@ class KafkaCommitter(TaskCommitter):
         self._what = f"task {task_id} of application {application_id!r}"
         self._committed: Commit | None = None
         self._committed_at = 0.0
+        self._was_fenced = False
         self._transactions: Transactions | None = Transactions(clients, count_partitions, application_id, task_id)
         self._open(self._transactions)
 
@@ -124,6 +125,9 @@ class KafkaCommitter(TaskCommitter):
     def send(self, outputs: Sequence[OutputBatch]) -> None:
         try:
             self._produce(self._outbox(), outputs)
+        except FencedError:
+            self._give_way()
+            raise
         except BaseException:
             self._undo()
             raise
@@ -155,8 +159,11 @@ class KafkaCommitter(TaskCommitter):
                 raise self._failed(transactions, f"committing {self._what}", exception) from exception
             if self._committed is None:
                 self._wait_until_listed()
-        except (FencedError, ProductionError):
+        except ProductionError:
             self._undo()
+            raise
+        except FencedError:
+            self._give_way()
             raise
         except BaseException:
             # The commit's outcome is unknown here; reopen and read it.
@@ -230,7 +237,14 @@ class KafkaCommitter(TaskCommitter):
             self.close()
             raise
 
+    def _give_way(self) -> None:
+        """Close, and never take the fence again: another process may have the task."""
+        self._was_fenced = True
+        self.close()
+
     def _opened(self) -> Transactions:
+        if self._was_fenced:
+            raise fenced(self._application_id, self._task_id)
         if self._transactions is None:
             raise LogError(
                 f"{self._what}: this committer was closed, or the outcome of its last commit is unknown: open another "

@@ -187,6 +187,8 @@ def _say_version(context: click.Context, _parameter: click.Parameter, is_asked: 
     if not is_asked or context.resilient_parsing:
         return
     click.echo(f"penstock, version {_version()}")
+    import penstock.plugins.logs.kafka.columns  # noqa: F401 - says whether its part is compiled
+
     for part, state in status().items():
         click.echo(f"{part}: {state}")
     context.exit()
