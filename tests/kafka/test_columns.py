@@ -7,10 +7,8 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import confluent_kafka
@@ -318,27 +316,6 @@ def test_errors_of_connections_and_log_lines(way: str) -> None:
         reader.close()
     with pytest.raises(RuntimeError):
         reader.take(10, 0.05, ())
-
-
-@pytest.mark.parametrize("way", WAYS, indirect=True)
-def test_a_reader_that_is_closed_while_it_waits(way: str) -> None:
-    """Nobody does so on purpose; librdkafka's memory must not be used after that."""
-    with going(way):
-        reader = Clients(NOWHERE, {}).reader("g")
-    waiting = Event()
-
-    def take() -> Taken:
-        waiting.set()
-        return reader.take(10, 0.5, ())
-
-    with ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(take)
-        assert waiting.wait(30)
-        reader.close()
-        with suppress(RuntimeError):  # it was closed before it waited
-            assert not taken.result(30)
-    with pytest.raises(RuntimeError):
-        take()
 
 
 # ------------------------------------------------------------------ the choice
