@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from penstock.support.packages import needed
@@ -36,6 +37,10 @@ NAME = "penstock"
 SCHEMA = "group bigint, plan string"
 
 
+_sending = Lock()
+"""One thread at a time: whether a module is sent by value is one setting for all threads."""
+
+
 def register(session: SparkSession) -> None:
     """Let a session know the source."""
     with sent_by_value():
@@ -46,11 +51,12 @@ def register(session: SparkSession) -> None:
 def sent_by_value() -> Iterator[None]:
     """Let the block pickle the classes of this module as a whole: who loads them need not import penstock."""
     module = sys.modules[__name__]
-    register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    with _sending:
+        register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 class PenstockDataSource(DataSource):

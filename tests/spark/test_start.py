@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import pytest
@@ -43,3 +45,22 @@ def test_a_source_is_made_and_read_without_penstock_and_pandas() -> None:
 @pytest.mark.parametrize("name", ahead._CLASSES)
 def test_this_spark_has_the_classes_that_are_loaded_ahead(spark: Any, name: str) -> None:
     assert spark._jvm.java.lang.Class.forName(name).getName() == name
+
+
+def test_two_threads_send_the_source() -> None:
+    """One that is done leaves the other as it is."""
+    is_first_in, is_second_about = Event(), Event()
+
+    def send_second() -> bytes:
+        assert is_first_in.wait(30)
+        is_second_about.set()
+        with sent_by_value():
+            return dumps(PenstockDataSource)  # type: ignore[no-any-return, no-untyped-call]
+
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(send_second)
+        with sent_by_value():
+            is_first_in.set()
+            assert is_second_about.wait(30)
+            first = dumps(PenstockDataSource)  # type: ignore[no-untyped-call]
+        assert second.result(30) == first
