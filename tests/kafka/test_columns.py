@@ -323,7 +323,13 @@ def test_errors_of_connections_and_log_lines(way: str) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"plugin.library.paths": COMPILED and COMPILED.__file__}, {"enable.sasl.oauthbearer.unsecure.jwt": True}],
+    [
+        {"plugin.library.paths": COMPILED and COMPILED.__file__},
+        {"enable.sasl.oauthbearer.unsecure.jwt": True},
+        {"stats_cb": print},
+        {"throttle_cb": print},
+        {"oauth_cb": lambda config: ("token", 0.0)},
+    ],
 )
 @needs_compiled
 def test_some_clients_go_the_way_in_python(settings: dict[str, Any]) -> None:

@@ -346,7 +346,7 @@ def producer(properties: Mapping[str, Any], *, logger: Logger) -> QueueingProduc
 def _chosen(
     compiled: Callable[..., Client], plain: Callable[..., Client], properties: Mapping[str, Any], logger: Logger
 ) -> Client:
-    if _module is None or any(map(properties.get, _OWN_PLUGINS)):
+    if _module is None or any(map(properties.get, _IN_PYTHON)):
         return plain(properties, logger=logger)
     try:
         return compiled(properties, logger=logger)
@@ -356,11 +356,15 @@ def _chosen(
         return made
 
 
-_OWN_PLUGINS = (
+_IN_PYTHON = (
     # confluent-kafka looks for the user's plugins by a rule of its own.
     "plugin.library.paths",
     # librdkafka renews these tokens, which are for tests, when confluent-kafka takes messages.
     "enable.sasl.oauthbearer.unsecure.jwt",
+    # confluent-kafka calls these when it takes messages itself.
+    "oauth_cb",
+    "stats_cb",
+    "throttle_cb",
 )
 """Properties of clients that go the way in Python."""
 
