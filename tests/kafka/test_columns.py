@@ -328,7 +328,6 @@ def test_errors_of_connections_and_log_lines(way: str) -> None:
         {"enable.sasl.oauthbearer.unsecure.jwt": True},
         {"stats_cb": print},
         {"throttle_cb": print},
-        {"oauth_cb": lambda config: ("token", 0.0)},
     ],
 )
 @needs_compiled
