@@ -27,18 +27,24 @@ ALLOWED_SECONDS = 2.0
 ALLOWED_RATIO = 1.5
 """How many times as long as the bare query's a run may take from start to end."""
 
-BARE = """
+_COUNT = """
 import os, sys
 os.environ["PYSPARK_PYTHON"] = sys.executable
 import pandas as pd
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import col
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 def count(key, frames, state):
     number = (state.get[0] if state.exists else 0) + sum(len(frame) for frame in frames)
     state.update((number,))
     yield pd.DataFrame({"count": [number]})
+"""
+"""What both queries of Spark's own begin with."""
+
+BARE = (
+    _COUNT
+    + """
+from pyspark.sql.functions import col
 
 session = (
     SparkSession.builder.master("local[2]")
@@ -56,18 +62,12 @@ while not any(progress["numInputRows"] for progress in query.recentProgress):
     pass
 print("done", flush=True)
 """
+)
 
-DRAINING = """
-import json, os, sys
-os.environ["PYSPARK_PYTHON"] = sys.executable
-import pandas as pd
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.state import GroupStateTimeout
-
-def count(key, frames, state):
-    number = (state.get[0] if state.exists else 0) + sum(len(frame) for frame in frames)
-    state.update((number,))
-    yield pd.DataFrame({"count": [number]})
+DRAINING = (
+    _COUNT
+    + """
+import json
 
 directory, settings = sys.argv[1:]
 builder = SparkSession.builder.master("local[2,4]")
@@ -84,6 +84,7 @@ query.awaitTermination()
 assert query.lastProgress["numInputRows"]
 session.stop()
 """
+)
 
 OURS = """
 from penstock import Application, Processor, Topology, key_value_store
