@@ -41,7 +41,7 @@ from penstock.program.layouts import Layouts, layout_of_fingerprint
 from penstock.task.failures import RetryRequested
 from penstock.task.task import Task
 
-from ..worker import COUNTS, HostCaller, counts_row
+from ..worker import COUNTS, HostCaller, counts_row, shorten_collections
 from .checkpoint import (
     SourceOrder,
     SparkCommitter,
@@ -343,6 +343,7 @@ class StreamFunction:
         from pyspark import TaskContext
 
         if TaskContext.get() is not None:
+            shorten_collections()
             with suppress(ConfigError):  # the call raises it
                 self._client().begin("first")
 
