@@ -35,7 +35,7 @@ from penstock.plugins.serdes.of import typed_serde
 from penstock.plugins.serdes.typed.base import TypedSerde
 from penstock.program.serdes import serde_name, serdes_of_topic
 
-from ..worker import COUNTS, shorten_collections
+from ..worker import COUNTS, begin_task
 from . import scalars, spark_types
 from .scalars import BinaryColumn
 from .spark_types import column_of, fitted
@@ -77,7 +77,7 @@ class Packer:
         """Pack one partition of a DataFrame."""
         from pyspark import TaskContext
 
-        shorten_collections()
+        begin_task()
         context = TaskContext.get()
         if context is not None and context.partitionId() == 0:
             yield _chunks(self.everyone, self.topic, [None] * len(self.everyone))
@@ -412,7 +412,7 @@ def unpacked(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordB
     """Yield the rows of chunks: the function for mapInArrow."""
     import pyarrow
 
-    shorten_collections()
+    begin_task()
     for batch in batches:
         for chunk in batch.column("chunk").to_pylist():
             yield from pyarrow.ipc.open_stream(chunk)

@@ -41,7 +41,7 @@ from penstock.program.layouts import Layouts, layout_of_fingerprint
 from penstock.task.failures import RetryRequested
 from penstock.task.task import Task
 
-from ..worker import COUNTS, HostCaller, counts_row, shorten_collections
+from ..worker import COUNTS, HostCaller, begin_task, counts_row, use_system_allocator
 from .checkpoint import (
     SourceOrder,
     SparkCommitter,
@@ -343,9 +343,9 @@ class StreamFunction:
         from pyspark import TaskContext
 
         if TaskContext.get() is not None:
-            shorten_collections()
             with suppress(ConfigError):  # the call raises it
                 self._client().begin("first")
+            begin_task()
 
     def _client(self) -> Client:
         stream, partition = _stream()
@@ -458,6 +458,7 @@ class StreamEngine(Engine):
     """The tasks of a query's operator that Spark has sent to this host, by their group keys."""
 
     def __init__(self, cargo: Cargo, host: HostInfo) -> None:
+        use_system_allocator()
         self._cargo = cargo
         self._stream = host.scope
         self._resources = ProcessResources(host.world)
