@@ -39,6 +39,7 @@ BENCHMARKS = {
     "latency": "bench.latency:latency",
     "latency-1": "bench.latency:latency_on_one_core",
     "dataframe-count": "bench.dataframe:dataframe_count",
+    "dataframe-operators": "bench.dataframe:dataframe_operators",
     "idle": "bench.long_runs:idle",
     "trickle": "bench.long_runs:trickle",
     "quiet": "bench.quiet:quiet",

@@ -1,11 +1,16 @@
-"""The DataFrame operator in a Spark pipeline: a stateful count by key over files, to a sink that does nothing."""
+"""The DataFrame operator in a Spark pipeline: a stateful count by key over files, to a sink that does nothing.
+
+Beside it, by request, the same count by Spark's own operators, which call Python once for each key of a batch.
+"""
 
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +20,7 @@ from penstock.plugins.spark import transform
 
 from .data import zipf_keys
 from .programs import count_topology
-from .result import Result
+from .result import Result, Table
 from .tree import MarkedProcesses
 
 RECORDS = 3_000_000
@@ -33,6 +38,92 @@ def dataframe_count() -> Result:
     return measure()
 
 
+def dataframe_operators(rounds: int = 1) -> Table:
+    """The operator, and each of Spark's own over two batches of 300,000 rows, by turns: records a second, and ratio."""
+    ours: list[float] = []
+    theirs: dict[str, list[float]] = {name: [] for name in OWN_OPERATORS}
+    for _ in range(rounds):
+        ours.append(measure().records_per_s)
+        for name, made in theirs.items():
+            made.append(own_operator(name))
+    rate = statistics.median(ours)
+    rows = [{"operator": "penstock transform", "records_per_s": round(rate), "ratio": 1.0}]
+    for name, made in theirs.items():
+        ratio = statistics.median(one / other for one, other in zip(ours, made, strict=True))
+        rows.append({"operator": name, "records_per_s": round(statistics.median(made)), "ratio": round(ratio, 1)})
+    return Table("dataframe-operators", rows)
+
+
+def own_operator(name: str, batches: int = 3, per_batch: int = PER_BATCH, session: Any = None) -> float:
+    """Return the records a second of one of `OWN_OPERATORS`: the best batch, since few are measured."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as directory:
+        write_files(Path(directory, "in"), batches * per_batch, per_batch)
+        spark = session or _session()
+        try:
+            own = _own(spark)
+            own.conf.set("spark.sql.streaming.stateStore.providerClass", _ROCKSDB)
+            rows = OWN_OPERATORS[name](_frame(own, Path(directory)).groupBy("key"))
+            query = _started(rows, Path(directory), "update")
+            query.awaitTermination()
+            took = [float(each["durationMs"]["triggerExecution"]) for each in query.recentProgress]
+            return per_batch / min(took) * 1000
+        finally:
+            if session is None:
+                spark.stop()
+
+
+def _apply_in_pandas_with_state(grouped: Any) -> Any:
+    import pandas
+
+    def count(key: Any, frames: Any, state: Any) -> Any:
+        found = state.get[0] if state.exists else 0
+        for frame in frames:
+            yield pandas.DataFrame({"key": key[0], "n": range(found + 1, found + len(frame) + 1)})
+            found += len(frame)
+        state.update((found,))
+
+    return grouped.applyInPandasWithState(count, _COUNTS, "n long", "update", "NoTimeout")
+
+
+def _transform_with_state(method: str) -> Callable[[Any], Any]:
+    def transform_with_state(grouped: Any) -> Any:
+        import pandas
+        from pyspark.sql import Row
+        from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+        class Count(StatefulProcessor):
+            def init(self, handle: Any) -> None:
+                self.count = handle.getValueState("n", "n long")
+
+            def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+                found = self.count.get()[0] if self.count.exists() else 0
+                for each in rows:
+                    if isinstance(each, pandas.DataFrame):
+                        yield pandas.DataFrame({"key": key[0], "n": range(found + 1, found + len(each) + 1)})
+                        found += len(each)
+                    else:
+                        found += 1
+                        yield Row(key=key[0], n=found)
+                self.count.update((found,))
+
+            def close(self) -> None:
+                pass
+
+        return getattr(grouped, method)(Count(), _COUNTS, "update", "none")
+
+    return transform_with_state
+
+
+_COUNTS = "key string, n long"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+OWN_OPERATORS: dict[str, Callable[[Any], Any]] = {
+    "applyInPandasWithState": _apply_in_pandas_with_state,
+    "transformWithStateInPandas": _transform_with_state("transformWithStateInPandas"),
+    "transformWithState": _transform_with_state("transformWithState"),
+}
+"""Spark's own operators for state by key, from Python."""
+
+
 def measure(
     records: int = RECORDS, per_batch: int = PER_BATCH, settling: int = SETTLING, session: Any = None
 ) -> Result:
@@ -42,7 +133,7 @@ def measure(
         usage = MarkedProcesses(with_this=True)
         spark = session or _session()
         try:
-            return _run(spark.newSession(), Path(directory), per_batch, settling, usage)
+            return _run(_own(spark), Path(directory), per_batch, settling, usage)
         finally:
             if session is None:
                 spark.stop()
@@ -87,21 +178,19 @@ def _session() -> Any:
     return session
 
 
+def _own(session: Any) -> Any:
+    """Return a session of the query's own, whatever the given one has for others."""
+    own = session.newSession()
+    own.conf.set("spark.sql.shuffle.partitions", str(TASKS))
+    own.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "1")
+    own.conf.set("spark.sql.streaming.stateStore.encodingFormat", "unsaferow")
+    return own
+
+
 def _run(session: Any, directory: Path, per_batch: int, settling: int, usage: MarkedProcesses) -> Result:
-    session.conf.set("spark.sql.shuffle.partitions", str(TASKS))
     application = Application("bench", count_topology(), data_dir=str(directory / "data"))
-    frame = (
-        session.readStream.schema("key string, value string, timestamp timestamp")
-        .option("maxFilesPerTrigger", 1)
-        .parquet(str(directory / "in"))
-    )
-    query = (
-        transform(application, {"bench-in": frame}, partitions=TASKS)
-        .writeStream.format("noop")
-        .option("checkpointLocation", str(directory / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
+    rows = transform(application, {"bench-in": _frame(session, directory)}, partitions=TASKS)
+    query = _started(rows, directory, "append")
     seconds: dict[int, float] = {}
     cpu: dict[int, float] = {}
     while query.isActive:
@@ -129,6 +218,24 @@ def _run(session: Any, directory: Path, per_batch: int, settling: int, usage: Ma
             "seconds by batch": ", ".join(f"{each:.2f}" for _, each in sorted(seconds.items())),
             "load average": round(os.getloadavg()[0], 1),
         },
+    )
+
+
+def _frame(session: Any, directory: Path) -> Any:
+    return (
+        session.readStream.schema("key string, value string, timestamp timestamp")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(directory / "in"))
+    )
+
+
+def _started(rows: Any, directory: Path, mode: str) -> Any:
+    return (
+        rows.writeStream.format("noop")
+        .outputMode(mode)
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
     )
 
 

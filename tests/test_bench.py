@@ -185,6 +185,11 @@ def test_a_steady_application_is_measured_by_every_benchmark_of_one(monkeypatch:
 
 @by_turns(1, 5)
 @pytest.mark.spark
+@pytest.mark.parametrize("name", dataframe.OWN_OPERATORS)
+def test_sparks_own_operators_are_measured(name: str, spark: object) -> None:
+    assert dataframe.own_operator(name, batches=1, per_batch=100, session=spark) > 0
+
+
 def test_the_dataframe_operator_is_measured_after_its_first_batches(spark: object) -> None:
     result = dataframe.measure(records=4_000, per_batch=1_000, settling=2, session=spark)
     assert result.notes["records measured"] == 2_000
