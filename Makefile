@@ -19,7 +19,7 @@ IN_MEMORY = $(shell test "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print 
 	! grep -q ' /dev/shm [^ ]* [^ ]*noexec' /proc/mounts && \
 	awk '/^MemAvailable/ && $$2 > 12000000 { print "/dev/shm" }' /proc/meminfo)
 
-.PHONY: all help venv java warm view lint format types quick other-way test test-all test-install soak docs demo demo-kafka bench bench-kafka clean
+.PHONY: all help venv java warm view lint format types quick other-way test test-all test-install soak docs demo demo-kafka bench bench-kafka figures clean
 .DEFAULT_GOAL := all
 
 all: lint types test docs  ## what CI runs: lint, types, test, docs
@@ -114,6 +114,14 @@ demo-kafka: $(STAMP) java  ## the same against a real Kafka broker; GUARANTEE=at
 
 bench-kafka: $(STAMP) java  ## throughput and latency over a real broker, beside Java Kafka Streams (needs a JDK)
 	$(BIN)/python -m bench kafka-count kafka-count-at-least-once kafka-filter-map kafka-word-count kafka-windowed-count latency
+
+FIGURES ?= build/figures.json
+figures: $(STAMP) java  ## the page of figures, from a run of forty minutes on a machine that does nothing else
+	mkdir -p $(dir $(FIGURES))
+	$(BIN)/python -m bench kafka-count kafka-filter-map kafka-word-count kafka-windowed-count kafka-dsl-word-count \
+		kafka-dsl-windowed-count kafka-stream-table-join kafka-stream-stream-join dataframe-operators startup \
+		--json $(FIGURES)
+	$(BIN)/python -m bench.figures $(FIGURES) docs/figures.md
 
 bench: $(STAMP) java  ## throughput, and where the time goes
 	$(BIN)/python -m bench $(BENCHES)

@@ -47,11 +47,17 @@ def dataframe_operators(rounds: int = 1) -> Table:
         for name, made in theirs.items():
             made.append(own_operator(name))
     rate = statistics.median(ours)
-    rows = [{"operator": "penstock transform", "records_per_s": round(rate), "ratio": 1.0}]
+    rows = [_row("penstock transform", rate, 1.0)]
     for name, made in theirs.items():
         ratio = statistics.median(one / other for one, other in zip(ours, made, strict=True))
-        rows.append({"operator": name, "records_per_s": round(statistics.median(made)), "ratio": round(ratio, 1)})
+        rows.append(_row(name, statistics.median(made), ratio))
     return Table("dataframe-operators", rows)
+
+
+def _row(operator: str, rate: float, ratio: float) -> dict[str, Any]:
+    return {
+        "name": "dataframe-operators", "operator": operator, "records_per_s": round(rate), "ratio": round(ratio, 1)
+    }  # fmt: skip
 
 
 def own_operator(name: str, batches: int = 3, per_batch: int = PER_BATCH, session: Any = None) -> float:

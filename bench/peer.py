@@ -15,7 +15,9 @@ from penstock.plugins.testing.kafka.jars import fetched_jars, jars_directory, ja
 PEER = "Java Kafka Streams"
 _PEERS = Path(__file__).with_name("peers")
 _SOURCE = _PEERS / "KafkaStreamsPeer.java"
-_PROOF = "kafka-streams-4.3.1.jar"
+STREAMS_VERSION = "4.3.1"
+"""Of Java Kafka Streams, as in peers/pom.xml."""
+_PROOF = f"kafka-streams-{STREAMS_VERSION}.jar"
 
 
 def peer_command(

@@ -14,6 +14,7 @@ from bench import __main__ as command_line
 from bench import (
     core,
     dataframe,
+    figures,
     kafka,
     latency,
     latency_local,
@@ -185,6 +186,45 @@ def test_a_steady_application_is_measured_by_every_benchmark_of_one(monkeypatch:
 
 @by_turns(1, 5)
 @pytest.mark.spark
+def test_a_page_of_figures_has_each_case_and_keeps_its_text(tmp_path: Path) -> None:
+    notes = {"peer records/s": 50, "peer CPU s per million": 7.0, "ratios": "1.9, 2.0, 2.1"}
+    rows = [
+        {"name": "kafka-word-count", "records_per_s": 100.4, "cpu_s_per_million": 3.0, "ratio": 2.0, "notes": notes},
+        {"name": "dataframe-operators", "operator": "transformWithState", "records_per_s": 21_000, "ratio": 12.1},
+        {"name": "startup", "what": "drained run", "penstock run": 10.0, "Spark": 8.0, "ratio": 1.25},
+    ]
+    results, target = tmp_path / "figures.json", tmp_path / "figures.md"
+    results.write_text(json.dumps(rows))
+    target.write_text(f"# Figures\n\n{figures.MARK}\n\nthose of last year\n")
+    assert figures.main([str(results), str(target)]) == 0
+    text = target.read_text()
+    assert text.startswith(f"# Figures\n\n{figures.MARK}\n\nMeasured on ")
+    assert "last year" not in text
+    for line in (
+        "| word count (sentences) | 100 | 50 | **2.0** | 1.9, 2.0, 2.1 | 3.0 | 7.0 |",
+        "| transformWithState | 21,000 | 12.1 |",
+        "| drained run | 10.0 | 8.0 | 1.25 |",
+    ):
+        assert line in text
+    drawn = ElementTree.fromstring((tmp_path / "figures.svg").read_text())
+    assert [each.text for each in drawn.iter("{http://www.w3.org/2000/svg}text")][2:] == [
+        "word count (sentences)",
+        "100",
+        "50",
+    ]
+
+
+def test_without_a_mark_or_figures_no_page_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results, target = tmp_path / "figures.json", tmp_path / "figures.md"
+    results.write_text("[]")
+    target.write_text("# Figures\n")
+    assert figures.main([str(results), str(target)]) == 2
+    assert "has no line" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="no figures: expected rows of kafka-count"):
+        figures.page([])
+    assert target.read_text() == "# Figures\n"
+
+
 @pytest.mark.parametrize("name", dataframe.OWN_OPERATORS)
 def test_sparks_own_operators_are_measured(name: str, spark: object) -> None:
     assert dataframe.own_operator(name, batches=1, per_batch=100, session=spark) > 0
