@@ -56,7 +56,7 @@ _tasks = 0
 
 
 def begin_task() -> None:
-    """Make this process of Spark's cheaper to use again. Call it where a task with Arrow data begins.
+    """Make this process of Spark's cheaper to use again. Call it where a task begins; outside of one it does nothing.
 
     Spark's worker runs a full collection after each task; with the modules of pandas and pyarrow one takes 40 ms.
     What the process has kept is left out of later ones from the 2nd, 4th, 8th, ... task on, right behind such a
@@ -64,6 +64,10 @@ def begin_task() -> None:
     then, does not grow with the number of tasks.
     """
     global _tasks
+    from pyspark import TaskContext
+
+    if TaskContext.get() is None:
+        return
     _tasks += 1
     if _tasks == 1:
         use_system_allocator()
@@ -104,8 +108,7 @@ class BatchFunction:
         # On a cluster the slot may belong to another executor.
         if context is not None and (identity := executor_identity()).executor == LOCAL_EXECUTOR:
             self.hosts.client(context.partitionId(), identity).begin("first")
-        if context is not None:
-            begin_task()
+        begin_task()
 
     def __call__(
         self, key: tuple[int], frames: Iterator[pandas.DataFrame], state: GroupState

@@ -185,6 +185,14 @@ def test_bytes_in_a_text_form_may_have_a_map_in_any_order() -> None:
         serde.from_json({**forms[0], "other": 2.0})
 
 
+def test_bytes_in_a_text_form_may_be_those_of_a_message_whose_json_is_no_object() -> None:
+    serde, five = ProtobufSerde(struct_pb2.Value, registry="mock://forms"), struct_pb2.Value(number_value=5)
+    form = {"!protobuf": b64encode(five.SerializeToString()).decode()}
+    assert serde.from_json(form) == five
+    with pytest.raises(SerdeError, match="leave it out"):
+        serde.from_json({**form, "other": 2.0})
+
+
 def test_equal_messages_have_equal_bytes_in_every_process() -> None:
     """Those of a map have an order of the process otherwise, so a key would be in another partition after a start."""
     names = [f"name{number}" for number in range(20)]

@@ -32,6 +32,8 @@ def test_objects_are_frozen_before_tasks_that_are_powers_of_two(monkeypatch: pyt
     """So garbage that is missed for ever does not grow with the number of tasks."""
     frozen: list[int] = []
     monkeypatch.setattr(worker, "_tasks", 0)
+    worker.begin_task()  # in no task
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: object())
     monkeypatch.setattr(worker, "use_system_allocator", lambda: None)
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(worker._tasks))
     for _ in range(40):

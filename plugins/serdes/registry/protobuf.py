@@ -106,8 +106,9 @@ class ProtobufSerde(RegistrySerde[M]):
             whole: M = self._message.FromString(b64decode(data[_WHOLE], validate=True))
         except (ValueError, TypeError, DecodeError) as error:
             raise SerdeError(f"serde 'protobuf': {_WHOLE!r} is no {self.schema} in base64: {error}") from error
+        shown = self.to_json(whole)
         # Others may have written a map's entries in another order, so their bytes are not compared.
-        if {**self.to_json(whole), _WHOLE: data[_WHOLE]} != data:
+        if {**(shown if isinstance(shown, dict) else {}), _WHOLE: data[_WHOLE]} != data:
             raise SerdeError(f"serde 'protobuf': {_WHOLE!r} has other fields than stand beside it; leave it out")
         return whole
 
