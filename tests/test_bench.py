@@ -188,6 +188,7 @@ def test_a_steady_application_is_measured_by_every_benchmark_of_one(monkeypatch:
 @pytest.mark.spark
 def test_a_page_of_figures_has_each_case_and_keeps_its_text(tmp_path: Path) -> None:
     notes = {"peer records/s": 50, "peer CPU s per million": 7.0, "ratios": "1.9, 2.0, 2.1"}
+    notes["records/s with start-up"] = "80, peer 45"
     rows = [
         {"name": "kafka-word-count", "records_per_s": 100.4, "cpu_s_per_million": 3.0, "ratio": 2.0, "notes": notes},
         {"name": "dataframe-operators", "operator": "transformWithState", "records_per_s": 21_000, "ratio": 12.1},
@@ -201,7 +202,7 @@ def test_a_page_of_figures_has_each_case_and_keeps_its_text(tmp_path: Path) -> N
     assert text.startswith(f"# Figures\n\n{figures.MARK}\n\nMeasured on ")
     assert "last year" not in text
     for line in (
-        "| word count (sentences) | 100 | 50 | **2.0** | 1.9, 2.0, 2.1 | 3.0 | 7.0 |",
+        "| word count (sentences) | 100 | 50 | **2.0** | 1.9, 2.0, 2.1 | 80, Java 45 | 3.0 | 7.0 |",
         "| transformWithState | 21,000 | 12.1 |",
         "| drained run | 10.0 | 8.0 | 1.25 |",
     ):
