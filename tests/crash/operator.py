@@ -29,8 +29,9 @@ FAULTS = ("driver", "executor", "workers", "hosts")
 ROWS, KEYS = 40, 7
 """Rows of each file, and keys."""
 CLUSTER = "local-cluster[2,1,1024]"
-_LOST_WORKER = "PythonWorkerFactory.stopWorker"
-"""In what Spark says of an idle worker whose daemon is gone."""
+_LOST_WORKERS = ("PythonWorkerFactory.stopWorker", "Python worker exited unexpectedly")
+"""In what Spark says of an idle worker whose daemon is gone, and of one that is gone itself. Only the last of the four
+attempts that end a query is told."""
 PATIENCE = 240.0
 """Seconds after which waiting for a condition is a failure, on a usual machine."""
 
@@ -112,7 +113,11 @@ class Pipeline(Marked):
         """
 
         def holds() -> bool:
-            if self._has_ended() and workers_killed and _LOST_WORKER in self.said(self._said_before):
+            if (
+                workers_killed
+                and self._has_ended()
+                and any(each in self.said(self._said_before) for each in _LOST_WORKERS)
+            ):
                 self.ends += 1
                 self.start()
             assert not self._has_ended(), f"the driver ended by itself:\n{self.said()[-20_000:]}"
