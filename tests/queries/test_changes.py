@@ -123,6 +123,34 @@ def test_a_reader_gets_each_change_once_while_the_task_commits(asked: Asked, mon
 
 
 @pytest.mark.parametrize("asked", ["directory:changelog", "topic:"], indirect=True)
+@pytest.mark.parametrize("between", ["B", ""])
+def test_an_entry_that_comes_back_to_its_value_in_a_later_portion_is_told(
+    asked: Asked, between: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that had the value before kept the one between, or none: what it had was compared with each portion."""
+    monkeypatch.setattr(topic, "_FETCHED_BYTES", 500)
+    monkeypatch.setattr(replica, "_PORTION_BYTES", 1_000)
+    asked.writer.commit([("z", "0")])
+    with asked.here.store("plain").changes() as changes:
+        asked.writer.commit([("k", "A")])
+        assert next(changes) == ("k", "A")
+        with asked.here.feed._lock:  # the next look comes after all of these
+            asked.writer.commit([("k", between)])
+            for number in range(40):
+                asked.writer.commit([(f"f{number}", "v")])
+            asked.writer.commit([("k", "A")])
+            for number in range(40):
+                asked.writer.commit([(f"g{number}", "v")])
+            asked.writer.commit([("~", "1")])
+        held: dict[Any, Any] = {"k": "A"}
+        for key, value in changes:
+            held[key] = value
+            if key == "~":
+                break
+        assert held["k"] == "A"
+
+
+@pytest.mark.parametrize("asked", ["directory:changelog", "topic:"], indirect=True)
 def test_keys_are_chosen(asked: Asked) -> None:
     asked.writer.commit([("a", "0")])
     store = asked.here.store("plain")

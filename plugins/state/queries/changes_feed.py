@@ -262,19 +262,24 @@ class _Source:
         if not isinstance(self.history, LogHistory):
             yield from plan.steps
             return
-        before, read = self.rows.get(plan.base, {}), _Rows()
+        # Readers share `rows`, so it stays as it is.
+        before = {store: dict(rows) for store, rows in self.rows.get(plan.base, {}).items()}
+        read = _Rows()
+
+        def is_new(store: str, row: tuple[bytes, bytes | None]) -> bool:
+            key, value = row
+            known = before.get(store, {})
+            if known.get(key, row) == value:
+                return False
+            known.pop(key, None)  # a later step may bring the entry back to what it was
+            return True
+
         for changes, version in plan.steps:
             for store, rows in changes.items():
                 read.setdefault(store, {}).update(rows)
             if is_version(version):  # readers behind one have read different parts: these rows may be new to some
                 self.rows[version] = read
-            yield (
-                {
-                    store: [row for row in rows if before.get(store, {}).get(row[0], row) != row[1]]
-                    for store, rows in changes.items()
-                },
-                version,
-            )
+            yield {store: [row for row in rows if is_new(store, row)] for store, rows in changes.items()}, version
 
     def needs_rows(self, version: str | None) -> bool:
         """Return whether those who begin at a version would get its changes."""
