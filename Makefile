@@ -116,7 +116,7 @@ bench-kafka: $(STAMP) java  ## throughput and latency over a real broker, beside
 	$(BIN)/python -m bench kafka-count kafka-count-at-least-once kafka-filter-map kafka-word-count kafka-windowed-count latency
 
 FIGURES ?= build/figures.json
-figures: $(STAMP) java  ## the page of figures, from a run of forty minutes on a machine that does nothing else
+figures: $(STAMP) java  ## measures and writes the page of figures, on a machine that does nothing else
 	mkdir -p $(dir $(FIGURES))
 	$(BIN)/python -m bench kafka-count kafka-filter-map kafka-word-count kafka-windowed-count kafka-dsl-word-count \
 		kafka-dsl-windowed-count kafka-stream-table-join kafka-stream-stream-join dataframe-operators startup \

@@ -71,8 +71,9 @@ def own_operator(name: str, batches: int = 3, per_batch: int = PER_BATCH, sessio
             rows = OWN_OPERATORS[name](_frame(own, Path(directory)).groupBy("key"))
             query = _started(rows, Path(directory), "update")
             query.awaitTermination()
-            took = [float(each["durationMs"]["triggerExecution"]) for each in query.recentProgress]
-            return per_batch / min(took) * 1000
+            seconds: dict[int, float] = {}
+            _take(query, per_batch, seconds)
+            return per_batch / min(seconds.values())
         finally:
             if session is None:
                 spark.stop()

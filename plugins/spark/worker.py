@@ -78,7 +78,7 @@ def begin_task() -> None:
 def use_system_allocator() -> None:
     """Take the memory of Arrow data from the system's allocator, unless the environment names another one.
 
-    pyarrow's own keeps 25 to 50 MB of freed memory in each process, and is no faster here.
+    With pyarrow's own a worker of `bench dataframe-count` took 10 MB more, and was no faster.
     """
     import pyarrow
 
