@@ -170,6 +170,24 @@ def test_a_wrong_row_is_named_and_nothing_is_done(console: Console, kinds: Conso
     assert "store 'versions' is of kind 'versioned': only key_value" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[]", "found '[]'"),
+        ("null", "found 'null'"),
+        ('"x"', "found '\"x\"'"),
+        ("", "found ''"),
+        ('{"key": "a",', "found '{\"key\": \"a\",' (Expecting property name enclosed in double quotes, column "),
+    ],
+)
+def test_a_line_that_is_no_json_object_is_named(console: Console, line: str, said: str) -> None:
+    """The error was the text of an AttributeError, and gave an empty line the number of the next one."""
+    counting(console)
+    console.write("counts.jsonl", f'{{"key": "a", "value": 10}}\n{line}\n')
+    error = console("state", "import", TARGET, "counts", "counts.jsonl", code=2).stderr
+    assert f'counts.jsonl, line 2: expected a JSON object with "key" and "value", {said}' in error
+
+
 def test_an_import_that_was_killed_is_repeated(
     console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

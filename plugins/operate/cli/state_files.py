@@ -344,7 +344,7 @@ def _of_lines(opened: Path, file: Path, application: Application, store: StoreBu
     with opened.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                row = json.loads(line)
+                row = _row_of(line)
                 if headers := row.get("headers"):
                     row["headers"] = headers_from_json(headers)
                 yield _made(row, read)
@@ -352,6 +352,20 @@ def _of_lines(opened: Path, file: Path, application: Application, store: StoreBu
                 raise ConfigError(
                     f"{file}, line {number}: {error if isinstance(error, SerdeError | ValueError) else repr(error)}"
                 ) from error
+
+
+def _row_of(line: bytes) -> dict[str, Any]:
+    """Return the JSON object of a line. Raises ValueError."""
+    from .text import shorten
+
+    why = ""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        row, why = None, f" ({error.msg}, column {error.colno})" if line.strip() else ""
+    if not isinstance(row, dict):
+        raise ValueError(f'expected a JSON object with "key" and "value", found {shorten(line.strip())}{why}')
+    return row
 
 
 def _of_parquet(opened: Path, file: Path, application: Application, store: StoreBuilder) -> Iterator[Mapping[str, Any]]:
