@@ -188,6 +188,29 @@ def test_a_line_that_is_no_json_object_is_named(console: Console, line: str, sai
     assert f'counts.jsonl, line 2: expected a JSON object with "key" and "value", {said}' in error
 
 
+def test_large_rows_are_committed_by_their_bytes(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A portion had 50,000 rows of any size, all in memory."""
+    counting(console)
+    console.write("texts.py", ODD.replace("value_serde=Careless()", 'value_serde="str"'))
+    console("topics", "create", "in")
+    rows = [{"key": f"k{number}", "value": "x" * (1_000 if number % 10 else 10_000)} for number in range(100)]
+    held: list[int] = []
+    commit = first_content._Task.commit_stores
+
+    def watched(self: Any) -> None:
+        assert self._state is not None
+        self._state.flush()
+        held.append(self._state.size_bytes())
+        commit(self)
+
+    monkeypatch.setattr(first_content._Task, "commit_stores", watched)
+    file, most = lines(console, "rows.jsonl", rows), ("--set", "commit_bytes=20_000")
+    assert console("state", "import", "texts:application", "careless", file, *most).stderr == "100 entries of careless\n"
+    assert len(held) >= 9 and max(held) < 20_000 + 10_000 + 20_000
+    found = console.json_lines("state", "export", "texts:application", "careless")
+    assert {each["key"]: each["value"] for each in found} == {each["key"]: each["value"] for each in rows}
+
+
 def test_an_import_that_was_killed_is_repeated(
     console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

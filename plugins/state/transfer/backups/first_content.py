@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 from penstock import (
@@ -160,6 +160,8 @@ class _Filling:
         if only is not None and only not in self._tasks:
             raise ConfigError(f"task {only}: store {store.name!r} is in the tasks {', '.join(self._tasks)}")
         self._only = only
+        self._portions: list[int] = []
+        """How many rows each portion has, as the check has found."""
         self._key_tasks = KeyTasks(self._application, number, store.name)
         reads = [read for task, read in prepared.assignment.tasks.items() if task.subtopology == number]
         self._count = self._key_tasks.count(reads)
@@ -173,14 +175,14 @@ class _Filling:
                     f"store {self._store.name!r} of application {self._application.id!r} has content in task {task}: "
                     f"give it up first (`penstock state drop MODULE:ATTR {self._store.name}`)"
                 )
-        count = 0
+        most, count, begun, size = self._application.settings.commit_bytes, 0, 0, 0
         for count, row in enumerate(rows, 1):
             for part in ("key", "value"):
                 if part in row and row[part] is None:
                     raise ConfigError(f"row {count}: its {part} is null, and no store has one: leave the row out")
             try:
                 _item(row, self._store)
-                self._check_row(row)
+                size += self._check_row(row)
                 self._tasks_of(row)
             except KeyError as error:
                 raise ConfigError(f"row {count}: it has no {error.args[0]!r}") from error
@@ -188,14 +190,21 @@ class _Filling:
                 raise ConfigError(f"row {count}: {error}") from error
             except ConfigError as error:
                 raise ConfigError(f"row {count}: {error}: put all rows into one with --task") from error
+            if count - begun == _PORTION or size >= most:
+                self._portions.append(count - begun)
+                begun, size = count, 0
         return count
 
-    def _check_row(self, row: Row) -> None:
-        """Raise _RowError for a part that the store would refuse when it is put: until then, nothing is written."""
+    def _check_row(self, row: Row) -> int:
+        """Return the bytes of a row's parts.
+
+        Raises _RowError for a part that the store would refuse when it is put: until then, nothing is written.
+        """
+        size = 0
         for name, serde in self._serdes.items():
             part = name.removesuffix("_serde")
             try:
-                serde.serialize(row[part])
+                size += len(serde.serialize(row[part]))
             except Exception as error:  # a serde of another package may raise anything
                 raise _RowError(f"its {part} {str(row[part])[:40]!r}: {error or type(error).__name__}") from error
         kind = getattr(self._store, "kind", "key_value")
@@ -206,16 +215,18 @@ class _Filling:
                 raise _RowError(f"its {name} is {str(time)[:40]!r}: expected ms since the epoch, an int of 64 bits")
         if kind == "session" and row["end"] < row["start"]:
             raise _RowError(f"its end {row['end']} is before its start {row['start']}")
+        return size
 
     def _tasks_of(self, row: Row) -> list[str]:
         return [self._only] if self._only is not None else self._key_tasks.of(row["key"], self._count)
 
     def fill(self, rows: Iterable[Row], check_lease: Callable[[], None]) -> Filled:
-        """Put all rows, and commit after each portion."""
+        """Put all rows, and commit after each portion: of so many rows, or about `commit_bytes` and a row."""
         waiting, count, expired = iter(rows), 0, 0
+        portions = chain(self._portions, repeat(_PORTION))
         kind, traits = getattr(self._store, "kind", "key_value"), self._store.traits
         may_expire = traits.expires or kind in ("window", "session")
-        while portion := list(islice(waiting, _PORTION)):
+        while portion := list(islice(waiting, next(portions))):
             count += len(portion)
             check_lease()
             used = set[str]()
