@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, ClassVar
 
 from penstock import BytesStore, Entries, KeyValueStore, Serde
@@ -13,6 +13,10 @@ from penstock.store.calls import StoreCalls
 from ..rows.key_form import MISSING, KeyForm
 from ..rows.scan import Scan
 from ..rows.value_form import ValueForm
+
+_PORTION_BYTES = 8 << 20
+_FEW_ROWS = 32
+"""How many rows are taken between two looks at their bytes: to look at each takes as long as to read it."""
 
 
 class TypedStore(KeyValueStore[Any, Any]):
@@ -198,10 +202,13 @@ class PlainStore(TypedStore):
         return fast  # type: ignore[no-any-return]
 
     def portions(self, size: int) -> Iterator[tuple[list[Any], list[Any]]]:
-        """Yield the keys and the values of all entries in the order of the serialized keys, up to `size` at a time."""
+        """Yield the keys and the values of all entries in the order of the serialized keys, up to `size` at a time.
+
+        A portion of 8 MB or more, serialized, ends before.
+        """
         self.flush_cache()
         found = self._below.range()
-        while rows := list(islice(found, size)):
+        while rows := _portion(found, size):
             keys, values = zip(*rows, strict=True)
             yield self.keys.to_objects(keys), self.values.to_objects(keys, values)
 
@@ -319,3 +326,13 @@ def keep(entries: dict[Any, Any], key: Any, value: Any) -> bool:
             del entries[old]
     entries[key] = value
     return is_full
+
+
+def _portion(rows: Iterator[tuple[bytes, bytes]], most: int) -> list[tuple[bytes, bytes]]:
+    """Return the next rows, up to `most`, and only a few after they are _PORTION_BYTES; [] at the end."""
+    taken: list[tuple[bytes, bytes]] = []
+    size = 0
+    while size < _PORTION_BYTES and (few := list(islice(rows, min(_FEW_ROWS, most - len(taken))))):
+        taken += few
+        size += sum(map(len, chain.from_iterable(few)))
+    return taken

@@ -11,6 +11,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from penstock.stores.kinds import plain
+
 from .applications import run
 from .console import Console
 from .test_state import EXPECTED, KINDS, kinds  # noqa: F401
@@ -56,6 +58,21 @@ def test_a_pipe_is_written_to_and_a_link_keeps_what_it_names(kinds: Console) -> 
     assert Path("link").is_symlink() and Path("named").read_text() == lines
     assert Path("named.tmp").read_text() == "of somebody else"
     assert "choose another file" in kinds("state", "export", target, store, "--output", "no/file", code=1).stderr
+
+
+def test_portions_of_large_values_end_by_their_bytes(kinds: Console, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """A portion had 20,000 entries of any size, all in memory."""
+    target, copy = "kinds:application", ("--application-id", "copy")
+    rows = [{"key": f"k{number:03}", "value": "x" * 1_000, "timestamp": number} for number in range(100)]
+    kinds.write("all.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    kinds("state", "import", target, "stamped", "all.jsonl", *copy)
+    monkeypatch.setattr(plain, "_PORTION_BYTES", 20_000)
+    kinds("state", "export", target, "stamped", "--output", "all.parquet", *copy)
+    with parquet.ParquetFile("all.parquet") as file:
+        groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+    assert sum(groups) == 100 and max(groups) <= 20 + 32
+    exported = kinds.json_lines("state", "export", target, "stamped", *copy)
+    assert [{name: each[name] for name in row} for each, row in zip(exported, rows, strict=True)] == rows
 
 
 @pytest.mark.parametrize("store", ["stamped", "expiring", "windows", "sessions", "versions", "lists", "numbers"])

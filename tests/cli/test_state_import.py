@@ -177,7 +177,7 @@ def test_a_wrong_row_is_named_and_nothing_is_done(console: Console, kinds: Conso
         ("null", "found 'null'"),
         ('"x"', "found '\"x\"'"),
         ("", "found ''"),
-        ('{"key": "a",', "found '{\"key\": \"a\",' (Expecting property name enclosed in double quotes, column "),
+        ('{"key": "a",', 'found \'{"key": "a",\' (Expecting property name enclosed in double quotes, column '),
     ],
 )
 def test_a_line_that_is_no_json_object_is_named(console: Console, line: str, said: str) -> None:
@@ -205,7 +205,9 @@ def test_large_rows_are_committed_by_their_bytes(console: Console, monkeypatch: 
 
     monkeypatch.setattr(first_content._Task, "commit_stores", watched)
     file, most = lines(console, "rows.jsonl", rows), ("--set", "commit_bytes=20_000")
-    assert console("state", "import", "texts:application", "careless", file, *most).stderr == "100 entries of careless\n"
+    assert (
+        console("state", "import", "texts:application", "careless", file, *most).stderr == "100 entries of careless\n"
+    )
     assert len(held) >= 9 and max(held) < 20_000 + 10_000 + 20_000
     found = console.json_lines("state", "export", "texts:application", "careless")
     assert {each["key"]: each["value"] for each in found} == {each["key"]: each["value"] for each in rows}
