@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from penstock.plugins.engine.program.run_status import SlotHost, StatusTopic, TaskStatus
+from penstock.plugins.engine.program.run_status import Event, SlotHost, StatusTopic, TaskStatus
 from penstock.plugins.operate.cli.options import open_log
 from penstock.settings.settings import Settings
 
@@ -36,6 +36,18 @@ def test_one_frame(console: Console) -> None:
         topic.write(replace(made, tasks=tuple(TaskStatus(f"9_{number}", 0) for number in range(1_000))))
         lines = console("top", TARGET, "--once").stdout.splitlines()
         assert len(lines) <= 50 and re.fullmatch(r"\.\.\. \d+ more", lines[-1].strip())
+
+
+def test_what_others_wrote_neither_moves_the_cursor_nor_takes_more_lines(console: Console) -> None:
+    """An event may have the text of an error, and that what a record has: it went to the terminal as it was."""
+    counting(console)
+    with open_log(Settings(data_dir=str(console.directory / ".penstock"))) as log:
+        hostile = "query ended: \x1b[2J\x1b]0;title\x07\u202e" + "\nmore" * 60
+        made = status(events=(Event(1, hostile),), error=hostile)
+        StatusTopic(log, "counting").write(made)
+        shown = console("top", TARGET, "--once").stdout
+    assert "\x1b" not in shown and "\x07" not in shown and "\u202e" not in shown
+    assert len(shown.splitlines()) <= 50 and "query ended: \\u001b[2J" in shown
 
 
 def test_in_a_pipe_frames_follow_each_other(console: Console) -> None:

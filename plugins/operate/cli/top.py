@@ -87,15 +87,15 @@ def _head(view: View, width: int) -> list[RenderableType]:
     from rich.text import Text
 
     run, rate = view.run, view.interval.rate
-    title = Text.assemble((view.application_id, "bold"), "  ", (view.phase, _COLOURS.get(view.state, "yellow")))
+    title = Text.assemble((view.application_id, "bold"), "  ", (_line(view.phase), _COLOURS.get(view.state, "yellow")))
     lines = [title]
     if view.error is not None:
-        lines.append(Text(printable(f"as of the look before: {view.error}"), "red"))
+        lines.append(Text(_line(f"as of the look before: {view.error}"), "red"))
     if run is not None:
         since = f" for {length((run.written_ms - run.since_ms) / 1000)}" if view.state == "running" else ""
         title.append(f"{since}, as of {ago(run.written_ms, view.now_ms)} ago  ·  {run.trigger}  ·  {run.driver}")
         if view.trouble:
-            lines.append(Text(printable(view.trouble), "red"))
+            lines.append(Text(_line(view.trouble), "red"))
         records_in = rate.records_in if rate is not None else run.records_per_second
         facts = [
             f"{per_second(records_in)} in",
@@ -172,5 +172,11 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableTy
         is_text = title in ("task", "where", "node", "task host", "event", "ago")
         table.add_column(title, justify="left" if is_text else "right", no_wrap=True, overflow="ellipsis")
     for row in rows:
-        table.add_row(*map(Text, row))
+        # An event may have the text of an error, and that what a record has.
+        table.add_row(*(Text(_line(cell)) for cell in row))
     return table
+
+
+def _line(text: str) -> str:
+    """Return text for one line of a terminal, which it neither moves nor colours."""
+    return printable(" ".join(text.splitlines()))
