@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
+from contextlib import closing
 from enum import Enum
 from typing import Any
 
@@ -11,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import Serde, SerdeError
+from penstock import OutputBatch, Serde, SerdeError, TopicPartition
 from penstock.plugins.operate.cli import topics
+from penstock.plugins.operate.cli.options import open_log
 from penstock.plugins.operate.cli.text import TextSerde, headers_from_json, parse_timestamp
 from penstock.plugins.serdes.json_text import dump_json, headers_to_json
+from penstock.settings.settings import Settings
 
 from .console import Console
 
@@ -367,6 +371,24 @@ def test_limits_and_partitions(console: Console) -> None:
 def test_following_from_the_beginning_ends_at_the_limit(lines: Console) -> None:
     lines("produce", "lines", stdin="a\nb\nc\n")
     assert lines("consume", "lines", "--follow", "--from-beginning", "-n", "2").stdout == "a\nb\n"
+
+
+@pytest.mark.parametrize("number", [2, 5])
+def test_a_topic_that_is_made_again_is_followed_from_its_start(lines: Console, number: int) -> None:
+    """Its first records were passed over without a word, up to the offset that the former one had."""
+    lines("produce", "lines", stdin="a\nb\nc\n")
+    with (
+        open_log(Settings(data_dir=str(lines.directory / ".penstock"))) as log,
+        closing(topics._followed(log, "lines", None, {TopicPartition("lines", 0): 0}, io.BytesIO())) as found,
+    ):
+        assert list(next(found).values) == [b"a", b"b", b"c"]
+        log.delete_topic("lines")
+        log.create_topic("lines", 2)
+        values = [b"%d" % each for each in range(number)]
+        log.append(OutputBatch("lines", [None] * number, values, [0] * number, None, [(0,)] * number))
+        assert list(next(found).values) == values
+        log.append(OutputBatch("lines", [None], [b"other"], [0], None, [(1,)]))
+        assert list(next(found).values) == [b"other"]
 
 
 @pytest.mark.parametrize("part", ["key", "value"])

@@ -269,7 +269,8 @@ def consume(
         start = log.end_offsets(partitions) if follow and not from_beginning else log.start_offsets(partitions)
         output = data_output()
         left = max_records if max_records is not None else sys.maxsize
-        for batch in _batches(log, dict(start), follow, output):
+        found = _followed(log, topic, partition, dict(start), output) if follow else _there(log, dict(start))
+        for batch in found:
             left -= write_lines(batch, line, left, output)
             if left == 0:
                 break
@@ -285,15 +286,25 @@ def _partitions(topic: str, number: int, chosen: int | None) -> list[TopicPartit
     return [TopicPartition(topic, chosen)]
 
 
-def _batches(log: Log, positions: dict[TopicPartition, int], follow: bool, output: IO[bytes]) -> Iterator[RecordBatch]:
-    """Yield the records from the positions to the ends, and with `follow` also later ones."""
+def _there(log: Log, positions: dict[TopicPartition, int]) -> Iterator[RecordBatch]:
+    """Yield the records from the positions to the present ends."""
+    for partition, end in log.end_offsets(list(positions)).items():
+        yield from _up_to(log, positions, partition, end)
+
+
+def _followed(
+    log: Log, topic: str, chosen: int | None, positions: dict[TopicPartition, int], output: IO[bytes]
+) -> Iterator[RecordBatch]:
+    """Yield the records from the positions on, without an end; those of a topic that was made again from its start."""
     pause = threading.Event()  # never set: an interruptible wait
+    known = log.topic_ids([topic])
     while True:
-        ends = log.end_offsets(list(positions))
-        for partition, end in ends.items():
-            yield from _up_to(log, positions, partition, end)
-        if not follow:
-            return
+        # With nothing new to read, it does not matter yet which topic it is.
+        if log.end_offsets(list(positions)) != positions and (ids := log.topic_ids([topic])) != known:
+            note(f"topic {topic} was deleted and made again: from its start")
+            known = ids
+            positions = dict(log.start_offsets(_partitions(topic, topic_info(log, topic).partitions, chosen)))
+        yield from _there(log, positions)
         with reader_may_leave():
             output.flush()
         if all(positions[partition] >= end for partition, end in log.end_offsets(list(positions)).items()):
