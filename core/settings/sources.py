@@ -86,7 +86,8 @@ def file_layer(path: str | os.PathLike[str], load_function: LoadFunction | None 
 
 def _flatten(table: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in table.items():
-        is_table = isinstance(value, dict) and not (start or name).startswith("user.") and not _is_reference(value)
+        is_file = _is_reference(value) and not _is_named_file(start + name)
+        is_table = isinstance(value, dict) and not (start or name).startswith("user.") and not is_file
         if is_table and name != "user":
             yield from _flatten(value, f"{start}{name}.")
         else:
@@ -95,6 +96,12 @@ def _flatten(table: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, A
 
 def _is_reference(value: Any) -> bool:
     return isinstance(value, dict) and set(value) == {"file"} and isinstance(value["file"], str)
+
+
+def _is_named_file(name: str) -> bool:
+    """Return whether NAME.file is a setting, and NAME is none: TOML reads `NAME.file = "PATH"` as a table."""
+    known, bare = _names_of_vocabularies().values(), name.removeprefix("clients.")
+    return f"{bare}.file" in known and bare not in known
 
 
 def _secret_of(value: Any, directory: Path, origin: str) -> Any:

@@ -220,6 +220,22 @@ def test_a_secret_may_be_in_a_file(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "sasl.oauthbearer.assertion.private.key.file = 'key.pem'",
+        "[penstock.clients]\nsasl.oauthbearer.assertion.private.key.file = 'key.pem'",
+        "[penstock.consumer.sasl.oauthbearer]\nassertion.private.key.file = 'key.pem'",
+    ],
+)
+def test_a_setting_whose_name_ends_in_file_is_no_secret_in_a_file(here: Path, text: str) -> None:
+    """Its file was read, and what it has was the value of a setting without .file, which no client knows."""
+    (here / "key.pem").write_text(CANARY)
+    assert [*Settings.of(toml(text)).clients.values()] == ["key.pem"]
+    (name,) = Settings.of(toml(text)).clients
+    assert name.removeprefix("consumer.") == "sasl.oauthbearer.assertion.private.key.file"
+
+
+@pytest.mark.parametrize(
     ("variable", "text", "setting", "value"),
     [
         ("PENSTOCK_PROCESSES_FILE", "2", "processes", 2),
