@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock import Application
     from penstock.plugins.engine.program.dead_letters import Letter, Replay, Selection
 
-_OFFSETS = re.compile(r"(\d+)(?:(-)(\d*))?")
+_OFFSETS = re.compile(r"(\d+)(?:\s*(-)\s*(\d*))?")
 
 
 @click.group(
@@ -216,8 +216,8 @@ def _selection(given: dict[str, Any]) -> tuple[Selection, dict[str, Any]]:
 def _offsets(text: str | None) -> tuple[int | None, int | None]:
     if text is None:
         return None, None
-    match = _OFFSETS.fullmatch(text.replace(" ", ""))
-    if match is None:
+    match = _OFFSETS.fullmatch(text.strip())
+    if match is None or (match[3] and int(match[3]) < int(match[1])):
         raise ConfigError(f"--offsets {text!r}: expected an offset, or FIRST-LAST, for instance 5, 5-9 or 5-")
     first = int(match[1])
     if match[2] is None:
