@@ -199,6 +199,11 @@ class Inputs:
         self._has_idled = True
         return False
 
+    def idle_ms(self) -> int:
+        """Return `max_idle_ms` while the task waits, with records, for an empty input; 0 while it does not."""
+        is_waiting = self._idle_since is not None and not self._has_idled
+        return (self._max_idle or 0) if is_waiting else 0
+
     # ------------------------------------------------------------------ saving
 
     def to_data(self) -> dict[str, Any]:

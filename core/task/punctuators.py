@@ -23,13 +23,23 @@ class Punctuators:
 
     What was overdue by the wall clock when the task was opened is held until the records that waited then are
     processed: they may change what it finds. A schedule is held for one interval at most, timers for a minute.
+    `idle_ms` returns how long the task itself may wait with these records for an empty input (ms), 0 when it does not:
+    what became due within that time is not held. A task that stays open calls it while the records wait, too.
     """
 
-    def __init__(self, schedules: Schedules, progress: Progress, failures: Failures, room: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        schedules: Schedules,
+        progress: Progress,
+        failures: Failures,
+        room: Callable[[], int],
+        idle_ms: Callable[[], int],
+    ) -> None:
         self._schedules = schedules
         self._progress = progress
         self._failures = failures
         self._room = room
+        self._idle_ms = idle_ms
         self._firing: Schedule | None = None
         self.called = 0
         """How many punctuators were called."""
@@ -83,9 +93,9 @@ class Punctuators:
 
     def _is_held(self, due: int, most_ms: int) -> bool:
         progress = self._progress
-        return (
-            progress.front.time < 0 and due <= progress.opened_at and progress.wall_clock < progress.opened_at + most_ms
-        )
+        if progress.front.time >= 0 or progress.wall_clock >= progress.opened_at + most_ms:
+            return False
+        return due <= progress.opened_at - self._idle_ms()
 
     def _are_timers_held(self) -> bool:
         return self._is_held(self.timers.next_due(PunctuationType.WALL_CLOCK_TIME), _TIMERS_WAIT_MS)

@@ -116,7 +116,9 @@ class Task:
         max_idle = None if settings.max_task_idle is None else duration_ms(settings.max_task_idle)
         self.inputs = Inputs(name, queues, max_idle, progress)
         self.inputs.restore(state)
-        self._punctuators = Punctuators(self._schedules, progress, self._failures, self._room_for_schedules)
+        self._punctuators = Punctuators(
+            self._schedules, progress, self._failures, self._room_for_schedules, self.inputs.idle_ms
+        )
         self._caches = Caches(name, stores, progress, self._failures)
         shared = Shared(
             application_id, name, settings, stores, self.global_stores, read_only_views(subtopology, stores), progress,

@@ -160,6 +160,9 @@ def run(topology: Topology, steps: list[Any], *, reopen_tasks: bool, **settings:
 @example(
     [["Count"], ["Tick"]], True, [("topic0", None, "v", 0), 10], {"max_task_idle": "10ms"}
 )  # it has waited long enough just when the clock ticks
+@example(
+    [["Count"], ["Tick"]], True, [("topic0", None, "v", 0)] * 3 + [5], {"max_task_idle": "10ms"}
+)  # the clock ticks while it waits
 def test_opening_tasks_again_after_every_step_changes_nothing(
     chains: list[list[str]], merged: bool, steps: list[Any], options: dict[str, Any]
 ) -> None:
