@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pickle
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -55,8 +56,19 @@ _SUSPECT_SECONDS = 8.0
 _tasks = 0
 
 
+class WorkerFunction:
+    """A function that PySpark's workers call: where a task begins, it arrives there, and calls `begin_task`."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__  # `__setstate__` is called for an empty one, too
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        begin_task()
+
+
 def begin_task() -> None:
-    """Make this process of Spark's cheaper to use again. Call it where a task begins; outside of one it does nothing.
+    """Make this process of Spark's cheaper to use again. Outside of a task it does nothing.
 
     Spark's worker runs a full collection after each task; with the modules of pandas and pyarrow one takes 40 ms.
     What the process has kept is left out of later ones from the 2nd, 4th, 8th, ... task on, right behind such a
@@ -78,16 +90,21 @@ def begin_task() -> None:
 def use_system_allocator() -> None:
     """Take the memory of Arrow data from the system's allocator, unless the environment names another one.
 
-    With pyarrow's own a worker of `bench dataframe-count` took 10 MB more, and was no faster.
+    With pyarrow's own a worker of `bench dataframe-count` took 10 MB more, and was no faster. Called before pyarrow is
+    imported, it is for what Arrow does inside, too: pyarrow reads the variable when it is imported.
     """
+    if "ARROW_DEFAULT_MEMORY_POOL" in os.environ:
+        return
+    if "pyarrow" not in sys.modules:
+        os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
+        return
     import pyarrow
 
-    if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:
-        pyarrow.set_memory_pool(pyarrow.system_memory_pool())
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
 
 
 @dataclass(eq=False)
-class BatchFunction:
+class BatchFunction(WorkerFunction):
     """The function for applyInPandasWithState: one group for each slot.
 
     `layout`: None where Spark has one executor, which runs every attempt. `log_directory`, `log_level`: see SlotCargo.
@@ -101,14 +118,13 @@ class BatchFunction:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Let the host start while Spark's worker still imports pandas: that takes as long."""
-        self.__dict__.update(state)
+        super().__setstate__(state)
         from pyspark import TaskContext
 
         context = TaskContext.get()
         # On a cluster the slot may belong to another executor.
         if context is not None and (identity := executor_identity()).executor == LOCAL_EXECUTOR:
             self.hosts.client(context.partitionId(), identity).begin("first")
-        begin_task()
 
     def __call__(
         self, key: tuple[int], frames: Iterator[pandas.DataFrame], state: GroupState

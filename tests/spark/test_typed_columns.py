@@ -48,7 +48,7 @@ from penstock.plugins.serdes.registry.avro import AvroSerde
 from penstock.plugins.serdes.registry.json_schema import JsonSchemaSerde
 from penstock.plugins.spark import Records, topic_rows, transform
 from penstock.plugins.spark.dataframe.checkpoint import SourceOrder
-from penstock.plugins.spark.dataframe.packing import Packer, packed, typed_keys, typed_values, unpacked
+from penstock.plugins.spark.dataframe.packing import Packer, Unpacker, packed, typed_keys, typed_values
 from penstock.plugins.spark.dataframe.spark_types import column_of, fitted, type_of
 from penstock.plugins.spark.dataframe.stream_engine import StreamTask
 from penstock.plugins.spark.dataframe.transform import parts_of, spark_schemas
@@ -569,7 +569,7 @@ def results(
             outputs = task.run({"in": chunks[number]}, 0, None).outputs
         finally:
             task.close()
-        found += unpacked([pyarrow.RecordBatch.from_pydict({"chunk": packed(outputs, typed.columns)})])
+        found += Unpacker()([pyarrow.RecordBatch.from_pydict({"chunk": packed(outputs, typed.columns)})])
     return found
 
 
@@ -675,7 +675,7 @@ def test_tombstones_and_typed_keys_come_out() -> None:
     typed = TypedTopics({}, {"out": TopicPart("out", "key", column_of(_ddl("string"), "here"))}, {})
     outputs = [OutputBatch("out", [("k",), None], [b"v", None], [1, 2], [(("h", b"x"),), ()])]  # type: ignore[list-item]
     packs = pyarrow.RecordBatch.from_pydict({"chunk": packed(outputs, typed.columns)})
-    one, other = (row for batch in unpacked([packs]) for row in batch.to_pylist())
+    one, other = (row for batch in Unpacker()([packs]) for row in batch.to_pylist())
     assert (one["key"], one["value"], one["out"]) == (None, b"v", {"key": "k", "value": b"v"})
     assert (one["headers"], other["headers"]) == ([{"key": "h", "value": b"x"}], None)
     assert other["out"] == {"key": None, "value": None}
@@ -693,7 +693,7 @@ def test_large_values_go_in_several_chunks() -> None:
 
 
 def found_in(chunks: list[bytes], column: str) -> list[Any]:
-    rows = unpacked([pyarrow.RecordBatch.from_pydict({"chunk": chunks})])
+    rows = Unpacker()([pyarrow.RecordBatch.from_pydict({"chunk": chunks})])
     return [value for batch in rows for value in batch[column].to_pylist()]
 
 

@@ -35,7 +35,7 @@ from penstock.plugins.serdes.of import typed_serde
 from penstock.plugins.serdes.typed.base import TypedSerde
 from penstock.program.serdes import serde_name, serdes_of_topic
 
-from ..worker import COUNTS, begin_task
+from ..worker import COUNTS, WorkerFunction
 from . import scalars, spark_types
 from .scalars import BinaryColumn
 from .spark_types import column_of, fitted
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 CHUNK_SCHEMA = "group long, topic string, chunk binary"
 
 
-class Packer:
+class Packer(WorkerFunction):
     """The function for mapInArrow: rows of one topic in, one chunk out for each task that gets some of them.
 
     Rows have the columns of `records.normalized`. `groups` are the group keys of the tasks by partition. A row goes to
@@ -77,7 +77,6 @@ class Packer:
         """Pack one partition of a DataFrame."""
         from pyspark import TaskContext
 
-        begin_task()
         context = TaskContext.get()
         if context is not None and context.partitionId() == 0:
             yield _chunks(self.everyone, self.topic, [None] * len(self.everyone))
@@ -166,10 +165,18 @@ class Rows:
             range(first, self.next_offset),
             rows.column("key").to_pylist(),
             values.to_pylist() if self._value is None else ValueColumn(self._value, values.combine_chunks()),
-            numpy.floor_divide(rows.column("time").to_numpy(), 1000).tolist(),
+            numpy.floor_divide(_integers(rows.column("time")), 1000).tolist(),
             None if headers is None else [headers_from_json(each) for each in headers],
             self.next_offset,
         )
+
+
+def _integers(column: Any) -> Any:
+    """Return a column of int64 without nulls as a numpy array: its own `to_numpy` imports pandas."""
+    import numpy
+
+    array = column.combine_chunks()
+    return numpy.frombuffer(array.buffers()[1], numpy.int64, len(array), array.offset * 8)
 
 
 def _sorted(chunks: Sequence[bytes], value: Column | None) -> Any:
@@ -408,14 +415,16 @@ def packed(outputs: Sequence[OutputBatch], topics: Mapping[str, TopicColumns]) -
     ]
 
 
-def unpacked(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the rows of chunks: the function for mapInArrow."""
-    import pyarrow
+class Unpacker(WorkerFunction):
+    """The function for mapInArrow: chunks in, their rows out."""
 
-    begin_task()
-    for batch in batches:
-        for chunk in batch.column("chunk").to_pylist():
-            yield from pyarrow.ipc.open_stream(chunk)
+    def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        """Unpack one partition of a DataFrame."""
+        import pyarrow
+
+        for batch in batches:
+            for chunk in batch.column("chunk").to_pylist():
+                yield from pyarrow.ipc.open_stream(chunk)
 
 
 def _of_moderate_size(
@@ -453,17 +462,27 @@ def _rows(batch: OutputBatch, part: slice, topics: Mapping[str, TopicColumns]) -
             "the record another, such as that of the record that it comes from"
         )
     bytes_of = _only_bytes if batch.topic in topics else _binary
+    times = pyarrow.py_buffer(numpy.array(timestamps, numpy.int64) * 1000)
     arrays = {
-        "topic": pyarrow.array([batch.topic] * len(keys), pyarrow.string()),
+        "topic": _repeated(batch.topic, len(keys)),
         "key": bytes_of(keys),
         "value": bytes_of(values),
-        "timestamp": pyarrow.array(numpy.array(timestamps, numpy.int64) * 1000).cast(pyarrow.timestamp("us", "UTC")),
+        "timestamp": pyarrow.Array.from_buffers(pyarrow.timestamp("us", "UTC"), len(keys), [None, times]),
         "headers": _headers(batch, part, len(keys)),
     }
     for topic, columns in topics.items():
         kind = struct_of(columns)
         arrays[topic] = _struct(keys, values, columns, kind) if topic == batch.topic else pyarrow.nulls(len(keys), kind)
     return pyarrow.RecordBatch.from_pydict(arrays)
+
+
+def _repeated(text: str, count: int) -> Any:
+    import numpy
+    import pyarrow
+
+    data = text.encode()
+    ends = pyarrow.py_buffer(numpy.arange(count + 1, dtype=numpy.int32) * numpy.int32(len(data)))
+    return pyarrow.Array.from_buffers(pyarrow.string(), count, [None, ends, pyarrow.py_buffer(data * count)])
 
 
 def _headers(batch: OutputBatch, part: slice, count: int) -> Any:
@@ -510,7 +529,23 @@ def _only_bytes(cells: list[Any]) -> Any:
     return _binary([cell if isinstance(cell, bytes) else None for cell in cells])
 
 
-def _binary(cells: list[bytes | None]) -> Any:
+def _binary(cells: Sequence[bytes | None]) -> Any:
+    """Return cells as an Arrow array.
+
+    It is made of buffers, as `pyarrow.array` imports pandas: 36 MB, which a task host needs for nothing else.
+    """
+    import numpy
     import pyarrow
 
-    return pyarrow.array(cells, BinaryColumn().arrow())
+    present: Sequence[bytes] = cells  # type: ignore[assignment]
+    validity = None
+    if None in cells:
+        validity = pyarrow.py_buffer(numpy.packbits([cell is not None for cell in cells], bitorder="little"))
+        present = [cell or b"" for cell in cells]
+    offsets = numpy.zeros(len(cells) + 1, numpy.int64)
+    numpy.cumsum(numpy.fromiter(map(len, present), numpy.int64, len(cells)), out=offsets[1:])
+    if offsets[-1] >= 1 << 31:
+        return pyarrow.array(cells, BinaryColumn().arrow())  # raises
+    ends = pyarrow.py_buffer(offsets.astype(numpy.int32))
+    buffers = [validity, ends, pyarrow.py_buffer(b"".join(present))]
+    return pyarrow.Array.from_buffers(BinaryColumn().arrow(), len(cells), buffers)

@@ -41,7 +41,7 @@ from penstock.program.layouts import Layouts, layout_of_fingerprint
 from penstock.task.failures import RetryRequested
 from penstock.task.task import Task
 
-from ..worker import COUNTS, HostCaller, begin_task, counts_row, use_system_allocator
+from ..worker import COUNTS, HostCaller, WorkerFunction, counts_row, use_system_allocator
 from .checkpoint import (
     SourceOrder,
     SparkCommitter,
@@ -325,7 +325,7 @@ class Cargo(HostCargo):
         )
 
 
-class StreamFunction:
+class StreamFunction(WorkerFunction):
     """The function for applyInPandasWithState: hands a task's batch to a task host of this executor.
 
     `slots`: how many hosts an executor has; 0: as many as its machine has cores.
@@ -339,13 +339,12 @@ class StreamFunction:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Let the host start while Spark's worker still imports pandas: that takes as long."""
-        self.__dict__.update(state)
+        super().__setstate__(state)
         from pyspark import TaskContext
 
         if TaskContext.get() is not None:
             with suppress(ConfigError):  # the call raises it
                 self._client().begin("first")
-            begin_task()
 
     def _client(self) -> Client:
         stream, partition = _stream()
@@ -454,6 +453,13 @@ class StreamBatch:
     known: StreamCommit | None
 
 
+def _release_memory() -> None:
+    """Give back to the system what the batch took: a host waits as long as others work."""
+    import pyarrow
+
+    pyarrow.default_memory_pool().release_unused()
+
+
 class StreamEngine(Engine):
     """The tasks of a query's operator that Spark has sent to this host, by their group keys."""
 
@@ -480,6 +486,7 @@ class StreamEngine(Engine):
             self._logs.task = ""
         self._last_used[request.group] = self._resources.world.seconds()
         self._close_idle()
+        _release_memory()
         return outcome
 
     def _close_idle(self) -> None:

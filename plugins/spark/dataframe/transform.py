@@ -22,7 +22,7 @@ from ..interpreter import log_interpreter
 from ..sessions import check_python_memory, is_cluster, slots_of_executor
 from ..worker import HostCaller, observed, without_counts
 from .checkpoint import STATE_SCHEMA, SourceOrder
-from .packing import CHUNK_SCHEMA, CHUNKS_SCHEMA, Packer, typed_keys, typed_values, unpacked
+from .packing import CHUNK_SCHEMA, CHUNKS_SCHEMA, Packer, Unpacker, typed_keys, typed_values
 from .records import (
     ColumnLike,
     Records,
@@ -143,7 +143,7 @@ def transform(
         rows = observed(_streamed(chunks, application, cargo, session))
     else:
         rows = chunks.applyInPandas(once_function(pack(cargo), SystemClock().now_ms()), CHUNKS_SCHEMA)
-    return without_counts(rows).mapInArrow(unpacked, result_schema(key_types, value_types))
+    return without_counts(rows).mapInArrow(Unpacker(), result_schema(key_types, value_types))
 
 
 def _check_surroundings(application: Application, session: SparkSession) -> None:
