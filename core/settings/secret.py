@@ -17,13 +17,16 @@ _SECRET_NAME = re.compile(
     r"passw|passphrase|pwd|secret|token|jaas|credential|private|ssl\.?key|api\.?key|access\.?key|auth\.?user"
     r"|user\.?info|keytab|keystore|sasl\.oauthbearer\.config|(^|\.)(pin|pass|key|auth)$"
 )
-# A secret of a URL ends at the last @: people leave / and @ in it as they are, and half of all keys for S3 have a /.
-# The bound keeps the search linear.
-_USER = r"[^/\s@:]{0,200}(?::\S{0,400})?(?=@)"
-_SECRET_VALUE = re.compile(rf"-----BEGIN|://{_USER}|(?i:passw|secret|token|credential)\w*\s*[=:]")
-_IN_A_PLACE = re.compile(
-    rf"(?<=kafka:)[^/\s@:]\S{{0,600}}(?=@)|(?<=://){_USER}|(?<=\w:)(?=[^/\s@:])(?![\w+.-]{{1,20}}://){_USER}"
-    r"|(?i:(?<=[?&;,])([\w.-]*(?:key|secret|passw|token|credential)[^=&;,]*=)[^&;,]*(?:,(?![\w.-]+=|\s)[^&;,\s]*)*)"
+# A secret of a URL ends at the last @ of its word: people leave / and @ in it as they are, and half of all keys for S3
+# have a /. These are looked for in words up to that @, where each search ends at once.
+_USER = r"[^/\s@:]*(?::\S*)?(?=@)"
+_USER_OF_URL = re.compile(rf"://{_USER}")
+_USER_OF_PLACE = re.compile(
+    rf"(?<=kafka:)[^/\s@:]\S*(?=@)|(?<=://){_USER}|(?<=\w:)(?=[^/\s@:])(?![\w+.-]{{1,20}}://){_USER}"
+)
+_SECRET_VALUE = re.compile(r"-----BEGIN|(?i:passw|secret|token|credential)\w*\s*[=:]")
+_PARAMETER = re.compile(
+    r"(?i:(?<=[?&;,])([\w.-]*(?:key|secret|passw|token|credential)[^=&;,]*=)[^&;,]*(?:,(?![\w.-]+=|\s)[^&;,\s]*)*)"
 )
 
 
@@ -63,8 +66,13 @@ def is_secret(name: str, value: object = "") -> bool:
     return (
         isinstance(value, Secret)
         or _SECRET_NAME.search(plain) is not None
-        or (isinstance(value, str) and _SECRET_VALUE.search(value) is not None)
+        or (isinstance(value, str) and (_SECRET_VALUE.search(value) is not None or _has_user(value)))
     )
+
+
+def _has_user(text: str) -> bool:
+    """Return whether a URL in a text has a user, whose password may be beside it."""
+    return any(_USER_OF_URL.search(word[: word.rfind("@") + 1]) for word in text.split() if "@" in word)
 
 
 def hide(name: str, value: Any) -> Any:
@@ -106,7 +114,11 @@ def hide_in_places(text: str) -> str:
     >>> hide_in_places("directory:s3://me:a/b@c@bucket/state"), hide_in_places("kafka:me:a/b@host:9092")
     ('directory:s3://********@bucket/state', 'kafka:********@host:9092')
     """
-    return _IN_A_PLACE.sub(lambda found: (found[1] or "") + HIDDEN, text)
+    words = re.split(r"(\s+)", text) if "@" in text else [text]
+    for number, word in enumerate(words):
+        before, at, behind = word.rpartition("@")
+        words[number] = _USER_OF_PLACE.sub(HIDDEN, before + at) + behind
+    return _PARAMETER.sub(lambda found: found[1] + HIDDEN, "".join(words))
 
 
 class SettingsByName(dict[str, Any]):

@@ -290,9 +290,18 @@ AROUND = st.text("ab/+=@:,;&?#%!.-_~", max_size=5)
 )
 @example("s3://key:{}@bucket/a@b", f"/{CANARY}@/")
 @example("kafka:me:{}@h:1,h2:2", f"//{CANARY}/")
+@example("directory:s3://key:{}@bucket/p?region=x", "a" * 5_000 + CANARY)
 def test_a_secret_in_a_place_is_hidden_whatever_it_is_made_of(place: str, secret: str) -> None:
     for shown in (hide_in_places(place.format(secret)), hide("log", place.format(secret))):
         assert CANARY not in shown and shown.startswith(place.partition("key:")[0].partition("me:")[0])
+
+
+def test_a_long_token_is_hidden() -> None:
+    """Only the first 200 characters of a user were looked at, and 400 of a password."""
+    for url in ("https://{}@host/x", "https://me:{}@host/x"):
+        text = f"no such host: {url.format('a' * 5_000 + CANARY)}"
+        assert hide_in_places(text) == "no such host: https://********@host/x"
+        assert hide("user", {"place": text}) == {"place": "********"}
 
 
 @pytest.mark.parametrize("value", [[CANARY], {"x": CANARY}, 51_000])
