@@ -239,6 +239,9 @@ def test_an_import_that_was_killed_is_repeated(
         Exception, match=r"is being restored or filled \(import of counts\), or that was cut short: repeat"
     ):
         run()
+    part = "(import of counts), or that was cut short: repeat"
+    for command in (("export", TARGET, "counts"), ("get", TARGET, "counts", "a"), ("backup", TARGET, "backups")):
+        assert part in console("state", *command, code=1).stderr  # a part is no answer
     console("state", "drop", TARGET, "counts", "--yes")  # it has what the import had written
     other = lines(console, "other.jsonl", [{"key": key, "value": 20} for key in "xyz"])
     console("state", "import", TARGET, "counts", other)

@@ -39,6 +39,7 @@ from penstock import (
     VersionedRecord,
     default_partitioner,
 )
+from penstock.plugins.engine.program.preparation import check_restored
 from penstock.plugins.engine.program.saved_program import SavedTask, saved_tasks
 from penstock.plugins.engine.task.local_state.store_context import TaskStoreContext
 from penstock.plugins.serdes.json_text import headers_to_json
@@ -91,7 +92,12 @@ def declared_store(application: Application, name: str) -> tuple[int, StoreBuild
 
 
 def tasks_with(application: Application, log: Log, store: str) -> Mapping[str, SavedTask]:
-    """Return the tasks that have a store, by id. Raises ConfigError if there are none, and as `declared_store`."""
+    """Return the tasks that have a store, by id.
+
+    Raises ConfigError if there are none, IncompatibleStateError for a part of a restore or an import, and what
+    `declared_store` raises.
+    """
+    check_restored(application.id, log)
     number, _ = declared_store(application, store)
     saved = {task: each for task, each in saved_tasks(application.id, log).items() if task.startswith(f"{number}_")}
     if not saved:

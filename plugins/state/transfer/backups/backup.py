@@ -30,6 +30,7 @@ from penstock.plugins.changelogs.storage import absolute
 from penstock.plugins.engine.program.changelog_location import reaches
 from penstock.plugins.engine.program.committed import has_lost_commit
 from penstock.plugins.engine.program.lag import offset_resets
+from penstock.plugins.engine.program.preparation import check_restored
 from penstock.plugins.engine.program.preparation import resolve as resolve_tasks
 from penstock.plugins.engine.program.saved_program import (
     ProgramNote,
@@ -115,6 +116,7 @@ class _Making:
                 f"application {application.id!r} has saved nothing in the log {settings.shown('log')}: it has not run "
                 "there since its last reset; check --log and --data-dir"
             )
+        check_restored(application.id, log)
         self._tasks = saved_tasks(application.id, log)
         self._catalog = catalog
         self._last = self._last_backup()
