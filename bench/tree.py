@@ -12,6 +12,10 @@ MARK = "BENCH_MARK"
 """The environment variable. Processes inherit it, also those that leave their parent's session or outlive it."""
 
 
+_BEGINNING = "beginning"
+"""The part of a process that the JVM has just made: it has the memory of its parent until it runs its own program."""
+
+
 @dataclass(frozen=True)
 class Usage:
     """The usage of one process. `own_mb` is the memory that it does not share; `cpu_s` is since its start."""
@@ -76,6 +80,8 @@ class MarkedProcesses:
                     )
             except psutil.Error:
                 continue
+            if usage.kind == _BEGINNING:
+                continue
             self._cpu[usage.pid, usage.kind] = usage.cpu_s
             found.append(usage)
         self.peak_mb = max(self.peak_mb, sum(each.own_mb for each in found))
@@ -103,9 +109,12 @@ class MarkedProcesses:
 
 def kind_of(process: psutil.Process) -> str:
     """Return the part that a process has in an application."""
-    command = " ".join(process.cmdline())
+    words = process.cmdline()
+    command = " ".join(words)
     if "java" in process.name():
         return "JVM"
+    if words and words[0].rpartition("/")[2] == "java":
+        return _BEGINNING
     if "bench.steady_app" in command or "bench.kafka_app" in command:
         return "driver"
     if "python_streaming_source_runner" in command:

@@ -226,9 +226,9 @@ def test_without_a_mark_or_figures_no_page_is_written(tmp_path: Path, capsys: py
     assert target.read_text() == "# Figures\n"
 
 
-@pytest.mark.parametrize("name", dataframe.OWN_OPERATORS)
-def test_sparks_own_operators_are_measured(name: str, spark: object) -> None:
-    assert dataframe.own_operator(name, batches=1, per_batch=100, session=spark) > 0
+@pytest.mark.parametrize("name", dataframe.OPERATORS)
+def test_operators_of_spark_and_ours_are_measured(name: str, spark: object) -> None:
+    assert dataframe.operator_rate(name, batches=1, per_batch=100, session=spark) > 0
 
 
 def test_the_dataframe_operator_is_measured_after_its_first_batches(spark: object) -> None:

@@ -398,6 +398,12 @@ def _sample(column: Column) -> Any:
 
 
 CHUNKS_SCHEMA = f"chunk binary, {COUNTS} string"
+"""What an operator with typed results yields: chunks of rows, which `Unpacker` unpacks."""
+ARRAYS_SCHEMA = (
+    "topic string, key array<binary>, value array<binary>, timestamp array<long>, "
+    f"headers array<array<struct<key:string,value:binary>>>, {COUNTS} string"
+)
+"""What an operator whose results are bytes yields: arrays with a cell a row; timestamps in microseconds."""
 _ROWS = 10_000
 _BYTES = 32 << 20
 """About the most bytes of a chunk: Arrow and Spark hold 2 GB in a column or a cell."""

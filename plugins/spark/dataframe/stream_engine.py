@@ -328,12 +328,13 @@ class Cargo(HostCargo):
 class StreamFunction(WorkerFunction):
     """The function for applyInPandasWithState: hands a task's batch to a task host of this executor.
 
-    `slots`: how many hosts an executor has; 0: as many as its machine has cores.
+    `slots`: how many hosts an executor has; 0: as many as its machine has cores. `is_typed`: see `_frame`.
     """
 
-    def __init__(self, hosts: HostCaller, slots: int) -> None:
+    def __init__(self, hosts: HostCaller, slots: int, is_typed: bool) -> None:
         self.hosts = hosts
         self.slots = slots
+        self.is_typed = is_typed
         # Spark shows it in plans, and so in its error for a query with two operators.
         self.__name__ = f"transform of {hosts.title}, once in a query: for several outputs use foreachBatch"
 
@@ -366,7 +367,7 @@ class StreamFunction(WorkerFunction):
             state.update(outcome.commit.to_state())
         if outcome.next_tick is not None:
             state.setTimeoutDuration(max(1, outcome.next_tick - clock_ms))
-        yield _frame(outcome)
+        yield _frame(outcome, self.is_typed)
 
 
 def once_function(cargo: bytes, clock_ms: int) -> Callable[[tuple[int], pandas.DataFrame], pandas.DataFrame]:
@@ -397,7 +398,7 @@ def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame)
         task = cargo.task(group, ProcessResources(), "once")
         logs.task = str(task.id)
         try:
-            return _frame(_as_chunks(task.run(chunks, clock_ms, None), cargo))
+            return _frame(_as_chunks(task.run(chunks, clock_ms, None), cargo), bool(cargo.typed.columns))
         finally:
             task.close()
 
@@ -407,13 +408,31 @@ def _as_chunks(outcome: Outcome, cargo: Cargo) -> Outcome:
     return replace(outcome, outputs=[], chunks=packed(outcome.outputs, cargo.typed.columns))
 
 
-def _frame(outcome: Outcome) -> pandas.DataFrame:
-    """Return rows of `CHUNKS_SCHEMA`; the last one has the counts."""
+def _frame(outcome: Outcome, is_typed: bool) -> pandas.DataFrame:
+    """Return rows of `CHUNKS_SCHEMA` if results are typed, else of `ARRAYS_SCHEMA`; the last one has the counts."""
     import pandas
+    import pyarrow
 
-    chunks = pandas.Series([*outcome.chunks, None], dtype=object)
-    counts = [None] * len(outcome.chunks) + [json.dumps(counts_row(outcome.observed))]
-    return pandas.DataFrame({"chunk": chunks, COUNTS: pandas.Series(counts, dtype=object)})
+    counts = json.dumps(counts_row(outcome.observed))
+    if is_typed:
+        rows: list[tuple[Any, ...]] = [(chunk, None) for chunk in outcome.chunks]
+        return pandas.DataFrame([*rows, (None, counts)], columns=["chunk", COUNTS], dtype=object)
+    rows = [_arrays(batch) for chunk in outcome.chunks for batch in pyarrow.ipc.open_stream(chunk)]
+    names = ["topic", "key", "value", "timestamp", "headers", COUNTS]
+    return pandas.DataFrame([*rows, (None, None, None, None, None, counts)], columns=names, dtype=object)
+
+
+def _arrays(batch: Any) -> tuple[Any, ...]:
+    """Return the row of `ARRAYS_SCHEMA` for rows that are of one topic."""
+    key, value, headers = batch.column("key"), batch.column("value"), batch.column("headers")
+    return (
+        batch.column("topic")[0].as_py(),
+        key.to_pylist(),
+        value.to_pylist(),
+        batch.column("timestamp").cast("int64").to_pylist(),
+        None if headers.null_count == len(headers) else headers.to_pylist(),
+        None,
+    )
 
 
 def _collect(frame: pandas.DataFrame, chunks: Chunks) -> None:
