@@ -384,7 +384,7 @@ def test_a_topic_that_is_made_again_is_followed_from_its_start(lines: Console, n
         assert list(next(found).values) == [b"a", b"b", b"c"]
         log.delete_topic("lines")
         log.create_topic("lines", 2)
-        values = [b"%d" % each for each in range(number)]
+        values: list[bytes | None] = [b"%d" % each for each in range(number)]
         log.append(OutputBatch("lines", [None] * number, values, [0] * number, None, [(0,)] * number))
         assert list(next(found).values) == values
         log.append(OutputBatch("lines", [None], [b"other"], [0], None, [(1,)]))

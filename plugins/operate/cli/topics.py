@@ -6,7 +6,7 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from io import UnsupportedOperation
 from typing import IO, TYPE_CHECKING, Any
@@ -294,7 +294,7 @@ def _there(log: Log, positions: dict[TopicPartition, int]) -> Iterator[RecordBat
 
 def _followed(
     log: Log, topic: str, chosen: int | None, positions: dict[TopicPartition, int], output: IO[bytes]
-) -> Iterator[RecordBatch]:
+) -> Generator[RecordBatch, None, None]:
     """Yield the records from the positions on, without an end; those of a topic that was made again from its start."""
     pause = threading.Event()  # never set: an interruptible wait
     known = log.topic_ids([topic])
