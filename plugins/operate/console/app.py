@@ -232,8 +232,8 @@ class Console:
             return self._login_page(request, 401, "This is not a token of the server.")
         answer = _redirect("./")
         answer.set_cookie(
-            cookie_name(request), self._rights.cookie(right), max_age=SESSION_SECONDS, path=_folder(request), httponly=True,
-            samesite="strict", secure=_is_secure(request),
+            cookie_name(request), self._rights.cookie(right), max_age=SESSION_SECONDS, path=_folder(request),
+            httponly=True, samesite="strict", secure=_is_secure(request),
         )  # fmt: skip
         return answer
 

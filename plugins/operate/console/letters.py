@@ -131,7 +131,8 @@ class Letters:
         """Send one letter, or all that were not replayed, back to where they were read.
 
         A form that comes again once it has sent something, as after a double click, sends nothing more: the result is
-        that of the first time. One letter that was replayed since its page was made is not sent, unless the page said so (`again`).
+        that of the first time. One letter that was replayed since its page was made is not sent, unless the page said
+        so (`again`).
 
         Raises Refused for a request that names no letter, or one that is not there any more, and PenstockError.
         """
