@@ -11,9 +11,9 @@ import click
 
 from penstock.plugins.operate.console.watch import TaskView, View, Watch
 from penstock.plugins.operate.console.wording import ago, latency, length, opening, per_second, size, sparkline
+from penstock.support.printable import printable
 
 from .command import verb
-from .failures import printable
 from .options import application_options, followed, timeout_option
 from .output import console, count, reader_may_leave
 

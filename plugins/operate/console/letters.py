@@ -30,6 +30,7 @@ from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.state.queries.http.guard import Refused
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.settings.settings import HANDLERS
+from penstock.support.printable import printable
 
 from . import watch
 from .store_views import shown
@@ -194,13 +195,13 @@ class Letters:
             read = f"{note.topic} partition {note.partition} offset {note.offset}" if note.topic else "no record"
             facts += [("read from", read), ("exception", exception or "-")]
         if not self._hides:
-            facts += [("message", (note.message if note is not None else None) or "-")]
+            facts += [("message", printable((note.message if note is not None else None) or "-"))]
             facts += [("key", _text(letter.key)), ("value", _text(letter.value))]
-            facts += [(f"header {name}", _text(value)) for name, value in letter.headers]
+            facts += [(f"header {printable(name)}", _text(value)) for name, value in letter.headers]
         return {
             "title": f"{moment(letter.timestamp)} {exception or 'no dead letter'} from {letter.source or '-'}",
             "facts": facts,
-            "stacktrace": None if self._hides or note is None else note.stacktrace,
+            "stacktrace": None if self._hides or note is None else printable(note.stacktrace or ""),
             "replayed": done.has(letter),
             "can_be_replayed": letter.source is not None and targets.refuses(letter.source) is None,
             "partition": letter.partition,
