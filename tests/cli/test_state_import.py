@@ -153,11 +153,18 @@ def test_a_wrong_row_is_named_and_nothing_is_done(console: Console, kinds: Conso
         ("windows", {"start": "5"}, "row 2: its start is '5': expected ms since the epoch"),
         ("windows", {"start": -5}, "row 2: its start is '-5'"),
         ("windows", {"start": 2**63}, "row 2: its start is '9223372036854775808'"),
+        (
+            "windows",
+            {"end": 7},
+            "row 2: its window is from 0 to 7, and the window of store 'windows' that starts at 0 "
+            "ends at 10000, after 10000 ms: correct the row, leave it out, or declare the windows that the rows have",
+        ),
+        ("windows", {"end": "10000"}, "row 2: its end is '10000': expected ms since the epoch"),
         ("sessions", {"start": True}, "row 2: its start is 'True'"),
         ("sessions", {"start": 9, "end": 5}, "row 2: its end 5 is before its start 9"),
         ("stamped", {"timestamp": 1.5}, "row 2: its timestamp is '1.5'"),
     ):
-        good = {"key": "a", "value": "x", "start": 0, "end": 1, "timestamp": 0}
+        good = {"key": "a", "value": "x", "start": 0, "end": 10_000, "timestamp": 0}
         file = lines(console, "bad.jsonl", [good, {**good, **parts}])
         assert said in kinds("state", "import", target, store, file, code=2).stderr
         assert kinds("state", "export", target, store).stdout == ""
@@ -168,6 +175,51 @@ def test_a_wrong_row_is_named_and_nothing_is_done(console: Console, kinds: Conso
     assert "bad.parquet, row 0: " in kinds("state", "import", target, "lists", "bad.parquet", code=2).stderr
     result = kinds("state", "import", target, "versions", "bad.jsonl", code=2)
     assert "store 'versions' is of kind 'versioned': only key_value" in result.stderr
+
+
+WINDOWED = """
+from penstock import Application
+from penstock.dsl import StreamsBuilder, TimeWindows, hopping, sliding, tumbling, unlimited
+
+class Unequal(TimeWindows):
+    size_ms, grace_ms, form = 15_000, 0, "unequal windows"
+
+    def windows_for(self, timestamp):
+        start = timestamp // 20_000 * 20_000
+        return [(start, start + 5_000) if timestamp < start + 5_000 else (start + 5_000, start + 20_000)]
+
+builder = StreamsBuilder()
+grouped = builder.stream("in").group_by_key()
+for name, windows in {
+    "tumbling": tumbling("1h", grace="0s"), "hopping": hopping("10s", "4s", grace="0s"),
+    "sliding": sliding("7s", grace="1h"), "unlimited": unlimited(start=1_000), "unequal": Unequal(),
+}.items():
+    grouped.windowed_by(windows).count(name)
+application = Application("windowed", builder, engine="embedded", state_serde="str")
+"""
+
+
+@pytest.mark.parametrize("store", ["tumbling", "hopping", "sliding", "unlimited", "unequal"])
+def test_a_row_is_of_a_window_that_its_program_has(console: Console, store: str) -> None:
+    """Rows came into windows that no record is ever counted in, or into longer ones than they were of."""
+    target, copy = "windowed:application", ("--application-id", "copy")
+    console.write("windowed.py", WINDOWED)
+    console("topics", "create", "in")
+    for time in (3_000, 11_000, 26_000):
+        console("produce", "in", "-K", ":", "--timestamp", str(time), stdin="a:x\n")
+    run(target, subtopologies=1)
+    rows = console.json_lines("state", "export", target, store)
+    console("state", "import", target, store, lines(console, "rows.jsonl", rows), *copy)
+    imported = console.json_lines("state", "export", target, store, *copy)
+    assert [{**row, "version": ""} for row in imported] == [{**row, "version": ""} for row in rows] != []
+    wrong = {**rows[-1], "end": rows[-1]["end"] - 1}
+    other = ("--application-id", "other")
+    said = console("state", "import", target, store, lines(console, "bad.jsonl", [rows[0], wrong]), *other, code=2)
+    assert f"row 2: its window is from {wrong['start']} to {wrong['end']}, and " in said.stderr
+    if store != "sliding":  # one may start at any time
+        apart = {**rows[-1], "start": rows[-1]["start"] + 1, "end": min(rows[-1]["end"] + 1, 2**63 - 1)}
+        said = console("state", "import", target, store, lines(console, "bad.jsonl", [apart]), *other, code=2)
+        assert f"no window of store '{store}' starts at {apart['start']}" in said.stderr
 
 
 @pytest.mark.parametrize(

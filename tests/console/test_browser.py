@@ -106,8 +106,9 @@ def test_each_view(url: str, tmp_path: Path) -> None:
         check_keyboard(browser, url)
         check_updates(browser, url)
         check_replay(browser, url)
-        assert {urlsplit(each).netloc for each in browser.requests} == {urlsplit(url).netloc}
         assert not browser.errors
+        check_end_of_session(browser, url)
+        assert {urlsplit(each).netloc for each in browser.requests} == {urlsplit(url).netloc}
 
 
 def check(browser: Chromium, name: str) -> None:
@@ -164,7 +165,21 @@ def check_replay(browser: Chromium, url: str) -> None:
     browser.open(f"{url}/console/dead-letters")
     browser.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     check(browser, "letters that may be replayed")
-    browser.follow(
-        "[...document.querySelectorAll('button')].find(each => each.textContent == 'Replay this letter').click()"
-    )
+    button = "[...document.querySelectorAll('button')].find(each => each.textContent == 'Replay this letter')"
+    asked = len(browser.requests)
+    browser.follow(f"{button}.click(), setTimeout(() => {button}.click(), 20), 0")
+    assert [each for each in browser.requests[asked:] if each.endswith("/replay")][1:], "clicked once only"
     assert browser.evaluate("document.querySelector('.done').textContent") == "Replayed: 1."
+    browser.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert "replayed" in browser.evaluate("document.querySelector('main').innerText").split()
+    browser.follow("history.back()")  # the page may be one that the browser has kept, and is loaded again
+    wait_until(lambda: "replayed" in browser.evaluate("document.querySelector('main').innerText").split())
+
+
+def check_end_of_session(browser: Chromium, url: str) -> None:
+    """A page that is open says so, and shows no new data."""
+    browser.open(f"{url}/console/tasks")
+    browser.evaluate("sessionStorage.clear()")
+    browser.open(f"{url}/console/tasks")
+    browser.call("Network.clearBrowserCookies")
+    wait_until(lambda: "session has ended" in browser.evaluate("document.getElementById('connection').textContent"))

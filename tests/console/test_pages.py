@@ -32,6 +32,7 @@ from penstock.plugins.operate.console import watch
 from penstock.plugins.operate.console.app import Right, Rights
 from penstock.plugins.operate.console.pages import pages
 from penstock.queries import Queries
+from penstock.support.printable import printable
 
 from ..queries.served import served
 from ..spark.surroundings import Surroundings
@@ -181,6 +182,90 @@ def test_a_letter_is_replayed_by_the_token_that_acts(tmp_path: Path) -> None:
             assert reader.post("logout").status == 401
 
 
+def fields_of(answer: Answer, offset: int) -> dict[str, Any]:
+    """Return the fields of the form of one letter, as the page has them."""
+    forms = [each for each in answer.html.split("<form")[1:] if f'name="offset" value="{offset}"' in each]
+    return dict(re.findall(r'name="(\w+)" value="([^"]*)"', forms[0].partition("</form>")[0]))
+
+
+def test_a_letter_is_replayed_once_however_often_and_late_its_button_is_pressed(tmp_path: Path) -> None:
+    """By a double click, in two tabs, and in one that shows a topic that was deleted and made again since."""
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(**{"in": 1, "dead": 1})
+        surroundings.put("in", [("bad", str(number), number) for number in range(3)])
+        run(application(surroundings))
+        made = application(surroundings)
+
+        def sent() -> list[str | None]:
+            return [value for _, value, _ in surroundings.read("in")[0]][3:]
+
+        with (
+            Queries.of_this_machine(made) as queries,
+            served(queries, pages=pages, actions_token=ACTIONS) as url,
+        ):
+            reader = Reader(url)
+            reader.post("login", token=ACTIONS)
+            first, second = reader.get("dead-letters"), reader.get("dead-letters")
+            for _ in range(3):
+                assert "Replayed: 1." in reader.post("replay", **fields_of(first, 1)).text
+            assert sent() == ["1"]
+            answer = reader.post("replay", **fields_of(second, 1))
+            assert "Not sent: the letter, or another one of its record, had been replayed already." in answer.text
+            assert "Not sent" in reader.post("replay", topic="dead", partition="0", offset="1").text
+            assert sent() == ["1"]
+            page = reader.get("dead-letters")
+            assert page.text.count("Replay this letter again") == 1
+            again = [fields_of(each, 1) for each in (page, page, reader.get("dead-letters"))]
+            for each in again:
+                assert "Replayed: 1." in reader.post("replay", **each).text
+            assert sent() == ["1", "1", "1"], "two pages have asked for it again"
+            for _ in range(2):
+                every: dict[str, Any] = {"topic": "dead", "form": fields_of(page, 0)["form"]}
+                assert "Replayed: 2." in reader.post("replay", **every).text
+            assert sent() == ["1", "1", "1", "0", "2"]
+            old = reader.get("dead-letters")
+            surroundings.log.delete_topic("dead")
+            surroundings.create(dead=1)
+            headers = (("__streams.errors.exception", b"E"), ("__streams.errors.topic", b"in"))
+            surroundings.log.append(OutputBatch("dead", [b"k"], [b"good"], [0], [headers]))
+            for offset in (0, 2):
+                answer = reader.post("replay", **fields_of(old, offset))
+                assert answer.status == 409 and "This letter is not there any more" in answer.text
+            assert len(sent()) == 5
+            assert "Replayed: 1." in reader.post("replay", **fields_of(reader.get("dead-letters"), 0)).text
+            assert sent()[5:] == ["good"]
+
+
+def test_letters_of_one_record_are_replayed_once_by_their_buttons(tmp_path: Path) -> None:
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(**{"in": 1, "dead": 1})
+        headers = tuple((f"__streams.errors.{name}", text) for name, text in (
+            ("exception", b"E"), ("topic", b"in"), ("partition", b"0"), ("offset", b"0"),
+        ))  # fmt: skip
+        surroundings.log.append(OutputBatch("dead", [b"k"] * 2, [b"v"] * 2, [1] * 2, [headers] * 2))
+        made = application(surroundings)
+        with Queries.of_this_machine(made) as queries, served(queries, pages=pages, actions_token=ACTIONS) as url:
+            reader = Reader(url)
+            reader.post("login", token=ACTIONS)
+            page = reader.get("dead-letters")
+            assert "Replayed: 1." in reader.post("replay", **fields_of(page, 0)).text
+            assert "Not sent: the letter, or another one" in reader.post("replay", **fields_of(page, 1)).text
+            assert len(surroundings.read("in")[0]) == 1
+
+
+def test_servers_at_two_ports_of_a_host_have_sessions_of_their_own(queries: Queries) -> None:
+    """A browser sends cookies to every port of a host, so the second login ended the first session."""
+    tokens = (TOKEN, ACTIONS)
+    with served(queries, pages=pages, token=TOKEN) as one, served(queries, pages=pages, token=ACTIONS) as other:
+        readers = [Reader(one), Reader(other)]
+        readers[1].cookies = readers[0].cookies
+        for reader, token in zip(readers, tokens, strict=True):
+            assert reader.post("login", token=token).status == 200
+        assert [reader.get().status for reader in readers] == [200, 200]
+        assert readers[0].post("logout").status == 401
+        assert [reader.get().status for reader in readers] == [401, 200]
+
+
 def test_who_is_let_in(queries: Queries) -> None:
     with served(queries, pages=pages, token=TOKEN, actions_token=ACTIONS) as url:
         for page in PAGES:
@@ -308,8 +393,8 @@ def test_keys_values_and_failures_are_shown_as_text(tmp_path_factory: Any, texts
                 check_markup(answer)
                 shown = "".join(answer.page.texts)
                 for text in texts:
-                    if text.isprintable() and (page != "dead-letters" or text):
-                        assert text in shown
+                    if page != "dead-letters" or text:
+                        assert printable(text) in shown, "control characters are seen, and no other text is"
 
 
 def in_process(app: Any, page: str) -> Answer:

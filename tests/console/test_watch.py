@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from penstock import LogError, ManualClock
 from penstock.plugins.engine.program.lease import LeaseKeeper
 from penstock.plugins.engine.program.run_status import RunStatus, SlotHost, StatusTopic, TaskStatus, VisitOfRun
 from penstock.plugins.engine.program.stored_id import StoredAs, write_stored
+from penstock.plugins.operate.console.views import overview, topology
 from penstock.plugins.operate.console.watch import Interval, Rate, Watch, Watching
 
 from ..spark import apps
@@ -74,8 +76,15 @@ def test_rates_are_between_two_statuses_of_one_run(surroundings: Surroundings) -
     assert watch.look().phase == "running, visit keep.scale: 3 of 8 tasks, 1,234 entries"
     topic.write(status(9_000, 10, started_ms=8_000, number=2))
     assert watch.look().interval == Interval(), "the next run counts from 0"
+    topic.write(status(10_000, 60, started_ms=8_000, number=2))
+    assert watch.look().interval.rate == Rate(50.0, 100.0)
     clock.advance("1m")
-    assert watch.look().state == "lost"
+    view = watch.look()
+    assert (view.state, view.interval) == ("lost", Interval()), "its last rates would be shown for ever"
+    assert (view.samples[-1].rate, view.samples[-1].latency, view.samples[-1].memory_bytes) == (None, None, None)
+    page, drawn = overview(view), topology(apps.count().build(), view, [])
+    assert [(name, now) for name, _, now in page["charts"] if now] == [("Lag", "5"), ("State on disk", "30 B")]
+    assert not re.search(r"\d/s<", drawn["drawing"]) and {row[2:4] for row in drawn["nodes"]} == {("-", "-")}
 
 
 def test_a_log_that_is_away_leaves_what_was_seen(surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -350,18 +350,18 @@ def replay(
     *,
     to: str | None = None,
     limit: int | None = None,
-    again: bool = False,
+    again: bool | None = None,
     dry_run: bool = False,
     targets: Targets = BY_HEADERS,
 ) -> Replay:
     """Send selected letters, as their source records were, to `to` or back to where each was read.
 
     Back means into the partition that it was read from. `targets` choose the partition where that is not there, where
-    the key has moved, and in `to`. Letters that were replayed before are left out, except with `again` or where the
-    selection goes by place or time. Letters wait whose topic is not there, is refused by `targets`, or refuses the
-    record, which may be too large; they hold up no others. What is sent and what is remembered are one commit of the
-    log: a replay that is killed is taken up where it was. At most `limit` are sent. Raises UnknownTopicError when there
-    is no topic `to`, and ConfigError when an application has the id under which the log keeps what was replayed.
+    the key has moved, and in `to`. `again`: also letters that were replayed before; None: if the selection goes by
+    place or time. Letters wait whose topic is not there, is refused by `targets`, or refuses the record, which may be
+    too large; they hold up no others. What is sent and what is remembered are one commit of the log: a replay that is
+    killed is taken up where it was. At most `limit` are sent. Raises UnknownTopicError when there is no topic `to`, and
+    ConfigError when an application has the id under which the log keeps what was replayed.
     """
     if to is not None and to not in log.topics():
         raise UnknownTopicError(f"there is no topic {to!r} to replay to")
@@ -372,7 +372,8 @@ def replay(
         if limit is not None and sum(each.records for each in total) >= limit:
             break
         left = None if limit is None else limit - sum(each.records for each in total)
-        one = _PartitionReplay(log, partition, selection, to, left, again or selection.by_place, targets)
+        also_replayed = selection.by_place if again is None else again
+        one = _PartitionReplay(log, partition, selection, to, left, also_replayed, targets)
         if dry_run:
             one.run(replayed(log, topic)[partition.partition])
         else:

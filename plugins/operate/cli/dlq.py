@@ -182,7 +182,9 @@ def replay(
         topic_info(log, topic)
         application = _application_of(to, **where)
         targets = BY_HEADERS if application is None else ApplicationTargets(application, log)
-        done = run_replay(log, topic, selection, to=to, limit=limit, again=again, dry_run=dry_run, targets=targets)
+        done = run_replay(
+            log, topic, selection, to=to, limit=limit, again=again or None, dry_run=dry_run, targets=targets
+        )
     _report(topic, done, dry_run=dry_run, as_json=as_json)
 
 

@@ -12,17 +12,13 @@ from contextlib import contextmanager
 import click
 
 from penstock import ConfigError, MissingPackageError, PenstockError, PluginError, TopologyError
+from penstock.support.printable import printable
 from penstock.support.system_errors import what_to_do
 from penstock.support.user_line import user_line
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes: done; failed while running; nothing was started; Ctrl-C."""
 
-_CONTROLS = {
-    code: f"\\u{code:04x}"
-    for code in (*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-}
-"""Control characters but for tab and line feed, and those that turn the direction of text, with their escapes in JSON."""
 _BEFORE_THE_START = (ConfigError, MissingPackageError, PluginError, TopologyError)
 
 
@@ -89,15 +85,6 @@ def sentence(error: Exception) -> str:
     if fix is not None:
         text = f"{text}; {fix}"
     return f"unexpected {type(error).__name__}: {text}" + (f" ({where})" if where else "")
-
-
-def printable(text: str) -> str:
-    r"""Return text of records and errors for a terminal: what would move its cursor, colour it or turn it is escaped.
-
-    >>> printable("a\tb\n\x1b[2J")
-    'a\tb\n\\u001b[2J'
-    """
-    return text.translate(_CONTROLS)
 
 
 def wants_traceback() -> bool:

@@ -14,9 +14,10 @@ import click
 
 from penstock import PenstockError
 from penstock.plugins.engine.host.log_lines import with_place
+from penstock.support.printable import printable
 
 from .command import AnyFunction
-from .failures import exit_code, printable, sentence, wants_traceback
+from .failures import exit_code, sentence, wants_traceback
 
 cli_log = logging.getLogger("penstock.cli")
 

@@ -13,8 +13,9 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import click
 
 from penstock import Clock, SystemClock
+from penstock.support.printable import printable
 
-from .failures import ReaderGone, printable
+from .failures import ReaderGone
 
 if TYPE_CHECKING:
     from rich.console import Console

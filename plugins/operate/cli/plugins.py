@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from penstock.support.printable import printable
+
 from .command import verb, verbose_option
-from .failures import FAILED, printable
+from .failures import FAILED
 from .output import note, print_json, print_table
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.plugins.operate.console.watch import TaskView, View, Watch
-from penstock.plugins.operate.console.wording import ago, length, opening, per_second, short, size, sparkline
+from penstock.plugins.operate.console.wording import ago, latency, length, opening, per_second, size, sparkline
+from penstock.support.printable import printable
 
 from .command import verb
-from .failures import printable
 from .options import application_options, followed, timeout_option
 from .output import console, count, reader_may_leave
 
@@ -96,11 +96,12 @@ def _head(view: View, width: int) -> list[RenderableType]:
         title.append(f"{since}, as of {ago(run.written_ms, view.now_ms)} ago  ·  {run.trigger}  ·  {run.driver}")
         if view.trouble:
             lines.append(Text(_line(view.trouble), "red"))
-        records_in = rate.records_in if rate is not None else run.records_per_second
+        of_run = run.records_per_second if view.state == "running" else None
+        records_in = of_run if rate is None else rate.records_in
         facts = [
             f"{per_second(records_in)} in",
             f"{per_second(None if rate is None else rate.records_out)} out",
-            f"99 % in {short(view.interval.latency)}",
+            f"99 % in {latency(view.interval.latency)}",
             f"{count(run.commits, 'commit')}",
             f"{run.dropped:,} dropped",
             f"{len(run.tasks)} tasks, {sum(each.is_open for each in run.tasks)} open",
@@ -108,11 +109,12 @@ def _head(view: View, width: int) -> list[RenderableType]:
         lines.append(Text(" · ".join(facts)))
     bars = max(10, min(60, width - 30))
     history = view.samples
+    memory = history[-1].memory_bytes if history else None
     for name, values, now in (
         ("in", [None if each.rate is None else each.rate.records_in for each in history], ""),
-        ("latency", [each.latency for each in history], short(history[-1].latency if history else None)),
+        ("latency", [each.latency for each in history], latency(history[-1].latency if history else None)),
         ("lag", [each.lag for each in history], f"{view.total_lag:,}"),
-        ("memory", [each.memory_bytes for each in history], size(history[-1].memory_bytes) if history else ""),
+        ("memory", [each.memory_bytes for each in history], size(memory) if memory is not None else ""),
     ):
         lines.append(Text.assemble((f"{name:8}", "cyan"), sparkline(values, bars), f" {now}"))
     for line in lines:

@@ -24,7 +24,7 @@ from penstock.plugins.state.queries.queries import Queries
 from penstock.support.packages import needed
 
 from . import views
-from .letters import Letters
+from .letters import Done, Letters
 from .store_views import StoreViews
 from .watch import Watching
 
@@ -56,7 +56,7 @@ class Rights:
         """Return the right of a request, by its bearer token or its cookie."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         bearer = self.of_token(given.strip()) if scheme.lower() == "bearer" else Right.NONE
-        return max(bearer, self._of_cookie(request.cookies.get(COOKIE, "")), self._of_everyone)
+        return max(bearer, self._of_cookie(request.cookies.get(cookie_name(request), "")), self._of_everyone)
 
     def of_token(self, given: str) -> Right:
         """Return the right of a token; NONE for one that is not known."""
@@ -87,6 +87,12 @@ class Rights:
         key = self._key(right)
         assert key is not None
         return hmac.digest(key.encode(), f"console {right.name} {expires}".encode("utf-8", "replace"), "sha256").hex()
+
+
+def cookie_name(request: Request) -> str:
+    """Return the name of the cookie for the port that the browser asked: it sends cookies to each port of a host."""
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"{COOKIE}-{port}" if port.isascii() and port.isdigit() else COOKIE
 
 
 def _is_same(one: str, other: str) -> bool:
@@ -212,10 +218,10 @@ class Console:
         if self._rights.of_request(request) < Right.ACT:
             raise Refused(403, "not_allowed", self._why_not())
         try:
-            sent, held = await self._in_thread(functools.partial(self._letters.replay, given))
+            done: Done = await self._in_thread(functools.partial(self._letters.replay, given))
         except PenstockError as error:
             raise refusal(error) from error
-        return _redirect(f"dead-letters?{urlencode({'topic': given['topic'], 'sent': sent, 'held': held})}")
+        return _redirect(f"dead-letters?{urlencode({'topic': given['topic'], **done.query()})}")
 
     async def _login(self, request: Request) -> Response:
         self._guard.check_origin(request)
@@ -226,15 +232,15 @@ class Console:
             return self._login_page(request, 401, "This is not a token of the server.")
         answer = _redirect("./")
         answer.set_cookie(
-            COOKIE, self._rights.cookie(right), max_age=SESSION_SECONDS, path=_folder(request), httponly=True,
-            samesite="strict", secure=_is_secure(request),
+            cookie_name(request), self._rights.cookie(right), max_age=SESSION_SECONDS, path=_folder(request),
+            httponly=True, samesite="strict", secure=_is_secure(request),
         )  # fmt: skip
         return answer
 
     async def _logout(self, request: Request) -> Response:
         await self._form(request)
         answer = _redirect("./")
-        answer.delete_cookie(COOKIE, path=_folder(request))
+        answer.delete_cookie(cookie_name(request), path=_folder(request))
         return answer
 
     async def _form(self, request: Request) -> dict[str, str]:
@@ -268,7 +274,7 @@ class Console:
             "may_act": right is Right.ACT,
             "why_not": self._why_not(),
             "may_log_in": may_read and right is not Right.ACT and self._rights.actions_token is not None,
-            "has_session": may_read and COOKIE in request.cookies,
+            "has_session": may_read and cookie_name(request) in request.cookies,
         }
         status = context.pop("status", 200)
         text = self._templates.get_template(f"{template}.html").render({**common, **context})

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+import secrets
+import threading
+from collections import OrderedDict, deque
 from contextlib import closing
+from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
@@ -18,6 +22,7 @@ from penstock.plugins.engine.program.dead_letters import (
     batches_from,
     letters_in,
     partitions_of,
+    read_letters,
     replay,
     replayed,
 )
@@ -25,6 +30,7 @@ from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.state.queries.http.guard import Refused
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.settings.settings import HANDLERS
+from penstock.support.printable import printable
 
 from . import watch
 from .store_views import shown
@@ -34,8 +40,43 @@ MOST_REPLAYED = 1_000
 """How many letters one request replays at most."""
 _ON_A_PAGE = 50
 """How many offsets of each partition are read for a page."""
+_MOST_REMEMBERED = 1_000
+"""How many forms that were sent are remembered."""
 
 _log = logging.getLogger("penstock.console")
+
+
+@dataclass(frozen=True)
+class Done:
+    """The result of a replay: how many letters were sent, and how many wait.
+
+    They wait because their topic is gone, refuses them, or is none that the application reads. `earlier`: the one that
+    was named was not sent, since it, or another letter of its record, had been replayed already.
+    """
+
+    sent: int
+    held: int
+    earlier: bool = False
+
+    @classmethod
+    def of_query(cls, given: Given) -> Done | None:
+        """Return the result that the address of a page has; None for a page that follows no replay."""
+        if not given.get("sent"):
+            return None
+        return cls(number(given, "sent"), number(given, "held"), "earlier" in given)
+
+    def query(self) -> dict[str, object]:
+        """Return this for the address of a page."""
+        return {"sent": self.sent, "held": self.held, **({"earlier": "yes"} if self.earlier else {})}
+
+    def __str__(self) -> str:
+        if self.earlier:
+            return "Not sent: the letter, or another one of its record, had been replayed already."
+        said = f"Replayed: {self.sent:,}."
+        if not self.held:
+            return said
+        why = "their topic does not exist or refuses them, or no source of the application reads it"
+        return f"{said} {self.held:,} still wait: {why}."
 
 
 class Letters:
@@ -47,6 +88,9 @@ class Letters:
         self._settings = settings
         self._hides = hides
         self._topics = dead_letter_topics(getattr(settings, name) for name in HANDLERS)
+        self._replaying = threading.Lock()
+        self._forms: OrderedDict[tuple[str | None, ...], Done] = OrderedDict()
+        """The forms that were sent, by what each named, with the result."""
 
     def page(self, given: Given) -> Context:
         """Return the latest letters of a topic, or of one partition before an offset."""
@@ -59,7 +103,8 @@ class Letters:
             "links": [],
             "hides": self._hides,
             "most_replayed": f"{MOST_REPLAYED:,}",
-            "done": _said(number(given, "sent"), number(given, "held")) if given.get("sent") else None,
+            "done": Done.of_query(given),
+            "form": secrets.token_hex(8),
             "refused": None,
         }
         if not self._topics:
@@ -83,28 +128,57 @@ class Letters:
                 context["links"].append((f"Before {first:,} of partition {one}", href))
         return context
 
-    def replay(self, given: Given) -> tuple[int, int]:
+    def replay(self, given: Given) -> Done:
         """Send one letter, or all that were not replayed, back to where they were read.
 
-        Returns how many were sent, and how many wait because their topic is gone, refuses them, or is none that the
-        application reads.
+        A form that comes again once it has sent something, as after a double click, sends nothing more: the result is
+        that of the first time. One letter that was replayed since its page was made is not sent, unless the page said
+        so (`again`).
 
-        Raises Refused for a request that names no letter, and PenstockError.
+        Raises Refused for a request that names no letter, or one that is not there any more, and PenstockError.
         """
         topic, partition, offset = given.get("topic", ""), number(given, "partition", -1), number(given, "offset", -1)
         self._check(topic)
         names_one = "partition" in given or "offset" in given
         if names_one and (partition < 0 or offset < 0):
             raise Refused(400, "bad_request", "Expected the partition and the offset of a letter.")
-        selection = Selection(partition=partition, first=offset, last=offset) if names_one else Selection()
-        with closing(open_log(self._settings)) as log:
-            targets = ApplicationTargets(self._application, log)
-            done = replay(log, topic, selection, limit=MOST_REPLAYED, targets=targets)
+        form = tuple(given.get(name) for name in ("form", "topic", "partition", "offset"))
+        # One after the other: two that send the same letter would fence each other's committer.
+        with self._replaying, closing(open_log(self._settings)) as log:
+            if (before := self._forms.get(form)) is not None:
+                return before
+            done = self._replay_one(log, topic, partition, offset, given) if names_one else self._replay_all(log, topic)
+            if form[0] and done.sent:
+                self._forms[form] = done
+                if len(self._forms) > _MOST_REMEMBERED:
+                    self._forms.popitem(last=False)
+        return done
+
+    def _replay_one(self, log: Log, topic: str, partition: int, offset: int, given: Given) -> Done:
+        selection, again = Selection(partition=partition, first=offset, last=offset), given.get("again") == "yes"
+        letter = next(read_letters(log, topic, selection), None)
+        if letter is None or given.get("letter") not in (None, _mark(letter)):
+            raise Refused(
+                409, "letter_gone", "This letter is not there any more: it expired, or its topic was made again. Load "
+                "the page of dead letters again, to see those that are there."
+            )  # fmt: skip
+        if not again and replayed(log, topic)[partition].has(letter):
+            return Done(0, 0, earlier=True)
+        done = self._sent(log, topic, selection, again=again)
+        is_earlier = letter.source is not None and not (done.sent or done.held)
+        return Done(done.sent, done.held, earlier=is_earlier)
+
+    def _replay_all(self, log: Log, topic: str) -> Done:
+        return self._sent(log, topic, Selection(), again=False)
+
+    def _sent(self, log: Log, topic: str, selection: Selection, *, again: bool) -> Done:
+        targets = ApplicationTargets(self._application, log)
+        done = replay(log, topic, selection, limit=MOST_REPLAYED, again=again, targets=targets)
         sent = sum(each.records for each in done.sent)
         _log.info("the console replayed %d dead letters of %s", sent, topic)
         for (name, why), count in done.held.items():
             _log.warning("%d dead letters of %s cannot go back to topic %r: %s", count, topic, name, why)
-        return sent, sum(done.held.values())
+        return Done(sent, sum(done.held.values()))
 
     def _check(self, topic: str) -> None:
         if topic not in self._topics:
@@ -121,17 +195,18 @@ class Letters:
             read = f"{note.topic} partition {note.partition} offset {note.offset}" if note.topic else "no record"
             facts += [("read from", read), ("exception", exception or "-")]
         if not self._hides:
-            facts += [("message", (note.message if note is not None else None) or "-")]
+            facts += [("message", printable((note.message if note is not None else None) or "-"))]
             facts += [("key", _text(letter.key)), ("value", _text(letter.value))]
-            facts += [(f"header {name}", _text(value)) for name, value in letter.headers]
+            facts += [(f"header {printable(name)}", _text(value)) for name, value in letter.headers]
         return {
             "title": f"{moment(letter.timestamp)} {exception or 'no dead letter'} from {letter.source or '-'}",
             "facts": facts,
-            "stacktrace": None if self._hides or note is None else note.stacktrace,
+            "stacktrace": None if self._hides or note is None else printable(note.stacktrace or ""),
             "replayed": done.has(letter),
             "can_be_replayed": letter.source is not None and targets.refuses(letter.source) is None,
             "partition": letter.partition,
             "offset": letter.offset,
+            "mark": _mark(letter),
         }
 
 
@@ -156,12 +231,14 @@ def _latest(log: Log, topic: str, selection: Selection, before: int) -> dict[int
     return found
 
 
-def _said(sent: int, held: int) -> str:
-    said = f"Replayed: {sent:,}."
-    if not held:
-        return said
-    why = "their topic does not exist or refuses them, or no source of the application reads it"
-    return f"{said} {held:,} still wait: {why}."
+def _mark(letter: Letter) -> str:
+    """Return a name for a letter, by its time and its source record's place, which each page shows.
+
+    Another letter at its offset, as in a topic that was made again, has another name.
+    """
+    note = letter.note
+    read_from = () if note is None else (note.topic, note.partition, note.offset)
+    return blake2b(repr((letter.timestamp, *read_from)).encode(), digest_size=8).hexdigest()
 
 
 def _text(data: bytes | None) -> str:

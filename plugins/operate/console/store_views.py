@@ -10,6 +10,7 @@ from penstock.plugins.serdes.json_text import dump_json
 from penstock.plugins.state.queries.http.answers import Answers
 from penstock.plugins.state.queries.http.guard import Refused, refusal
 from penstock.plugins.state.queries.http.parameters import Parameters
+from penstock.support.printable import printable
 
 from .views import Context, Given, link
 
@@ -95,8 +96,13 @@ def _refused(error: Refused | PenstockError) -> Context:
 
 
 def shown(value: Any) -> str:
-    """Return a value as text: JSON for what is no text, and only the beginning of a long one."""
+    """Return a value as text: JSON for what is no text, and only the beginning of a long one.
+
+    Control characters are escaped: a page would leave them out, or show others.
+    """
     if value is None:
         return ""
     text = value if isinstance(value, str) else dump_json(value).decode("utf-8", "replace")
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}… ({len(text):,} characters)"
+    if len(text) > _LONGEST_VALUE:
+        return f"{printable(text[:_LONGEST_VALUE])}… ({len(text):,} characters)"
+    return printable(text)

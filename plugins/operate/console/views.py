@@ -14,7 +14,7 @@ from penstock.program.nodes import decorate
 from penstock.support.packages import needed
 
 from .watch import Rate, TaskView, View
-from .wording import ago, length, opening, per_second, short, size
+from .wording import ago, latency, length, opening, per_second, size
 
 with needed("the console", "serve"):
     from markupsafe import Markup
@@ -38,9 +38,9 @@ def overview(view: View, *, hides: bool = False) -> Context:
     charts: list[tuple[str, Sequence[tuple[int, float | None]], Callable[[float], str]]] = [
         ("Records in", [(at, None if rate is None else rate.records_in) for at, rate in rates], per_second),
         ("Records out", [(at, None if rate is None else rate.records_out) for at, rate in rates], per_second),
-        ("Latency of 99 %", [(each.at_ms, each.latency) for each in samples], short),
+        ("Latency of 99 %", [(each.at_ms, each.latency) for each in samples], latency),
         ("Lag", [(each.at_ms, float(each.lag)) for each in samples], _number),
-        ("Memory of task hosts", [(each.at_ms, float(each.memory_bytes)) for each in samples], size),
+        ("Memory of task hosts", [(each.at_ms, each.memory_bytes) for each in samples], size),
         ("State on disk", [(each.at_ms, float(each.state_bytes)) for each in samples], size),
     ]
     seconds = 0.0 if run is None else sum(run.phases.values())
@@ -65,7 +65,7 @@ def overview(view: View, *, hides: bool = False) -> Context:
 def _facts(view: View, run: RunStatus) -> list[tuple[str, str, str]]:
     """Return labels, values, and the kind of those that are not as they should be."""
     is_running = view.state == "running"
-    tasks, rate = view.tasks(), view.interval.rate if is_running else None
+    tasks, rate = view.tasks(), view.interval.rate
     open_tasks = sum(each.status is not None and each.status.is_open for each in tasks)
     since = length((run.written_ms - run.started_ms) / 1000) if is_running else ago(run.written_ms, view.now_ms)
     seconds_left = view.total_lag / rate.records_in if rate is not None and rate.records_in else None
@@ -74,7 +74,7 @@ def _facts(view: View, run: RunStatus) -> list[tuple[str, str, str]]:
         ("as of", f"{ago(run.written_ms, view.now_ms)} ago", ""),
         ("records in", per_second(rate.records_in if rate else run.records_per_second if is_running else None), ""),
         ("records out", per_second(rate.records_out if rate else None), ""),
-        ("latency of 99 %", short(view.interval.latency if is_running else None), ""),
+        ("latency of 99 %", latency(view.interval.latency), ""),
         ("lag", _number(view.total_lag), ""),
         ("time to read the lag", "-" if seconds_left is None else length(seconds_left), ""),
         ("tasks open", f"{open_tasks:,} of {len(tasks):,}", "warn" if is_running and open_tasks < len(tasks) else ""),

@@ -53,14 +53,15 @@ class Interval:
 class Sample:
     """The application at one time. `rate` and `latency`: since the status before, as in Interval.
 
-    `state_bytes`: the local state of all tasks on disk.
+    `memory_bytes`: of the task hosts; None if the run does not go on. `state_bytes`: the local state of all tasks on
+    disk.
     """
 
     at_ms: int
     rate: Rate | None
     latency: float | None
     lag: int
-    memory_bytes: int
+    memory_bytes: int | None
     state_bytes: int
 
 
@@ -78,8 +79,8 @@ class View:
     """An application at one time.
 
     `run`: the latest status that a driver wrote; None if there is none. `lag`: of each partition that a task reads.
-    `interval`: the run between its last two statuses. `samples`: the oldest first. `error`: why the log could not be
-    read; the rest is then as of the look before.
+    `interval`: the run between its last two statuses, while it goes on. `samples`: the oldest first. `error`: why the
+    log could not be read; the rest is then as of the look before.
     """
 
     application_id: str
@@ -148,8 +149,10 @@ class Watch:
             self._view = replace(before, now_ms=now_ms, error=error)
             return self._view
         is_same = run is not None and before.run is not None and run.written_ms == before.run.written_ms
-        interval = before.interval if is_same else _interval(before.run, run)
-        memory = 0 if run is None else sum(each.rss_bytes for each in run.hosts)
+        is_running = run is not None and run.state(now_ms) == RUNNING
+        # A run that is over, or lost, writes no more: its last rates would be shown for ever.
+        interval = Interval() if not is_running else before.interval if is_same else _interval(before.run, run)
+        memory = None if run is None or not is_running else sum(each.rss_bytes for each in run.hosts)
         state = 0 if run is None else sum(each.state_bytes or 0 for each in run.tasks)
         total = sum(each.lag for each in lag)
         self._samples.append(Sample(now_ms, interval.rate, interval.latency, total, memory, state))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock import HISTOGRAM_BOUNDS
 from penstock.plugins.engine.program.run_status import RunStatus, TaskStatus
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -45,14 +46,18 @@ def per_second(rate: float | None) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 or rate == 0 else f"{rate:.1f}/s"
 
 
-def short(seconds: float | None) -> str:
-    """Return a short length of time; "-" for an unknown one.
+def latency(seconds: float | None) -> str:
+    """Return a latency, which is a short time as a rule; "-" for an unknown one.
 
-    >>> short(0.0734), short(2.345), short(300), short(None)
-    ('73 ms', '2.3 s', '5m', '-')
+    Longer ones than the last bound of histograms are not told apart: they count as long as that.
+
+    >>> latency(0.0734), latency(2.345), latency(300), latency(3600), latency(None)
+    ('73 ms', '2.3 s', '5m', 'over 1h', '-')
     """
     if seconds is None:
         return "-"
+    if seconds >= HISTOGRAM_BOUNDS[-1]:
+        return f"over {length(HISTOGRAM_BOUNDS[-1])}"
     return f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:.1f} s" if seconds < 60 else length(seconds)
 
 

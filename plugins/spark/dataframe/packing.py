@@ -263,16 +263,20 @@ def serialized(rows: pyarrow.RecordBatch) -> bytes:
 
 
 def headers_from_json(text: str | None) -> Headers:
-    """Return the headers that Spark's `to_json` wrote, which leaves null fields out, and writes bytes in base64.
+    """Return the headers that Spark's `to_json` wrote, with bytes in base64.
 
-    Headers that are null are left out.
+    Headers that are null, or have neither a name nor a value, are left out; a null name is empty. Null fields are left
+    out of the text, unless `spark.sql.jsonGenerator.ignoreNullFields` is off.
 
-    >>> headers_from_json('[{"key":"trace","value":"MQ=="},{"key":"flag"}]')
-    (('trace', b'1'), ('flag', None))
+    >>> headers_from_json('[{"key":"trace","value":"MQ=="},{"key":"flag"},{"value":"MQ=="},{}]')
+    (('trace', b'1'), ('flag', None), ('', b'1'))
+    >>> headers_from_json('[{"key":"flag","value":null},{"key":null,"value":"MQ=="},{"key":null,"value":null},null]')
+    (('flag', None), ('', b'1'))
     """
     if not text:
         return ()
-    return tuple((each.get("key", ""), _bytes(each.get("value"))) for each in json.loads(text) if each)
+    pairs = [(each.get("key"), each.get("value")) for each in json.loads(text) if each]
+    return tuple((key or "", _bytes(value)) for key, value in pairs if (key, value) != (None, None))
 
 
 def _bytes(encoded: str | None) -> bytes | None:

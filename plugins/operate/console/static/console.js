@@ -5,7 +5,11 @@
   const seconds = 5;
   const button = document.getElementById("updates");
   const note = document.getElementById("connection");
+  // A page from the browser's memory, by its button "Back", may be of a session that has ended, or have old letters.
+  addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
   if (!document.querySelector("[data-live]")) return;
+  // Pages of which only the state is live do not ask again for their entries or letters.
+  const source = document.querySelector("main [data-live]:not(#error)") ? location.href : "./";
   let paused = sessionStorage.getItem("penstock-paused") === "yes";
 
   function show() {
@@ -23,21 +27,24 @@
   }
 
   async function update() {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" });
-    if (!answer.ok) throw new Error(String(answer.status));
+    const answer = await fetch(source, { headers: { Accept: "text/html" }, cache: "no-store" });
+    if (!answer.ok) {
+      return answer.status === 401 ? "The session has ended: load the page again; it is older."
+        : `The server refused (${answer.status}); the page is older.`;
+    }
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const old of document.querySelectorAll("[data-live]")) {
       const found = page.getElementById(old.id);
       const selected = String(getSelection()) && old.contains(getSelection().anchorNode);
       if (found && !selected && found.innerHTML !== old.innerHTML) replace(old, found);
     }
+    return "";
   }
 
   async function turn() {
     if (!paused && !document.hidden) {
       try {
-        await update();
-        note.textContent = "";
+        note.textContent = await update();
       } catch {
         note.textContent = `The server did not answer at ${new Date().toLocaleTimeString()}; the page is older.`;
       }

@@ -26,6 +26,7 @@ from penstock import (
     ValueTimestampHeaders,
     Windowed,
     WindowStore,
+    WindowStoreSpec,
 )
 from penstock.plugins.engine.program.check import drop_stores
 from penstock.plugins.engine.program.preparation import Prepared, prepare
@@ -208,13 +209,15 @@ class _Filling:
             except Exception as error:  # a serde of another package may raise anything
                 raise _RowError(f"its {part} {str(row[part])[:40]!r}: {error or type(error).__name__}") from error
         kind = getattr(self._store, "kind", "key_value")
-        times = {"window": ["start"], "session": ["start", "end"]}.get(kind, [])
+        times = ["start", "end"] if kind in ("window", "session") else []
         for name in times + ["timestamp"] * self._store.traits.timestamped:
             time = row[name]
             if type(time) is not int or not (_LEAST_TIME if name == "timestamp" else 0) <= time <= _LAST_TIME:
                 raise _RowError(f"its {name} is {str(time)[:40]!r}: expected ms since the epoch, an int of 64 bits")
         if kind == "session" and row["end"] < row["start"]:
             raise _RowError(f"its end {row['end']} is before its start {row['start']}")
+        if isinstance(self._store, WindowStoreSpec):
+            _check_window(row, self._store)
         return size
 
     def _tasks_of(self, row: Row) -> list[str]:
@@ -254,6 +257,24 @@ def _item(row: Row, store: StoreBuilder) -> Any:
     if getattr(store, "headers", False):
         return ValueTimestampHeaders(value, row["timestamp"], tuple(row.get("headers") or ()))
     return ValueAndTimestamp(value, row["timestamp"]) if store.traits.timestamped else value
+
+
+def _check_window(row: Row, store: WindowStoreSpec) -> None:
+    """Raise _RowError for a row that is of no window of its store, which keeps the start only."""
+    start, end, expected = row["start"], row["end"], store.end_of(row["start"])
+    found = f"its window is from {start} to {end}"
+    remedy = "correct the row, leave it out, or declare the windows that the rows have"
+    window_end = store.division.window_end
+    if window_end is not None and window_end(start) is None:
+        raise _RowError(
+            f"{found}, and no window of store {store.name!r} starts at {start}: they are up to {store.window_size_ms} "
+            f"ms long, and start where its program says: {remedy}"
+        )
+    if end != expected:
+        raise _RowError(
+            f"{found}, and the window of store {store.name!r} that starts at {start} ends at {expected}, after "
+            f"{expected - start} ms: {remedy}"
+        )
 
 
 def _has(store: StateStore, row: Row) -> bool:
