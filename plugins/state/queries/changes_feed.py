@@ -104,6 +104,19 @@ class Portion:
     size: int
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """A task's last commit when a reader came, at a time (seconds); None: the task had made none."""
+
+    commit: Commit | None
+    at: float
+
+    @property
+    def version(self) -> str | None:
+        """The version of the commit."""
+        return None if self.commit is None else self.commit.version
+
+
 class Subscription:
     """The changes that one reader has not taken yet, up to a limit; one thread takes them.
 
@@ -118,6 +131,8 @@ class Subscription:
         self._position: Position = dict(after)
         self.read_to: dict[str, str | None] = dict(after)
         """What has been read from the changelog; a task that is missing begins with its next commit."""
+        self.beginnings: dict[str, Beginning] = {}
+        """By task: where it begins, if that is known."""
         self.tasks = frozenset(tasks)
         self._notify = notify
         self._waiting: deque[Portion] = deque()
@@ -186,6 +201,10 @@ class Subscription:
                 raise self._end
             return ()
 
+    def needs(self, task: str) -> str | None:
+        """Return the version behind which its next changes of a task are."""
+        return self.read_to[task] if task in self.read_to else self.beginnings[task].version
+
     def _advance(self, portion: Portion) -> None:
         if portion.version is not None:
             self._position[portion.task] = portion.version
@@ -221,6 +240,8 @@ _log = logging.getLogger("penstock.queries")
 
 FEED_SECONDS = 0.1
 """Seconds from one look at the tasks' commits to the next."""
+_COPY_SECONDS = 0.5
+"""How long a reader waits for a copy here that is behind the commit from which on it follows."""
 _ROW_BYTES = 200
 _TRIES = 5
 """How often a task's history is read on at once, because the task has committed meanwhile."""
@@ -300,6 +321,7 @@ class ChangesFeed:
         self._copies = copies
         self._look_around = look_around
         self._application = copies.application
+        self._seconds = copies.world.seconds
         self._subscriptions: list[Subscription] = []
         self._sources: dict[str, _Source] = {}
         self._lock = threading.Lock()
@@ -379,17 +401,34 @@ class ChangesFeed:
                         raise
                     except Exception as error:  # those who are elsewhere in the history go on
                         failed = error
-                new = [each for each in subscriptions if task not in each.read_to]
+                new = [each for each in subscriptions if task not in {*each.read_to, *each.beginnings}]
                 if new and commit is not None and source.needs_rows(version):
                     self._read(source, version, commit, [])
                 for each in new:
-                    each.begin(task, version)
-                source.forget({each.read_to[task] for each in subscriptions})
+                    each.beginnings[task] = Beginning(commit, self._seconds())
+                for each in subscriptions:
+                    self._begin(source.task, each)
+                source.forget({each.needs(task) for each in subscriptions})
                 if failed is not None:
                     raise failed
                 return
             except OvertakenError:
                 continue
+
+    def _begin(self, task: SavedTask, subscription: Subscription) -> None:
+        """Let a new reader follow a task, once the copy here has the commit to begin at: it reads the store next.
+
+        A fresh answer may be of a version from up to two seconds before: the reader would miss what came in between.
+        """
+        if task.id in subscription.read_to:
+            return
+        beginning = subscription.beginnings[task.id]
+        if beginning.commit is not None:
+            has_commit = self._copies.has_commit(task, subscription.store, beginning.commit)
+            if has_commit is False and self._seconds() - beginning.at < _COPY_SECONDS:
+                return
+            self._copies.note_followed(task, beginning.commit)
+        subscription.begin(task.id, beginning.version)
 
     def _source(self, task: str, subscriptions: Sequence[Subscription]) -> _Source | None:
         """Return the history of a task; None if the program that ran last does not have the task any more."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import TypeVar
 
 from penstock import (
@@ -25,6 +26,7 @@ from penstock import (
     World,
     version_counter,
 )
+from penstock.changelog import may_precede
 from penstock.plugins.engine.program.committed import has_lost_commit
 from penstock.plugins.engine.program.saved_program import SavedTask, saved_tasks
 from penstock.plugins.engine.task.refusals import NO_COMMIT
@@ -268,6 +270,8 @@ class Copies(ABC):
         self._has_closed = False
         self.ahead = Ahead(self.world)
         """Asks the log for what is about to be too old."""
+        self._followed: dict[str, tuple[Commit, float]] = {}
+        """By task: the commit from which on a reader follows a store since a time (seconds), of the last reader."""
         self._note_reader = NoteReader("tasks", self._look_at_tasks, self.ahead, self.world.seconds)
 
     # ------------------------------------------------------------------ tasks
@@ -385,6 +389,41 @@ class Copies(ABC):
         found.close()
         raise WouldWait
 
+    # ------------------------------------------------------------------ what readers of changes read next
+
+    def has_commit(self, task: SavedTask, store: str, commit: Commit) -> bool | None:
+        """Return whether the copy of a store here is at a commit or a later one; None if there is no copy here."""
+        try:
+            found = self._open(task, store)
+        except (ConfigError, StoreError):
+            return None
+        found.close()
+        return found.version is not None and may_precede(commit.version, found.version)
+
+    def note_followed(self, task: SavedTask, commit: Commit) -> None:
+        """From now on let no version before a commit answer as a fresh one: a reader of changes begins behind it.
+
+        The reader reads the store next. From a version before it would never get the changes in between.
+        """
+        self._followed[task.id] = commit, self.world.seconds()
+
+    def followed(self, task: SavedTask) -> Mapping[TopicPartition, int]:
+        """Return the positions that an answer from elsewhere has to have reached for such readers; mostly none.
+
+        Two seconds after a reader has begun, each fresh answer has.
+        """
+        noted = self._followed.get(task.id)
+        if noted is None or self.world.seconds() - noted[1] > MOST_AGE_SECONDS:
+            return {}
+        return {each: noted[0].positions[each] for each in task.partitions if each in noted[0].positions}
+
+    def _is_before_followed(self, found: Snapshot) -> bool:
+        """Return whether a snapshot may be of a version before that from which on a reader follows."""
+        noted = self._followed.get(found.task)
+        if noted is None or (found.confirmed_at is not None and found.confirmed_at >= noted[1]):
+            return False
+        return found.version is None or not may_precede(noted[0].version, found.version)
+
     def _missing(self, task: SavedTask, found: Snapshot, bounds: Bounds) -> str | None:
         """Return what is missing until a snapshot may answer, in words; None if nothing is."""
         wanted = _wanted(task, bounds)
@@ -398,7 +437,8 @@ class Copies(ABC):
         )
 
     def _is_fresh(self, found: Snapshot) -> bool:
-        return found.confirmed_at is not None and self.world.seconds() - found.confirmed_at <= MOST_AGE_SECONDS
+        age = inf if found.confirmed_at is None else self.world.seconds() - found.confirmed_at
+        return age <= MOST_AGE_SECONDS and not self._is_before_followed(found)
 
     @abstractmethod
     def _open(self, task: SavedTask, store: str) -> Snapshot:

@@ -104,6 +104,17 @@ class Answers:
             return tasks[0].id if len(tasks) == 1 else None
         return reading.task
 
+    def followed(self, name: str, given: Parameters, task: str | None = None) -> list[str]:
+        """Return as `at_least` what an answer of another server has to have reached for readers of changes here.
+
+        Of one task, or of all. Raises as `tasks`.
+        """
+        if given.flag("stale_ok"):
+            return []
+        reading = self._reading(name, given)
+        positions = [reading.copies.followed(each) for each in reading.tasks() if task in (None, each.id)]
+        return [f"{each.topic}:{each.partition}:{offset}" for found in positions for each, offset in found.items()]
+
     def is_shown(self, name: str) -> bool:
         """Return whether a store may be asked, with its values."""
         return name in self._names and name not in self._masked

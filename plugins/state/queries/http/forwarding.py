@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from penstock.support.packages import needed
 
@@ -34,6 +34,13 @@ class Sent(NamedTuple):
     target: str
     headers: Mapping[str, str]
     body: bytes = b""
+
+    def with_at_least(self, given: Sequence[str]) -> Sent:
+        """Return the request with more of the parameter `at_least`."""
+        if not given:
+            return self
+        more = urlencode([("at_least", each) for each in given])
+        return self._replace(target=f"{self.target}{'&' if '?' in self.target else '?'}{more}")
 
 
 class Forwarding:

@@ -243,6 +243,8 @@ class _Service:
             except Refused as refused:
                 if refused.status not in (503, GONE):
                     raise
+            with suppress(PenstockError):
+                sent = sent.with_at_least(await self._in_thread(self._answers.followed, name, given.without_wait()))
             if (answer := await self._forwarded(others, sent)) is not None:
                 return answer
         return await self._data(work, name, given, *more)
@@ -254,9 +256,10 @@ class _Service:
         forwarding = self._forwarding
         try:
             others = at_once(lambda: forwarding.others(task))
+            if not others:
+                return None
+            sent = sent.with_at_least(at_once(lambda: self._answers.followed(name, given, task)))
         except (WouldWait, PenstockError):
-            return None
-        if not others:
             return None
         return await self._forwarded(others, sent) or await self._data(self._answers.get, name, given)
 
