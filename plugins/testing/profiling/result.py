@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock import RuntimeUnavailableError
 
 from .functions import Function
-from .sampler import Stack
+from .sampler import Stack, check_flame, write_flame
 
 
 @dataclass(frozen=True)
@@ -101,12 +104,6 @@ class Profile:
 
         Raises ConfigError for another name, RuntimeUnavailableError where no samples could be taken.
         """
-        from pathlib import Path
-
-        from penstock import RuntimeUnavailableError
-
-        from .sampler import check_flame, write_flame
-
         check_flame(Path(path))
         if self.why_no_samples:
             raise RuntimeUnavailableError(f"profile: there is no flame graph: {self.why_no_samples}")
