@@ -366,10 +366,7 @@ _OF_KIND = {
         "pipeline.py": _PIPELINE,
         "tests/test_processor.py": _PROCESSOR_TEST,
     },
-    "backend": {
-        "src/$MODULE/backend.py": _BACKEND,
-        "tests/test_backend.py": _BACKEND_TEST,
-    },
+    "backend": {"src/$MODULE/backend.py": _BACKEND, "tests/test_backend.py": _BACKEND_TEST},
 }
 _TARGETS = {"processor": "processor:Count", "backend": "backend:Backend"}
 _OF_ALL = {

@@ -138,8 +138,6 @@ def named_application(log: str | None, data_dir: str | None, app: str | None) ->
     """Return the application of --app with the settings of `find_layer`; None for a Topology, which has no id."""
     if app is None:
         return None
-    from penstock import Application
-
     from .target import load
 
     found = load(app)

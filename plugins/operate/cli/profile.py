@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout, suppress
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -226,49 +227,29 @@ def as_data(found: Profile, top: int) -> dict[str, Any]:
     return {
         "application_id": found.application_id,
         "records": found.records,
-        "seconds": _rounded(found.seconds),
+        "seconds": round(found.seconds, 6),
         "records_per_second": round(found.records_per_second, 1),
         "commits": found.commits,
         "once": found.once,
         "hooks": {
-            "seconds": _rounded(found.hooked_seconds),
-            "cpu_seconds": _rounded(found.hooked_cpu_seconds),
-            "cpu_seconds_without": None if found.once else _rounded(found.cpu_seconds),
+            "seconds": round(found.hooked_seconds, 6),
+            "cpu_seconds": round(found.hooked_cpu_seconds, 6),
+            "cpu_seconds_without": None if found.once else round(found.cpu_seconds, 6),
             "overhead": None if found.overhead is None else round(found.overhead, 3),
         },
         "phases": [
-            {"name": name, "seconds": _rounded(seconds), "share": round(seconds / whole, 4)}
+            {"name": name, "seconds": round(seconds, 6), "share": round(seconds / whole, 4)}
             for name, seconds in found.phases.items()
         ],
         "nodes": [
             {
-                "name": node.name,
-                "kind": node.kind,
-                "functions": list(node.functions),
-                "records_in": node.records_in,
-                "records_out": node.records_out,
-                "dropped": node.dropped,
-                "schedule_calls": node.schedule_calls,
-                "own_seconds": None if node.own_seconds is None else _rounded(node.own_seconds),
+                **_rounded(asdict(node)),
                 "own_us_per_record": _us(node.own_seconds, node.records_in),
-                "serde_seconds": _rounded(node.serde_seconds),
-                "stores": [
-                    {"store": use.store, "calls": dict(use.calls), "seconds": _rounded(use.seconds)}
-                    for use in node.stores
-                ],
                 "share": None if node.seconds is None else round(node.seconds / whole, 4),
             }
             for node in _by_time(found)
         ],
-        "stores": [
-            {
-                "name": store.name,
-                "calls": dict(store.calls),
-                "seconds": _rounded(store.seconds),
-                "commit_seconds": _rounded(store.commit_seconds),
-            }
-            for store in found.stores
-        ],
+        "stores": [_rounded(asdict(store)) for store in found.stores],
         "functions": [
             {
                 "name": function.name,
@@ -289,8 +270,13 @@ def _by_time(found: Profile) -> list[NodeProfile]:
     return sorted(found.nodes, key=lambda node: -(node.seconds or 0.0))
 
 
-def _rounded(seconds: float) -> float:
-    return round(seconds, 6)
+def _rounded(data: Any) -> Any:
+    """Return data with its seconds in whole microseconds."""
+    if isinstance(data, dict):
+        return {name: _rounded(each) for name, each in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_rounded(each) for each in data]
+    return round(data, 6) if isinstance(data, float) else data
 
 
 def _us(seconds: float | None, times: int) -> float | None:

@@ -264,7 +264,8 @@ def reshard(
     from penstock.plugins.state.transfer import reshard as resharding
 
     application = find_application(target, **where)
-    _check_one(partitions, accepts, undoes)
+    if (partitions is not None) + accepts + undoes != 1:
+        raise click.UsageError("say one of --partitions N, --accept and --undo")
     if accepts or undoes:
         _end(application, undoes, yes)
         return
@@ -292,16 +293,6 @@ def reshard(
         + "".join(f", with {new} in place of {old}" for old, new in renamed.items())
         + "; then `penstock reshard --accept` deletes the old state"
     )
-
-
-def _check_one(partitions: int | None, accepts: bool, undoes: bool) -> None:
-    given = [
-        name
-        for name, is_given in (("--partitions", partitions is not None), ("--accept", accepts), ("--undo", undoes))
-        if is_given
-    ]
-    if len(given) != 1:
-        raise click.UsageError("say one of --partitions N, --accept and --undo")
 
 
 def _end(application: Application, undoes: bool, yes: bool) -> None:

@@ -34,17 +34,7 @@ from .expectations import DiskWitness, check, expect, expect_no_descriptors
 from .log_commits import CommitTests, LeaseTests
 from .log_following import FollowingTests
 from .log_processes import INPUTS, DamageTests, Opener, ProcessTests
-from .log_tests import (
-    APPLICATION,
-    RecordTests,
-    TopicTests,
-    created,
-    everything,
-    fetches,
-    output,
-    read,
-    settled_ends,
-)
+from .log_tests import APPLICATION, RecordTests, TopicTests, created, everything, fetches, output, read, settled_ends
 
 
 class PlaceTests(ProcessTests):

@@ -195,37 +195,25 @@ def timed_serde(serde: Serde[Any], watch: Stopwatch) -> Serde[Any]:
     """Return a copy of a serde whose methods `watch` measures.
 
     Core's own are left as they are: stores know their classes, and they take less time than a look at the clock. So is
-    one that cannot be copied like that.
+    one that takes no other methods.
     """
-    kind: Any = type(serde)
-    if kind.__module__ == "penstock.serde" or getattr(kind, "is_profiled", False):
+    kind = type(serde).__name__
+    if type(serde).__module__ == "penstock.serde" or getattr(serde, "is_profiled", False):
         return serde
+    timed = copy(serde)
+
+    def serializer() -> Callable[[Any], bytes]:
+        fast = type(serde).serializer(timed)
+        return fast if fast is methods["serialize"] else watch.hook(Part("serde", kind, "serialize"), fast)
+
+    def remade(method: str) -> Callable[..., Any]:
+        return lambda *given, **named: timed_serde(getattr(serde, method)(*given, **named), watch)
+
+    methods: dict[str, Any] = {name: watch.hook(Part("serde", kind, name), getattr(timed, name)) for name in _OF_SERDE}
+    methods |= {name: remade(name) for name in ("configure", "bind", "for_values")}
     try:
-        made: Any = copy(serde)
-        made.__class__ = _timed_class(kind, watch)
-        for method in _OF_SERDE & vars(made).keys():
-            setattr(made, method, watch.hook(Part("serde", kind.__name__, method), vars(made)[method]))
-    except (AttributeError, TypeError):
+        for name, method in {**methods, "serializer": serializer, "is_profiled": True}.items():
+            object.__setattr__(timed, name, method)
+    except AttributeError:
         return serde
-    timed: Serde[Any] = made
     return timed
-
-
-def _timed_class(kind: Any, watch: Stopwatch) -> type:
-    """Return a class derived from a serde's, with its name, whose methods are measured."""
-
-    def serializer(self: Any) -> Any:
-        found = kind.serializer(self)
-        # What is a method of the serde itself is measured already.
-        is_own = getattr(found, "__self__", None) is self
-        return found if is_own else watch.hook(Part("serde", kind.__name__, "serialize"), found)
-
-    def again(method: str) -> Callable[..., Any]:
-        return lambda self, *given, **named: timed_serde(getattr(kind, method)(self, *given, **named), watch)
-
-    methods: dict[str, Any] = {
-        each: watch.hook(Part("serde", kind.__name__, each), getattr(kind, each)) for each in _OF_SERDE
-    }
-    methods |= {each: again(each) for each in ("configure", "bind", "for_values")}
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "is_profiled": True}
-    return type(kind.__name__, (kind,), {**methods, **names, "serializer": serializer})

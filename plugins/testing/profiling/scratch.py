@@ -9,7 +9,7 @@ from time import perf_counter, thread_time
 from typing import Any
 
 from penstock import Application, ManualClock, PunctuationType, TaskId, TopicPartition, World
-from penstock.plugins.engine.program.preparation import make_changelog_topics
+from penstock.plugins.engine.program.preparation import make_changelog_topics, resolve
 from penstock.plugins.engine.task.fronts import UNKNOWN, in_front
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import ProcessResources
@@ -153,8 +153,7 @@ class ScratchRun:
 
     def _make_workers(self, worker: type[MeasuredWorker], commit_every: int | None) -> None:
         application, log = self._application, self._log
-        counts = {name: info.partitions for name, info in log.topics().items()}
-        assignment = application.program.resolve(counts, application.id)
+        assignment = resolve(application, log)
         for topic, count in assignment.missing.items():
             log.create_topic(topic, count, internal=True)
         make_changelog_topics(application, assignment, log)
