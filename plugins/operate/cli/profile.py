@@ -23,7 +23,7 @@ from .output import count, note, print_json, print_table, print_text
 if TYPE_CHECKING:
     from penstock import Application
     from penstock.plugins.testing.profiling.inputs import TopicInput
-    from penstock.plugins.testing.profiling.result import NodeProfile, Profile
+    from penstock.plugins.testing.profiling.profile import NodeProfile, Profile
 
 
 @verb(

@@ -17,7 +17,7 @@ from penstock.task.context import Shared
 from penstock.task.progress import Progress
 from penstock.task.task import Task
 
-from .functions import describe_node
+from .sampler import describe_node
 from .scratch import MeasuredTask, MeasuredWorker
 from .stopwatch import Part, Stopwatch
 

@@ -1,23 +1,31 @@
-"""profile: runs a program aside, on real records, and says where its time goes."""
+"""profile: runs a program aside, on real records, and returns a Profile: where its time goes, as data."""
 
 from __future__ import annotations
 
 import gc
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from penstock import Application, ConfigError, SinkNode, SystemClock, Topology, TopologyBuilder
+from penstock import (
+    Application,
+    ConfigError,
+    RuntimeUnavailableError,
+    SinkNode,
+    SystemClock,
+    Topology,
+    TopologyBuilder,
+)
 from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import tune_garbage_collector
 
 from ..topics import named_topics
-from .functions import describe_node
 from .hooks import PROCESS, Described, hooked_worker
 from .inputs import Inputs, Records, check_inputs, read_inputs, serialized_inputs
-from .result import NodeProfile, Profile, StoreProfile, StoreUse
-from .sampler import Sampler, why_not
+from .sampler import Function, Sampler, Stack, check_flame, describe_node, why_not, write_flame
 from .scratch import MeasuredWorker, ScratchRun, Totals
 from .stopwatch import Call, Stopwatch
 
@@ -60,6 +68,104 @@ def profile(
             inputs = read_inputs(application, log, limit, from_beginning, since_ms)
             topics = {name: info.partitions for name, info in log.topics().items() if not info.internal}
     return profile_inputs(application, inputs, topics, commit_every=commit_every, once=once)
+
+
+@dataclass(frozen=True)
+class StoreUse:
+    """What one node did with one store: calls by method, and their time."""
+
+    store: str
+    calls: Mapping[str, int]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class NodeProfile:
+    """One node, over all its tasks.
+
+    `own_seconds` are those of the node itself: without the nodes below it, its stores and its serdes. `seconds` are
+    with `stores` and `serde_seconds`: decoding at a source, encoding at a sink, and what stores read and write for the
+    node. `schedule_calls`: how often its punctuators and timers were called; their time is its own. Both times are None
+    for a node that fills a global store.
+    """
+
+    name: str
+    kind: str
+    functions: Sequence[str]
+    records_in: int
+    records_out: int
+    dropped: int
+    own_seconds: float | None
+    serde_seconds: float
+    stores: Sequence[StoreUse] = ()
+    schedule_calls: int = 0
+
+    @property
+    def seconds(self) -> float | None:
+        """The time of the node with its stores and serdes."""
+        if self.own_seconds is None:
+            return None
+        return self.own_seconds + self.serde_seconds + sum(each.seconds for each in self.stores)
+
+
+@dataclass(frozen=True)
+class StoreProfile:
+    """One store, over all its tasks. `commit_seconds`: serializing what nodes have put, before commits."""
+
+    name: str
+    calls: Mapping[str, int]
+    seconds: float
+    commit_seconds: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the time of a program goes.
+
+    `records` are the records of the source topics. `seconds` and `phases` are of the run without hooks, `cpu_seconds`
+    its CPU time; the phases that make up processing are divided as in the run with hooks. `hooked_seconds` and
+    `hooked_cpu_seconds` are of that run. With `once` there was no other. `error` ended the run early. `why_no_samples`
+    says why `functions` and `stacks` are empty, if they are.
+    """
+
+    application_id: str
+    records: int
+    seconds: float
+    cpu_seconds: float
+    hooked_seconds: float
+    hooked_cpu_seconds: float
+    once: bool
+    commits: int
+    phases: Mapping[str, float]
+    nodes: Sequence[NodeProfile]
+    stores: Sequence[StoreProfile]
+    functions: Sequence[Function] = ()
+    stacks: Mapping[Stack, float] = field(default_factory=dict)
+    samples: int = 0
+    why_no_samples: str = ""
+    error: Exception | None = None
+
+    @property
+    def records_per_second(self) -> float:
+        """Records by the time without hooks."""
+        return self.records / max(self.seconds, 1e-9)
+
+    @property
+    def overhead(self) -> float | None:
+        """How much more CPU time the run with hooks took, as a share; None with `once`."""
+        if self.once or self.cpu_seconds <= 0:
+            return None
+        return self.hooked_cpu_seconds / self.cpu_seconds - 1.0
+
+    def write_flame(self, path: str) -> None:
+        """Write a flame graph: FILE.json for https://speedscope.app, FILE.folded or FILE.txt as collapsed stacks.
+
+        Raises ConfigError for another name, RuntimeUnavailableError where no samples could be taken.
+        """
+        check_flame(Path(path))
+        if self.why_no_samples:
+            raise RuntimeUnavailableError(f"profile: there is no flame graph: {self.why_no_samples}")
+        write_flame(self.stacks, Path(path), self.application_id)
 
 
 def profile_inputs(
