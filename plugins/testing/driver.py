@@ -236,7 +236,6 @@ class TopologyTestDriver(ReadsTopics):
     def _serialized(
         self, topic: str, records: Iterable[Record | tuple[Any, ...]], partition: int | None
     ) -> OutputBatch:
-        """Return records as bytes, as the source that reads `topic` will read them."""
         source, count = self._source(topic), self.log.topics()[topic].partitions
         return serialized(topic, source, self.application.settings, records, partition, count, self.wall_clock_ms)
 

@@ -438,12 +438,10 @@ class _Reads:
         """By store: a copy, and the value itself."""
 
     def watch(self, context: ValueTransformerContext) -> None:
-        """Let the stores that `context` returns be watched."""
         get_store = context.get_store
         context.get_store = lambda name: _WatchedStore(get_store(name), name, self)  # type: ignore[method-assign]
 
     def note(self, store: str, value: Any) -> None:
-        """Note a value that a store returned."""
         if (before := _copy_to_compare(value)) is not None:
             self._values.setdefault(store, []).append((before, value))
 
@@ -452,7 +450,6 @@ class _Reads:
         self._values.pop(store, None)
 
     def end(self) -> None:
-        """Add what has changed to what was found."""
         for store, values in self._values.items():
             said = (
                 f"node {self._node!r} changes a value that store {store!r} returned, and does not put it: the store "
@@ -465,8 +462,6 @@ class _Reads:
 
 
 class _WatchedStore:
-    """A store of which what is read is noted."""
-
     def __init__(self, store: Any, name: str, reads: _Reads) -> None:
         self._store, self._name, self._reads = store, name, reads
 

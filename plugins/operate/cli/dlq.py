@@ -189,7 +189,6 @@ def _application_of(to: str | None, log: str | None, data_dir: str | None, app: 
 
 
 def _selection(given: dict[str, Any]) -> tuple[Selection, dict[str, Any]]:
-    """Return the selection, and the options about the log."""
     from penstock.plugins.engine.program.dead_letters import Selection
 
     first, last = _offsets(given.pop("offsets"))

@@ -90,7 +90,6 @@ class _TerminalOutput:
         return len(lines)
 
     def flush(self) -> None:
-        """Let the terminal show what was written."""
         sys.stdout.buffer.flush()
 
 

@@ -179,7 +179,6 @@ def _show(meter: Meter, progress: RunProgress, trigger: str) -> None:
 
 
 def _sentence(summary: RunSummary) -> str:
-    """Print a summary of the run."""
     rate = summary.records_in / max(summary.seconds, 0.001)
     parts = [
         f"{count(summary.records_in)} in, {summary.records_out:,} out",

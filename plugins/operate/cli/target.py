@@ -176,7 +176,6 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
 
 
 def _candidates(module: ModuleType, module_name: str) -> str:
-    """Return the names in a module that could be run."""
     names = [
         f"{module_name}:{name} ({type(value).__name__})"
         for name, value in vars(module).items()

@@ -220,8 +220,6 @@ _MOST_MS = 2**63 - 1
 
 
 class _Row(NamedTuple):
-    """A record to write."""
-
     key: bytes | None
     value: bytes | None
     timestamp: int

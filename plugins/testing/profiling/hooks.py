@@ -160,7 +160,6 @@ class _TimedScan:
         self.close()
 
     def close(self) -> None:
-        """End the iteration, if it can be ended."""
         if hasattr(self._found, "close"):
             self._found.close()
 
@@ -181,7 +180,6 @@ def _hook_flushes(cache: RecordCache, watch: Stopwatch) -> None:
 
 
 def _with_timed_serdes(node: Node, settings: Settings, watch: Stopwatch) -> Node:
-    """Return a node, where it is a sink with serdes that are measured."""
     if not isinstance(node, SinkNode):
         return node
     key, value = (

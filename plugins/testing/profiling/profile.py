@@ -322,7 +322,6 @@ class _Times:
     def nodes(
         self, application: Application, hooked: Totals, decode: Mapping[str, float], described: Described
     ) -> list[NodeProfile]:
-        """Return the nodes of the program, in its order."""
         fill = {node.name for store in application.program.global_stores for node in (store.source, store.processor)}
         profiles = []
         for name, node in application.program.nodes.items():
@@ -360,7 +359,6 @@ class _Times:
 
 
 def _phase(call: Call, sinks: set[str]) -> str:
-    """Return the phase of a call while a task processes."""
     node, inside = call.inside()
     if node is None:
         return "loop"
